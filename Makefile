@@ -1,0 +1,66 @@
+# Everything a newcomer or CI needs: `make help` lists it. Each target sets up .venv by itself.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types fuzz bench suites clean
+
+help: ## Show what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
+	@echo '  Variables: PYTHON=python3.11 (any 3.11+), TRACE=azure.csv.gz (demo), ARGS="..." (demo, test, bench)'
+
+setup: $(STAMP) ## Make .venv with everything installed
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Mainspring needs Python 3.11 or newer, and $(PYTHON) is %d.%d: try make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Serve 24 models under deadlines for two minutes and report
+	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
+
+test: lint types ## Lint, check types and run every test
+	$(BIN)/pytest $(ARGS)
+
+fuzz: $(STAMP) ## Send 105,000 messages of garbage to all sockets
+	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
+
+lint: $(STAMP) ## Check style with ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## Check types with mypy --strict
+	$(BIN)/mypy -p mainspring
+	$(BIN)/mypy tests
+
+docs: $(STAMP) ## Build the documentation as a site in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+bench: bench-path bench-worker bench-gateway bench-scheduler bench-cluster ## Measure all that follows, in about five minutes
+
+bench-path: $(STAMP) ## Measure what the serving path adds to a model's own time
+	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
+
+bench-worker: $(STAMP) ## Measure one worker against a bare loop over its engine
+	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)
+
+bench-gateway: $(STAMP) ## Count a tensor's copies and measure the gateway against bare ZeroMQ
+	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
+
+bench-scheduler: $(STAMP) ## Measure the scheduler alone
+	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
+
+bench-cluster: $(STAMP) ## Find the highest rate that 12 emulated devices serve on this machine
+	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
+
+suites: $(STAMP) ## Compile every case of the onnx package's test suites
+	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)
+
+clean: ## Remove .venv and everything that was built or measured
+	rm -rf $(VENV) build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

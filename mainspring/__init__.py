@@ -1,0 +1,113 @@
+"""Mainspring: deep-learning inference that answers on time, or says at once that it can't.
+
+The public API: `Client` and `AsyncClient`, what they return, and the errors that they raise. Each is
+imported when it is first asked for: a worker or ``mainspring --help`` need none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainspring.client.arrays import InferResult
+    from mainspring.client.asynchronous import AsyncClient
+    from mainspring.client.client import Client
+    from mainspring.client.errors import (
+        Cancelled,
+        ControllerUnreachable,
+        DeadlineError,
+        DeadlinePassed,
+        DeadlineUnreachable,
+        DuplicateKey,
+        GatewayUnreachable,
+        InvalidInput,
+        InvalidMessage,
+        InvalidOutput,
+        InvalidRequest,
+        InvalidSlo,
+        MainspringError,
+        ModelExists,
+        ModelNotReady,
+        ModelRemoved,
+        NoWorker,
+        Overloaded,
+        ShuttingDown,
+        TimedOut,
+        TooManyRows,
+        Unavailable,
+        UnknownModel,
+        WorkerFailed,
+    )
+    from mainspring.messages.clients import Timing
+    from mainspring.messages.model import ModelSpec
+
+    __version__: str
+
+__all__ = [
+    "AsyncClient",
+    "Cancelled",
+    "Client",
+    "ControllerUnreachable",
+    "DeadlineError",
+    "DeadlinePassed",
+    "DeadlineUnreachable",
+    "DuplicateKey",
+    "GatewayUnreachable",
+    "InferResult",
+    "InvalidInput",
+    "InvalidMessage",
+    "InvalidOutput",
+    "InvalidRequest",
+    "InvalidSlo",
+    "MainspringError",
+    "ModelExists",
+    "ModelNotReady",
+    "ModelRemoved",
+    "ModelSpec",
+    "NoWorker",
+    "Overloaded",
+    "ShuttingDown",
+    "TimedOut",
+    "Timing",
+    "TooManyRows",
+    "Unavailable",
+    "UnknownModel",
+    "WorkerFailed",
+    "__version__",
+]
+
+_HOMES = {
+    "AsyncClient": "mainspring.client.asynchronous",
+    "Client": "mainspring.client.client",
+    "InferResult": "mainspring.client.arrays",
+    "ModelSpec": "mainspring.messages.model",
+    "Timing": "mainspring.messages.clients",
+}
+_ERRORS = "mainspring.client.errors"
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from the module that it lives in."""
+    if name not in __all__:
+        raise AttributeError(f"module 'mainspring' has no attribute {name!r}")
+    value: object = (
+        _installed_version()
+        if name == "__version__"
+        else getattr(import_module(_HOMES.get(name, _ERRORS)), name)
+    )
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return __all__
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("mainspring")
+    except PackageNotFoundError:
+        # Run from a checkout that was never installed.
+        return "0+unknown"
