@@ -1,0 +1,86 @@
+"""What the controller tells a worker to do, and the worker's one `Result` for each action.
+
+Clockwork, sections 4.4 and 5.2. An action may *begin* only within ``[earliest_ns, latest_ns]``. On the
+wire these instants are on the **worker's** clock: the controller's shell translates them when it sends,
+and translates a result's instants back when it receives.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.codes import Status
+from mainspring.messages.model import ModelSpec
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
+    """Map the model's weights into host memory, open and warm its executable. Lowest priority, no window."""
+
+    action_id: int
+    worker: str
+    model: ModelSpec
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Forget a prepared model that is not resident."""
+
+    action_id: int
+    worker: str
+    model: str
+
+
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """Copy a prepared model's weights into exactly these pages, in the order of the weights file."""
+
+    action_id: int
+    worker: str
+    model: str
+    pages: tuple[int, ...]
+    earliest_ns: int
+    latest_ns: int
+    predicted_begin_ns: int
+    predicted_duration_ns: int
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload"):
+    """Give the model's pages up. Bookkeeping only: takes effect at once, in order of receipt."""
+
+    action_id: int
+    worker: str
+    model: str
+
+
+class Infer(msgspec.Struct, frozen=True, tag="infer"):
+    """Run one batch: the requests' rows in order, padded with zero rows up to ``batch_size``."""
+
+    action_id: int
+    worker: str
+    model: str
+    batch_size: int
+    request_ids: tuple[int, ...]
+    rows: tuple[int, ...]
+    """Rows of each request; their sum is at most ``batch_size``."""
+    cold: tuple[bool, ...]
+    """For each request, whether the model was resident nowhere when it arrived."""
+    earliest_ns: int
+    latest_ns: int
+    predicted_begin_ns: int
+    predicted_duration_ns: int
+
+
+Action = Prepare | Release | Load | Unload | Infer
+
+
+class Result(msgspec.Struct, frozen=True, tag="result"):
+    """How an action ended: exactly one for each action."""
+
+    action_id: int
+    worker: str
+    status: Status
+    begin_ns: int
+    """When it began, or when it was rejected."""
+    end_ns: int
+    device_ns: int = 0
+    """Duration on the device alone: the copy of a LOAD, the EXEC of an INFER."""
+    detail: str = ""
+    """What went wrong, for a person."""

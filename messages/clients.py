@@ -1,0 +1,141 @@
+"""What a client and its gateway say to each other, over ZeroMQ (client DEALER, gateway ROUTER).
+
+One message is one multipart: the encoded message, then a frame for each tensor that it announces. The
+client chooses ``key``, unique among its requests in flight on the connection, and gets exactly one reply
+with it. The first message is `ClientHello`; before it, everything is answered with `ClientRefused`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import ClusterStatus, TensorHeader
+
+
+class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):
+    """A client's first message on a connection."""
+
+    protocol: int
+    client: str
+    """What the client calls itself, for the logs."""
+
+
+class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
+    """The gateway accepts the client."""
+
+    protocol: int
+    server_version: str
+    max_message_bytes: int
+    max_in_flight: int
+    """Requests that one connection may have in flight."""
+
+
+class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
+    """The gateway does not accept the client; ``code`` as in `peers.Refused`."""
+
+    code: str
+    detail: str
+
+
+class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
+    """Run a model on these inputs; all have the same first axis, the request's rows."""
+
+    key: int
+    model: str
+    inputs: tuple[TensorHeader, ...]
+    slo_ns: int | None
+    """Time from arrival at the gateway to the deadline; None for best effort."""
+    outputs: tuple[str, ...] | None = None
+    """Names of the outputs wanted; None for all."""
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Where a request's time went."""
+
+    total_ns: int
+    """From arrival at the gateway to its reply."""
+    queue_ns: int
+    """From arrival at the gateway to the controller's dispatch."""
+    execute_ns: int
+    """EXEC's duration, of the whole batch."""
+    left_ns: int | None
+    """Time to the deadline when the reply left; negative if late; None for best effort."""
+    batch_size: int
+    cold_start: bool
+    worker: str
+
+
+class InferReply(msgspec.Struct, frozen=True, tag="infer_reply"):
+    """A request's outputs."""
+
+    key: int
+    outputs: tuple[TensorHeader, ...]
+    timing: Timing
+
+
+class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply"):
+    """A request, or any other message with a key, failed."""
+
+    key: int
+    reason: Reason
+    detail: str
+    earliest_finish_left_ns: int | None = None
+    """Time from sending this reply to the earliest finish that was possible, where it is known."""
+
+
+class CancelRequest(msgspec.Struct, frozen=True, tag="cancel_request"):
+    """Give the request of this key up; its one reply says ``cancelled`` unless outputs came first."""
+
+    key: int
+
+
+class ListModels(msgspec.Struct, frozen=True, tag="list_models"):
+    """Which models are served?"""
+
+    key: int
+
+
+class ModelList(msgspec.Struct, frozen=True, tag="model_list"):
+    """The models that this gateway serves, by name."""
+
+    key: int
+    models: tuple[ModelSpec, ...]
+
+
+class AddModel(msgspec.Struct, frozen=True, tag="add_model"):
+    """Serve this model; its artifact must be in the workers' stores."""
+
+    key: int
+    model: ModelSpec
+
+
+class RemoveModel(msgspec.Struct, frozen=True, tag="remove_model"):
+    """Serve this model no more; its queued requests are rejected."""
+
+    key: int
+    name: str
+
+
+class GetStatus(msgspec.Struct, frozen=True, tag="get_status"):
+    """How is the cluster?"""
+
+    key: int
+
+
+class StatusReply(msgspec.Struct, frozen=True, tag="status_reply"):
+    """The cluster at one moment."""
+
+    key: int
+    status: ClusterStatus
+
+
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The change that was asked for is made."""
+
+    key: int
+
+
+FromClient = ClientHello | InferRequest | CancelRequest | ListModels | AddModel | RemoveModel | GetStatus
+ToClient = ClientWelcome | ClientRefused | InferReply | ErrorReply | ModelList | StatusReply | Done

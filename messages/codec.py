@@ -1,0 +1,61 @@
+"""Bytes to messages and back: one `Codec` for each direction of each conversation.
+
+A codec never raises anything but `BadMessage` on bytes from outside, whatever they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from mainspring.messages import actions, clients, peers
+
+Message = TypeVar("Message")
+
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message of the vocabulary; the text says why."""
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return the message's bytes."""
+    return _ENCODER.encode(message)
+
+
+class Codec(Generic[Message]):
+    """Decoder of one closed vocabulary."""
+
+    def __init__(self, vocabulary: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(vocabulary)
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Message:
+        """Return the message in ``data``; raise `BadMessage` if there is none."""
+        try:
+            return self._decoder.decode(data)  # type: ignore[no-any-return]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
+            raise BadMessage(str(error)) from error
+
+
+TO_CONTROLLER: Codec[peers.ToController | actions.Result] = Codec(peers.ToController | actions.Result)
+"""What workers and gateways send to the controller."""
+
+TO_WORKER: Codec[peers.ToWorker | actions.Action] = Codec(peers.ToWorker | actions.Action)
+"""What the controller sends to a worker."""
+
+TO_GATEWAY: Codec[peers.ToGateway] = Codec(peers.ToGateway)
+"""What the controller sends to a gateway."""
+
+INPUT: Codec[peers.Input] = Codec(peers.Input)
+"""What a gateway sends to a worker's data socket."""
+
+OUTPUT: Codec[peers.Output] = Codec(peers.Output)
+"""What a worker's data socket sends to a gateway."""
+
+FROM_CLIENT: Codec[clients.FromClient] = Codec(clients.FromClient)
+"""What a client sends to its gateway."""
+
+TO_CLIENT: Codec[clients.ToClient] = Codec(clients.ToClient)
+"""What a gateway sends to its client."""

@@ -1,0 +1,66 @@
+"""The closed lists of codes: why a request was refused, and how an action ended."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why a request got an error instead of outputs. The list is closed: clients may rely on it."""
+
+    # The deadline.
+    DEADLINE_UNREACHABLE = "deadline_unreachable"
+    """On arrival: no plan, however favourable, could finish in time."""
+    DEADLINE_PASSED = "deadline_passed"
+    """Queued until no device could finish it in time any more."""
+    TIMED_OUT = "timed_out"
+    """The gateway heard neither outputs nor a rejection within the deadline plus its grace."""
+
+    # The request itself.
+    UNKNOWN_MODEL = "unknown_model"
+    BAD_INPUT = "bad_input"
+    """A wrong name, dtype, shape or byte count, a missing or an extra input."""
+    BAD_OUTPUT = "bad_output"
+    """An output was asked for that the model does not have."""
+    BAD_SLO = "bad_slo"
+    TOO_MANY_ROWS = "too_many_rows"
+    """More rows than the model's largest batch size."""
+    DUPLICATE_KEY = "duplicate_key"
+    """The connection has a request of the same key in flight."""
+    BAD_MESSAGE = "bad_message"
+    CANCELLED = "cancelled"
+
+    # The cluster.
+    NO_WORKER = "no_worker"
+    """No worker could run the model: none is connected, or it fits none."""
+    MODEL_NOT_READY = "model_not_ready"
+    """No worker has prepared the model yet."""
+    MODEL_REMOVED = "model_removed"
+    MODEL_EXISTS = "model_exists"
+    WORKER_FAILED = "worker_failed"
+    """The action failed on the worker and the deadline allows no other."""
+    OVERLOADED = "overloaded"
+    """A bounded queue is full."""
+    CONTROLLER_UNREACHABLE = "controller_unreachable"
+    SHUTTING_DOWN = "shutting_down"
+
+
+class Status(StrEnum):
+    """How an action ended on its worker. Anything but ``OK`` left the worker's state unchanged."""
+
+    OK = "ok"
+    TOO_LATE = "too_late"
+    """It could not begin by its latest instant."""
+    INPUT_MISSING = "input_missing"
+    """Its inputs had not all come by its latest instant."""
+    NOT_PREPARED = "not_prepared"
+    NOT_RESIDENT = "not_resident"
+    """The weights were not in the pages by the latest instant."""
+    BUSY = "busy"
+    """UNLOAD or RELEASE of a model with an action outstanding on it."""
+    BAD_PAGES = "bad_pages"
+    """A page is out of range, named twice, occupied, or an extent's pages are not adjacent."""
+    NO_IO_MEMORY = "no_io_memory"
+    BAD_ACTION = "bad_action"
+    """Unknown batch size, more rows than the batch holds, a repeated action id, an empty window."""
+    ENGINE_ERROR = "engine_error"

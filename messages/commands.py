@@ -1,0 +1,28 @@
+"""What comes out of the scheduler: the actions, and the two words that go elsewhere."""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.codes import Reason
+
+
+class Reject(msgspec.Struct, frozen=True, tag="reject"):
+    """Tell the request's gateway that the request will not be served."""
+
+    request_id: int
+    reason: Reason
+    detail: str
+    earliest_finish_ns: int | None = None
+    """The earliest finish that was possible, where it is known."""
+
+
+class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker"):
+    """Break with a worker that left an action unanswered; it may join again."""
+
+    worker: str
+    reason: str
+
+
+Command = Prepare | Release | Load | Unload | Infer | Reject | DropWorker

@@ -1,0 +1,91 @@
+"""What goes into the scheduler: the closed vocabulary of events.
+
+An event has no time of its own: the driver hands ``now_ns`` to `Scheduler.handle` beside it, and the
+event log stores the pair.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.actions import Result
+from mainspring.messages.model import ModelSpec
+
+
+class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived"):
+    """A gateway has accepted a request."""
+
+    request_id: int
+    """Unique in the cluster: the gateway's number in the bits from 40 up, its own counter below."""
+    model: str
+    rows: int
+    deadline_ns: int | None
+    """When the outputs must have reached the gateway; None for a best-effort request."""
+
+
+class RequestCancelled(msgspec.Struct, frozen=True, tag="request_cancelled"):
+    """The client does not want the request any more, or its gateway has already answered it."""
+
+    request_id: int
+
+
+class GatewayLeft(msgspec.Struct, frozen=True, tag="gateway_left"):
+    """A gateway is gone; nobody waits for its requests."""
+
+    number: int
+
+
+class ModelAdded(msgspec.Struct, frozen=True, tag="model_added"):
+    """A model may be served from now on."""
+
+    model: ModelSpec
+
+
+class ModelRemoved(msgspec.Struct, frozen=True, tag="model_removed"):
+    """A model may not be served any more."""
+
+    name: str
+
+
+class Resident(msgspec.Struct, frozen=True):
+    """A model in a worker's pages."""
+
+    model: str
+    weights_hash: str
+    pages: tuple[int, ...]
+
+
+class WorkerJoined(msgspec.Struct, frozen=True, tag="worker_joined"):
+    """A worker is connected, with what its memory already holds and no action outstanding."""
+
+    worker: str
+    device_kind: str
+    pages: int
+    """Pages of its page cache."""
+    prepared: dict[str, str] = {}
+    """Weights hash of each prepared model by name."""
+    resident: tuple[Resident, ...] = ()
+
+
+class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):
+    """A worker is gone, with all that was outstanding on it."""
+
+    worker: str
+    reason: str
+
+
+class Wakeup(msgspec.Struct, frozen=True, tag="wakeup"):
+    """Nothing happened, but `Scheduler.schedule` was called: a log needs this to be replayed exactly."""
+
+
+Event = (
+    Wakeup
+    | RequestArrived
+    | RequestCancelled
+    | GatewayLeft
+    | ModelAdded
+    | ModelRemoved
+    | WorkerJoined
+    | WorkerLeft
+    | Result
+)

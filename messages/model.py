@@ -1,0 +1,74 @@
+"""What the controller, the gateways and the workers need to know of a model."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+PAGE_BYTES = 16 * 1024 * 1024
+"""Size of a page of device memory that holds weights (Clockwork, section 5.2)."""
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """An input or output tensor of one row: its name, numpy dtype and shape without the batch axis."""
+
+    name: str
+    dtype: str
+    """A numpy dtype name, such as ``float32``."""
+    shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Seed durations of a model on one kind of device (Clockwork, section 5.1 and appendix A)."""
+
+    infer_ns: dict[int, int]
+    """Execution time for each batch size."""
+    load_ns: int
+    """Time to copy the weights into the device's pages."""
+
+
+class ModelSpec(msgspec.Struct, frozen=True):
+    """One model instance, as everyone but its engine sees it."""
+
+    name: str
+    weights_hash: str
+    """SHA-256 of the weights file; with ``executable`` it identifies the artifact in a store."""
+    executable: str
+    """SHA-256 of the graph without weights. Models that share it share compilation and estimates."""
+    batch_sizes: tuple[int, ...]
+    """Ascending sizes that the executable was compiled and profiled for."""
+    weights_bytes: int
+    extents: tuple[int, ...]
+    """Runs of adjacent pages that the weights need, in the order of the weights file."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    profiles: dict[str, Profile]
+    """Seed durations by device kind."""
+    workspace_bytes: int = 0
+
+    @property
+    def pages(self) -> int:
+        """Pages that the weights occupy."""
+        return sum(self.extents)
+
+    @property
+    def max_rows(self) -> int:
+        """Rows of the largest batch, and so of the largest request."""
+        return self.batch_sizes[-1]
+
+    @property
+    def input_row_bytes(self) -> int:
+        """Bytes of one row of every input together."""
+        return sum(tensor.row_bytes for tensor in self.inputs)
+
+    @property
+    def output_row_bytes(self) -> int:
+        """Bytes of one row of every output together."""
+        return sum(tensor.row_bytes for tensor in self.outputs)

@@ -1,0 +1,262 @@
+"""What gateways, workers and the controller say to each other.
+
+The controller binds one ROUTER; workers and gateways connect a DEALER to it. Each worker binds a ROUTER
+of its own (its *data socket*); gateways connect a DEALER to it, so that tensors never pass through the
+controller. One message is one multipart: a frame with the encoded message, then its tensors' frames, if
+it has any.
+
+A peer says hello first. The controller answers `Welcome` or `Refused`; it answers anything from a peer
+that it does not know with `Refused` of code ``unknown_session``, whereupon the peer says hello again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import Resident
+from mainspring.messages.model import ModelSpec
+
+# --- any peer and the controller ---
+
+
+class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
+    """A worker's first message, and its first again after each `Refused`."""
+
+    protocol: int
+    worker: str
+    device_kind: str
+    pages: int
+    page_bytes: int
+    data_address: str
+    """Where gateways connect to its data socket."""
+    prepared: dict[str, str] = {}
+    resident: tuple[Resident, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the worker lacks, for the operator (no real-time priority, memory not locked)."""
+
+
+class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
+    """A gateway's first message, and its first again after each `Refused`."""
+
+    protocol: int
+    gateway: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The controller accepts the peer. A gateway's requests carry ``number`` from bit 40 up."""
+
+    protocol: int
+    number: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The message was not accepted; ``code`` is one of protocol_mismatch, unknown_session, bad_message,
+    name_taken, bad_page_size, too_many_peers."""
+
+    code: str
+    detail: str
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """The controller asks a peer for a sign of life and for its clock."""
+
+    sequence: int
+    sent_ns: int
+
+
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Answer to a `Ping`, with instants on the answering peer's clock."""
+
+    sequence: int
+    ping_sent_ns: int
+    received_ns: int
+    sent_ns: int
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """A peer leaves in good order (to the controller), or is to leave (from it)."""
+
+    detail: str
+
+
+# --- gateway to controller ---
+
+
+class Arrival(msgspec.Struct, frozen=True, tag="arrival"):
+    """A request was accepted: its time left, never an instant of the gateway's own clock."""
+
+    request_id: int
+    model: str
+    rows: int
+    left_ns: int | None
+    """Time from sending this message to the deadline; None for a best-effort request."""
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """The request is answered or unwanted."""
+
+    request_id: int
+
+
+class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
+    """A client's wish to change or see the cluster, passed on by its gateway."""
+
+    token: int
+    """Chosen by the gateway; comes back with the answer."""
+    add: ModelSpec | None = None
+    remove: str | None = None
+    status: bool = False
+
+
+# --- controller to gateway ---
+
+
+class WorkerUp(msgspec.Struct, frozen=True, tag="worker_up"):
+    """A worker takes inputs at this address from now on."""
+
+    worker: str
+    data_address: str
+
+
+class WorkerDown(msgspec.Struct, frozen=True, tag="worker_down"):
+    """A worker is gone."""
+
+    worker: str
+
+
+class ModelUp(msgspec.Struct, frozen=True, tag="model_up"):
+    """Requests for the model may be accepted from now on."""
+
+    model: ModelSpec
+
+
+class ModelDown(msgspec.Struct, frozen=True, tag="model_down"):
+    """Requests for the model are to be refused from now on."""
+
+    name: str
+
+
+class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):
+    """Send these requests' inputs to the worker, for this action."""
+
+    action_id: int
+    worker: str
+    request_ids: tuple[int, ...]
+    cold: tuple[bool, ...]
+    batch_size: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    """The request will not be served."""
+
+    request_id: int
+    reason: Reason
+    detail: str
+    earliest_finish_left_ns: int | None = None
+    """Time from sending this message to the earliest finish that was possible."""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    """One worker, for a person."""
+
+    worker: str
+    device_kind: str
+    pages: int
+    pages_free: int
+    prepared: int
+    resident: int
+    outstanding: int
+    clock_offset_ns: int
+    notes: tuple[str, ...]
+
+
+class ModelStatus(msgspec.Struct, frozen=True):
+    """One model, for a person."""
+
+    name: str
+    pages: int
+    prepared_on: tuple[str, ...]
+    resident_on: tuple[str, ...]
+    queued: int
+    failed_on: tuple[str, ...] = ()
+    """Workers that could not prepare it, each followed by why."""
+    arrived: int = 0
+    """Requests that reached the scheduler since the model was added, or the controller started."""
+    finished: int = 0
+    """Of these, executed by their deadline; best-effort ones count too."""
+    late: int = 0
+    """Of these, executed after their deadline."""
+    rejected: int = 0
+    """Of these, given up by the scheduler, on arrival or later."""
+
+
+class ClusterStatus(msgspec.Struct, frozen=True):
+    """The cluster at one moment, for a person."""
+
+    policy: str
+    workers: tuple[WorkerStatus, ...]
+    models: tuple[ModelStatus, ...]
+    requests_queued: int
+    dropped_messages: dict[str, int]
+    """Messages that could not be used, by why."""
+
+
+class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
+    """Answer to an `AdminRequest`: neither error nor status means done."""
+
+    token: int
+    reason: Reason | None = None
+    detail: str = ""
+    status: ClusterStatus | None = None
+
+
+# --- gateway to worker, and back ---
+
+
+class TensorHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What a frame of tensor bytes holds: C-contiguous, little-endian."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Input(msgspec.Struct, frozen=True, tag="input"):
+    """One request's inputs for an action; as many frames follow, in the order of the model's inputs."""
+
+    action_id: int
+    request_id: int
+    withdrawn: bool = False
+    """The request is already answered: no frames follow, its rows stay zero, no outputs are wanted."""
+
+
+class Output(msgspec.Struct, frozen=True, tag="output"):
+    """One request's outputs; a frame follows for each, in the order of the model's outputs."""
+
+    action_id: int
+    request_id: int
+    execute_ns: int
+    """EXEC's duration."""
+
+
+ToController = WorkerHello | GatewayHello | Pong | Goodbye | Arrival | Cancel | AdminRequest
+"""What a controller may receive, beside a worker's `Result`."""
+
+ToWorker = Welcome | Refused | Ping | Goodbye
+"""What a worker may receive from the controller, beside an action."""
+
+ToGateway = (
+    Welcome
+    | Refused
+    | Ping
+    | Goodbye
+    | WorkerUp
+    | WorkerDown
+    | ModelUp
+    | ModelDown
+    | Dispatch
+    | Rejected
+    | AdminReply
+)
+"""What a gateway may receive from the controller."""
