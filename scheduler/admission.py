@@ -1,0 +1,78 @@
+"""Rejection on arrival: the earliest finish that any plan could reach (design, section 5).
+
+The plan that is tried puts the new request before everything that is queued, behind only what workers
+were already told. A request that even this can't save is refused at once, and told what was possible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mainspring.messages.codes import Reason
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.mirror import Model, State
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The best that could be done for a request."""
+
+    finish_ns: int | None
+    """The earliest predicted end of its EXEC; None if no worker can run it."""
+    reason: Reason
+    detail: str
+
+
+def outlook(books: Books, now_ns: int, model: Model, rows: int, due_ns: int | None) -> Outlook:
+    """Return the earliest finish of a new request; the search ends at the first plan in time."""
+    soonest_ns = books.soonest_ns(now_ns)
+    best: int | None = None
+    for placement in model.usable.values():
+        begin_ns = placement.worker.exec.available_ns(now_ns, soonest_ns)
+        finish_ns = max(begin_ns, placement.ready_ns(now_ns)) + placement.times.for_rows(rows)
+        if best is None or finish_ns < best:
+            best = finish_ns
+            if due_ns is not None and finish_ns <= due_ns:
+                break
+    if best is None or (due_ns is not None and best > due_ns):
+        best = _after_load(now_ns, soonest_ns, model, rows, due_ns, best)
+    if best is not None:
+        return Outlook(best, Reason.DEADLINE_UNREACHABLE, "no worker could finish in time")
+    return Outlook(None, *impossible(books, model))
+
+
+def _after_load(
+    now_ns: int, soonest_ns: int, model: Model, rows: int, due_ns: int | None, best: int | None
+) -> int | None:
+    """Return the earliest finish when some worker loads the model first, or ``best`` if that is earlier."""
+    for placement in model.placements.values():
+        worker = placement.worker
+        if placement.state is not State.PREPARED or placement.leaving or model.spec.pages > worker.pages.size:
+            continue
+        loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
+        begin_ns = max(loaded_ns, worker.exec.available_ns(now_ns, soonest_ns))
+        finish_ns = begin_ns + placement.times.for_rows(rows)
+        if best is None or finish_ns < best:
+            best = finish_ns
+            if due_ns is not None and finish_ns <= due_ns:
+                break
+    return best
+
+
+def impossible(books: Books, model: Model) -> tuple[Reason, str]:
+    """Say why no worker can run a model now."""
+    if not books.cluster.workers:
+        return Reason.NO_WORKER, "no worker is connected"
+    largest = max(worker.pages.size for worker in books.cluster.workers.values())
+    if model.spec.pages > largest:
+        return (
+            Reason.NO_WORKER,
+            f"model {model.name!r} needs {model.spec.pages} pages and the largest worker has {largest}",
+        )
+    failed = [p for p in model.placements.values() if p.state is State.FAILED]
+    if failed and all(placement.hopeless for placement in model.placements.values()):
+        return (
+            Reason.NO_WORKER,
+            f"no worker could prepare model {model.name!r}; {failed[0].worker.name} says: {failed[0].detail}",
+        )
+    return Reason.MODEL_NOT_READY, f"model {model.name!r} is still being prepared"

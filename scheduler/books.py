@@ -1,0 +1,146 @@
+"""What the parts of the scheduler share: the mirror, the timers, the commands to come out."""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from dataclasses import dataclass
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command, Reject
+from mainspring.scheduler.config import SchedulerConfig, milliseconds
+from mainspring.scheduler.mirror import Cluster, Worker
+from mainspring.scheduler.requests import Place, Request
+
+READY_SLACK_NS = 1_000_000
+"""An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
+complete", Clockwork, section 4.4)."""
+
+
+class Alarm(enum.IntEnum):
+    """What a timer is for."""
+
+    EXPIRE = 0
+    """A request may have become hopeless."""
+    EXEC = 1
+    """A worker's EXEC executor may need work."""
+    LOAD = 2
+    """A worker's LOAD executor has room again."""
+    RETRY = 3
+    """Missed models may find room."""
+    WATCH = 4
+    """A worker may owe a result for too long."""
+
+
+@dataclass(frozen=True)
+class Durations:
+    """The configuration's durations in nanoseconds."""
+
+    lookahead: int
+    dispatch_delay: int
+    response_margin: int
+    action_window: int
+    load_window: int
+    load_capacity: int
+    idle_load_protect: int
+    action_timeout: int
+    prepare_timeout: int
+
+    @classmethod
+    def of(cls, config: SchedulerConfig) -> Durations:
+        """Convert a configuration."""
+        return cls(**{name: milliseconds(getattr(config, f"{name}_ms")) for name in cls.__dataclass_fields__})
+
+
+class Books:
+    """Shared state of one scheduler."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.ns = Durations.of(config)
+        self.cluster = Cluster()
+        self.requests: dict[int, Request] = {}
+        """Every admitted request that is not gone."""
+        self.running: dict[int, list[Request]] = {}
+        """The requests of each outstanding INFER."""
+        self.queued = 0
+        """Requests in any queue."""
+        self.dirty: dict[str, Worker] = {}
+        """Workers whose EXEC executor may need work."""
+        self.loads_dirty = False
+        """Whether the LOAD executors with room may need work."""
+        self.load_room: dict[str, Worker] = {}
+        """Workers whose LOAD executor is not busy for the whole lookahead."""
+        self._commands: list[Command] = []
+        self._timers: list[tuple[int, int, Alarm, Request | Worker | None]] = []
+        self._timer_count = 0
+        self._action_count = 0
+
+    def next_action_id(self) -> int:
+        """Return a new action id."""
+        self._action_count += 1
+        return self._action_count
+
+    def emit(self, command: Command) -> None:
+        """Add a command to those that come out next."""
+        self._commands.append(command)
+
+    def drain(self) -> list[Command]:
+        """Return the commands to come out, once."""
+        commands, self._commands = self._commands, []
+        return commands
+
+    def arm(self, when_ns: int, alarm: Alarm, subject: Request | Worker | None = None) -> None:
+        """Ask for an alarm at an instant. It can't be taken back: who handles it checks what is true then."""
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when_ns, self._timer_count, alarm, subject))
+
+    def next_timer_ns(self) -> int | None:
+        """Return the nearest alarm's instant, passing over those of requests that are not queued any more."""
+        timers = self._timers
+        while timers:
+            when_ns, _, alarm, subject = timers[0]
+            if alarm is not Alarm.EXPIRE or subject.place is Place.QUEUED:  # type: ignore[union-attr]
+                return when_ns
+            heapq.heappop(timers)
+        return None
+
+    def arm_exec(self, when_ns: int, worker: Worker) -> None:
+        """Have a worker's EXEC executor looked at by an instant."""
+        if worker.exec_alarm_ns is None or when_ns < worker.exec_alarm_ns:
+            worker.exec_alarm_ns = when_ns
+            self.arm(when_ns, Alarm.EXEC, worker)
+
+    def watch(self, when_ns: int, worker: Worker) -> None:
+        """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
+        if not worker.watched:
+            worker.watched = True
+            self.arm(when_ns, Alarm.WATCH, worker)
+
+    def due_alarm(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
+        """Take out the next alarm that is due, if there is one."""
+        if not self._timers or self._timers[0][0] > now_ns:
+            return None
+        _, _, alarm, subject = heapq.heappop(self._timers)
+        return alarm, subject
+
+    def wake(self, worker: Worker) -> None:
+        """Have the worker's EXEC executor looked at by the next `schedule`."""
+        self.dirty[worker.name] = worker
+
+    def soonest_ns(self, now_ns: int) -> int:
+        """Return when an action that is sent now could begin."""
+        return now_ns + self.ns.dispatch_delay
+
+    def last_start_ns(self, request: Request) -> int:
+        """Return the last instant at which dispatching a request could still meet its deadline."""
+        assert request.due_ns is not None
+        return request.due_ns - request.model.fastest_ns(request.rows) - self.ns.dispatch_delay
+
+    def reject(
+        self, request: Request, reason: Reason, detail: str, earliest_finish_ns: int | None = None
+    ) -> None:
+        """Answer a request that is in no queue (any more) with an error."""
+        request.place = Place.GONE
+        self.requests.pop(request.id, None)
+        self.emit(Reject(request.id, reason, detail, earliest_finish_ns))

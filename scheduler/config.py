@@ -1,0 +1,50 @@
+"""The scheduler's configuration: one flat struct, every field with its unit."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may set of the scheduler. Durations are in milliseconds, as in the paper."""
+
+    policy: str = "clockwork"
+    """Name of the scheduling policy."""
+    lookahead_ms: float = 5.0
+    """Work that each executor is given in advance (Clockwork, appendix B: 5 ms)."""
+    dispatch_delay_ms: float = 0.5
+    """From a decision until the action and its inputs are at the worker; nothing can begin earlier."""
+    response_margin_ms: float = 3.0
+    """Taken off each deadline for the way back: outputs to the gateway, and what varies on it."""
+    action_window_ms: float = 10.0
+    """How much later than predicted an INFER may begin, if its deadlines allow even more."""
+    load_window_ms: float = 50.0
+    """How much later than predicted a LOAD may begin."""
+    load_capacity_ms: float = 100.0
+    """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
+    appendix B's load priority); about the usual SLO."""
+    pad_batches: bool = True
+    """Run a larger batch with empty rows where that finishes sooner than two smaller batches."""
+    idle_loads: bool = True
+    """Let idle LOAD executors load models that were asked for but can't be loaded within their SLO,
+    and those that only best-effort requests wait for."""
+    idle_load_protect_ms: float = 1000.0
+    """An idle load does not evict a model that was used more recently than this."""
+    max_queued_requests: int = 100_000
+    """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
+    max_queued_requests_per_model: int = 10_000
+    """Bound on queued requests for each model."""
+    max_attempts: int = 5
+    """How often actions may fail on a request before it is given up. Actions that could not begin in
+    time do not count for a request with a deadline, which bounds them."""
+    prepares_in_flight: int = 2
+    """PREPARE actions outstanding at once on each worker."""
+    action_timeout_ms: float = 2000.0
+    """A worker that owes a LOAD's, UNLOAD's or INFER's result for longer than this is dropped."""
+    prepare_timeout_ms: float = 600_000.0
+    """A worker that owes a PREPARE's or RELEASE's result for longer than this is dropped."""
+
+
+def milliseconds(value: float) -> int:
+    """Return a duration given in milliseconds as nanoseconds."""
+    return round(value * 1_000_000)

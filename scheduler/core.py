@@ -1,0 +1,145 @@
+"""The scheduler: events in, commands out (design, section 5; Clockwork, section 5.3 and appendix B).
+
+A driver feeds `Scheduler.handle` what happened, asks `Scheduler.schedule` for the commands, sends them,
+and comes back at `Scheduler.next_wakeup_ns` or with the next event. The controller, the simulator and the
+log replayer are such drivers. Same calls in, same commands out.
+"""
+
+from __future__ import annotations
+
+from mainspring.messages.actions import Result
+from mainspring.messages.commands import Command
+from mainspring.messages.events import (
+    Event,
+    GatewayLeft,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    RequestCancelled,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
+from mainspring.messages.peers import ClusterStatus
+from mainspring.scheduler.books import Alarm, Books
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.dispatch import Dispatcher
+from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.intake import Intake
+from mainspring.scheduler.membership import Membership
+from mainspring.scheduler.mirror import Worker
+from mainspring.scheduler.policies.registry import make_policy
+from mainspring.scheduler.requests import Request
+from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.status import cluster_status
+from mainspring.scheduler.validate import validate
+
+MISSED_RETRY_NS = 100_000_000
+"""How often a missed model that could not be loaded is tried again."""
+
+
+class Scheduler:
+    """Every choice of the cluster; see the module's text for how to drive it."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        """Take the configuration; raise ValueError if its policy is unknown."""
+        self.config = config
+        self._books = books = Books(config)
+        self._policy = make_policy(config.policy, books)
+        self._backlog = Backlog(books)
+        self._missed = MissedModels(books)
+        self._retry_ns = 0
+        self._residency = Residency(books, self._policy, self._missed)
+        self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
+        self._dispatcher = Dispatcher(books, self._policy, self._residency, self._backlog, self._intake)
+        self._membership = Membership(books, self._policy, self._residency, self._backlog, self._intake)
+
+    def handle(self, now_ns: int, event: Event) -> None:
+        """Take an event in. ``now_ns`` never goes back from one call to the next."""
+        match event:
+            case RequestArrived():
+                self._intake.arrived(now_ns, event)
+            case Result():
+                if not self._dispatcher.ended(now_ns, event):
+                    self._drop(now_ns, event.worker, _disagreement(event))
+            case RequestCancelled(request_id=request_id):
+                self._intake.cancel(now_ns, request_id)
+            case GatewayLeft(number=number):
+                self._intake.cancel_gateway(now_ns, number)
+            case ModelAdded(model=spec):
+                self._membership.add_model(now_ns, spec)
+            case ModelRemoved(name=name):
+                self._membership.remove_model(now_ns, name)
+            case WorkerJoined():
+                self._membership.join(now_ns, event)
+            case WorkerLeft(worker=name, reason=reason):
+                self._membership.leave(now_ns, name, reason)
+            case Wakeup():
+                pass
+
+    def schedule(self, now_ns: int) -> list[Command]:
+        """Decide what is to be decided by now, and return every command since the last call, in order."""
+        books = self._books
+        while (alarm := books.due_alarm(now_ns)) is not None:
+            self._ring(now_ns, *alarm)
+        while books.dirty:
+            workers, books.dirty = books.dirty, {}
+            for worker in workers.values():
+                self._dispatcher.fill(now_ns, worker)
+        if books.loads_dirty:
+            books.loads_dirty = False
+            self._fill_loads(now_ns)
+        return books.drain()
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when `schedule` wants to be called even if nothing happens; None for never."""
+        return self._books.next_timer_ns()
+
+    def validate(self) -> None:
+        """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
+        validate(self._books)
+
+    def status(self) -> ClusterStatus:
+        """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
+        return cluster_status(self._books)
+
+    def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
+        """Handle one alarm."""
+        books = self._books
+        if alarm is Alarm.EXPIRE:
+            assert isinstance(subject, Request)
+            self._intake.expire(now_ns, subject)
+        elif alarm is Alarm.RETRY:
+            books.loads_dirty = True
+        elif isinstance(subject, Worker) and books.cluster.workers.get(subject.name) is subject:
+            if alarm is Alarm.EXEC:
+                subject.exec_alarm_ns = None
+                books.wake(subject)
+            elif alarm is Alarm.LOAD:
+                books.load_room[subject.name] = subject
+                books.loads_dirty = True
+            else:
+                owed = self._dispatcher.overdue(now_ns, subject)
+                if owed is not None:
+                    self._drop(now_ns, subject.name, owed)
+
+    def _fill_loads(self, now_ns: int) -> None:
+        """Give the LOAD executors work: what the policy wants, then what was missed."""
+        while (plan := self._policy.next_load(now_ns)) is not None:
+            self._residency.load(now_ns, plan)
+        while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
+            self._residency.load(now_ns, plan)
+        if self._missed and now_ns >= self._retry_ns:
+            self._retry_ns = now_ns + MISSED_RETRY_NS
+            self._books.arm(self._retry_ns, Alarm.RETRY)
+
+    def _drop(self, now_ns: int, worker: str, reason: str) -> None:
+        """Break with a worker."""
+        self._membership.drop(now_ns, worker, reason)
+
+
+def _disagreement(result: Result) -> str:
+    return (
+        f"action {result.action_id} ended with {result.status.value}, which the controller's books rule out: "
+        f"{result.detail}"
+    )

@@ -1,0 +1,167 @@
+"""INFERs go out and results come in: keeping EXEC executors busy for the lookahead, and no more."""
+
+from __future__ import annotations
+
+from mainspring.messages.actions import Infer, Prepare, Release, Result
+from mainspring.messages.codes import Reason, Status
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.idle import Backlog
+from mainspring.scheduler.intake import Intake
+from mainspring.scheduler.mirror import State, Worker
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.requests import Place, Request
+from mainspring.scheduler.residency import Residency
+
+BEST_EFFORT_WINDOW_NS = 1_000_000_000
+"""How much later than predicted an INFER without any deadline may begin."""
+
+
+class Dispatcher:
+    """Turns the policy's batches into INFERs, and results into the books."""
+
+    def __init__(
+        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, intake: Intake
+    ) -> None:
+        self._books = books
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._intake = intake
+
+    def fill(self, now_ns: int, worker: Worker) -> None:
+        """Give a worker's EXEC executor batches until it is busy for the lookahead."""
+        books = self._books
+        soonest_ns = books.soonest_ns(now_ns)
+        while True:
+            available_ns = worker.exec.available_ns(now_ns, soonest_ns)
+            if len(worker.exec) and available_ns > now_ns + books.ns.lookahead:
+                books.arm_exec(available_ns - books.ns.lookahead, worker)
+                return
+            batch = self._policy.next_batch(now_ns, worker, available_ns)
+            if batch is None and available_ns <= soonest_ns:
+                batch = self._backlog.next_batch(now_ns, worker)
+            if batch is None:
+                if available_ns > soonest_ns and worker.exec:
+                    books.arm_exec(available_ns - books.ns.dispatch_delay, worker)
+                return
+            self._send(now_ns, worker, batch, available_ns)
+
+    def ended(self, now_ns: int, result: Result) -> bool:
+        """Enter a result; return False if it shows that the worker and the mirror disagree.
+
+        Results of actions that nobody waits for any more are ignored.
+        """
+        worker = self._books.cluster.workers.get(result.worker)
+        if worker is None:
+            return True
+        infer = worker.exec.finish(result.action_id, result.end_ns)
+        if infer is not None:
+            self._infer_ended(now_ns, worker, infer.action, result)
+            return True
+        load = worker.load.finish(result.action_id, result.end_ns)
+        if load is not None:
+            agrees = self._residency.load_ended(now_ns, worker, load.action, result)
+            placement = worker.placements[load.action.model]
+            self._backlog.offer(placement)
+            self._intake.reconsider(now_ns, placement.model)
+            return agrees
+        other = worker.others.pop(result.action_id, None)
+        if other is not None:
+            agrees = self._residency.other_ended(now_ns, worker, other[0], result)
+            if isinstance(other[0], Prepare) and result.status is not Status.OK:
+                self._intake.reconsider(now_ns, worker.placements[other[0].model.name].model)
+            return agrees
+        return True
+
+    def overdue(self, now_ns: int, worker: Worker) -> str | None:
+        """Return what a worker owes for too long, or None after arranging for the next look."""
+        books = self._books
+        worker.watched = False
+        limits = [
+            max(slot.end_ns, slot.action.latest_ns) + books.ns.action_timeout
+            for slot in (worker.exec.first(), worker.load.first())
+            if slot is not None
+        ]
+        for action, sent_ns in worker.others.values():
+            slow = isinstance(action, Prepare | Release)
+            limits.append(sent_ns + (books.ns.prepare_timeout if slow else books.ns.action_timeout))
+        if not limits:
+            return None
+        if min(limits) <= now_ns:
+            return f"an action's result is owed since {(now_ns - min(limits)) / 1e6:.0f} ms past its time-out"
+        # Something with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
+        books.watch(min(*limits, now_ns + books.ns.action_timeout), worker)
+        return None
+
+    def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
+        """Send a batch as one INFER."""
+        books, placement, requests = self._books, batch.placement, batch.requests
+        duration_ns = placement.times.ns[batch.size_index]
+        begin_ns = max(available_ns, placement.ready_ns(now_ns))
+        dues = [request.due_ns for request in requests if request.due_ns is not None]
+        if dues:
+            latest_ns = min(min(dues) - duration_ns, begin_ns + books.ns.action_window)
+        else:
+            latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
+        action = Infer(
+            action_id=books.next_action_id(),
+            worker=worker.name,
+            model=placement.model.name,
+            batch_size=placement.times.sizes[batch.size_index],
+            request_ids=tuple([request.id for request in requests]),
+            rows=tuple([request.rows for request in requests]),
+            cold=tuple([request.cold for request in requests]),
+            earliest_ns=now_ns,
+            latest_ns=max(latest_ns, begin_ns),
+            predicted_begin_ns=begin_ns,
+            predicted_duration_ns=duration_ns,
+        )
+        for request in requests:
+            request.place = Place.DISPATCHED
+            if request.due_ns is not None:
+                placement.model.queue.remove(request)
+            else:
+                placement.model.backlog.remove(request)
+        books.queued -= len(requests)
+        books.running[action.action_id] = requests
+        placement.infers += 1
+        placement.last_used_ns = now_ns
+        if placement.state is State.RESIDENT:
+            worker.lru.move_to_end(placement.model.name)
+        worker.exec.add(action)
+        books.emit(action)
+        books.watch(action.latest_ns + duration_ns + books.ns.action_timeout, worker)
+        if dues:
+            self._policy.dispatched(now_ns, batch)
+        else:
+            self._backlog.offer(placement)
+
+    def _infer_ended(self, now_ns: int, worker: Worker, action: Infer, result: Result) -> None:
+        """Close a batch: its requests are done, or wait again, or are rejected."""
+        books = self._books
+        requests = books.running.pop(action.action_id)
+        placement = worker.placements[action.model]
+        placement.infers -= 1
+        books.wake(worker)
+        if result.status is Status.OK:
+            index = placement.times.sizes.index(action.batch_size)
+            placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+            for request in requests:
+                request.place = Place.GONE
+                books.requests.pop(request.id, None)
+        else:
+            self._try_again(now_ns, requests, result)
+        if placement.leaving and placement.infers == 0:
+            self._residency.leave(now_ns, placement)
+
+    def _try_again(self, now_ns: int, requests: list[Request], result: Result) -> None:
+        """Give the requests of a failed INFER another chance."""
+        late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
+        reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
+        detail = f"{result.worker} ended the action with {result.status.value}"
+        if result.detail:
+            detail = f"{detail}: {result.detail}"
+        for request in requests:
+            # A deadline bounds how often a request can come too late; nothing else would bound failures.
+            request.failures += not late or request.due_ns is None
+            self._intake.retry(now_ns, request, reason, detail)

@@ -1,0 +1,157 @@
+"""How long actions take: the maximum of the last 10 measured durations, seeded from profiles.
+
+Clockwork, section 5.3 ("measurements of past 10 actions duration, stratified by action type, model and
+batch size"). INFER is kept for each (device kind, executable, batch size), so that a new copy of a known
+model starts with a good estimate; LOAD for each (device kind, weights bytes).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from mainspring.messages.model import ModelSpec, Profile
+
+SAMPLES = 10
+STALE_NS = 1_000_000_000
+"""An estimate that was not measured for this long may be doubted."""
+UNKNOWN_INFER_NS = 50_000_000
+"""Duration assumed of a batch that was never profiled or measured anywhere."""
+UNKNOWN_LOAD_NS_PER_BYTE = 0.25
+"""Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
+
+
+class RollingMaximum:
+    """The maximum of a seed and then of the last 10 samples."""
+
+    __slots__ = ("_measured_ns", "_samples")
+
+    def __init__(self, seed_ns: int) -> None:
+        self._samples: deque[int] = deque((seed_ns,), maxlen=SAMPLES)
+        self._measured_ns = 0
+
+    def add(self, now_ns: int, duration_ns: int) -> int:
+        """Take one measured duration in and return the new maximum."""
+        self._measured_ns = now_ns
+        self._samples.append(duration_ns)
+        return max(self._samples)
+
+    def doubt(self, now_ns: int) -> int:
+        """Return the estimate for somebody whom the maximum turns away.
+
+        One outlier among the samples can make an action look too long for every deadline; then it is never
+        run again, and no measurement ever corrects the estimate. So once nothing was measured for a while,
+        samples above the median are forgotten: that drops outliers, and changes little where a device has
+        really become slow.
+        """
+        if now_ns - self._measured_ns >= STALE_NS:
+            median = sorted(self._samples)[(len(self._samples) - 1) // 2]
+            kept = [sample for sample in self._samples if sample <= median]
+            self._samples = deque(kept, maxlen=SAMPLES)
+        return max(self._samples)
+
+
+class InferTimes:
+    """Estimates of one executable on one kind of device, for every batch size.
+
+    ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
+    """
+
+    __slots__ = ("_rolling", "ns", "sizes")
+
+    def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int]) -> None:
+        self.sizes = sizes
+        self.ns = seeds_ns
+        self._rolling = [RollingMaximum(seed) for seed in seeds_ns]
+
+    def add(self, now_ns: int, index: int, duration_ns: int) -> None:
+        """Take the measured duration of a batch of size ``sizes[index]`` in."""
+        self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
+
+    def doubt(self, now_ns: int) -> None:
+        """Let no stale outlier stand in the way (`RollingMaximum.doubt`)."""
+        for index, rolling in enumerate(self._rolling):
+            self.ns[index] = rolling.doubt(now_ns)
+
+    def index_for(self, rows: int) -> int:
+        """Return the index of the smallest size that holds so many rows."""
+        for index, size in enumerate(self.sizes):
+            if size >= rows:
+                return index
+        raise ValueError(f"{rows} rows do not fit the largest batch size {self.sizes[-1]}")
+
+    def for_rows(self, rows: int) -> int:
+        """Return the estimate of the smallest batch that holds so many rows."""
+        return self.ns[self.index_for(rows)]
+
+
+class LoadTime:
+    """Estimate of copying one number of bytes to one kind of device."""
+
+    __slots__ = ("_rolling", "ns")
+
+    def __init__(self, seed_ns: int) -> None:
+        self.ns = seed_ns
+        self._rolling = RollingMaximum(seed_ns)
+
+    def add(self, now_ns: int, duration_ns: int) -> None:
+        """Take one measured duration in."""
+        self.ns = self._rolling.add(now_ns, duration_ns)
+
+    def doubt(self, now_ns: int) -> None:
+        """Let no stale outlier stand in the way (`RollingMaximum.doubt`)."""
+        self.ns = self._rolling.doubt(now_ns)
+
+
+class Estimates:
+    """All estimates of a cluster."""
+
+    def __init__(self) -> None:
+        self._infer: dict[tuple[str, str, tuple[int, ...]], InferTimes] = {}
+        self._load: dict[tuple[str, int], LoadTime] = {}
+        self._load_ns_per_byte: dict[str, float] = {}
+
+    def infer_times(self, kind: str, spec: ModelSpec) -> InferTimes:
+        """Return the shared estimates of the model's executable on a kind of device."""
+        key = (kind, spec.executable, spec.batch_sizes)
+        times = self._infer.get(key)
+        if times is None:
+            times = InferTimes(spec.batch_sizes, _infer_seeds(_profile(kind, spec), spec.batch_sizes))
+            self._infer[key] = times
+        return times
+
+    def load_time(self, kind: str, spec: ModelSpec) -> LoadTime:
+        """Return the shared estimate for weights of this size on a kind of device."""
+        key = (kind, spec.weights_bytes)
+        time = self._load.get(key)
+        if time is None:
+            profile = spec.profiles.get(kind)
+            per_byte = self._load_ns_per_byte.get(kind, UNKNOWN_LOAD_NS_PER_BYTE)
+            seed = profile.load_ns if profile else round(spec.weights_bytes * per_byte)
+            time = self._load[key] = LoadTime(seed)
+        return time
+
+    def loaded(self, now_ns: int, kind: str, spec: ModelSpec, duration_ns: int) -> None:
+        """Take the measured duration of a LOAD in."""
+        self.load_time(kind, spec).add(now_ns, duration_ns)
+        if spec.weights_bytes:
+            self._load_ns_per_byte[kind] = duration_ns / spec.weights_bytes
+
+
+def _profile(kind: str, spec: ModelSpec) -> Profile | None:
+    """Return the profile for a kind of device, or the slowest other one rather than none."""
+    if kind in spec.profiles:
+        return spec.profiles[kind]
+    others = [spec.profiles[name] for name in sorted(spec.profiles)]
+    return max(others, key=lambda profile: max(profile.infer_ns.values(), default=0), default=None)
+
+
+def _infer_seeds(profile: Profile | None, sizes: tuple[int, ...]) -> list[int]:
+    """Return a seed for each size; a size without one gets the cost for each row of the nearest."""
+    if profile is None or not profile.infer_ns:
+        return [UNKNOWN_INFER_NS * size for size in sizes]
+    known = profile.infer_ns
+    seeds = []
+    for size in sizes:
+        nearest = min(known, key=lambda have: (abs(have - size), have))
+        seeds.append(known[nearest] * max(size, nearest) // nearest if nearest != size else known[size])
+    return seeds

@@ -1,0 +1,148 @@
+"""What executors do when no deadline needs them: best-effort batches, and loads of models that were missed.
+
+Clockwork, section 6.4: requests without an SLO run "when idle time is available or expected in the
+immediate future". The paper's loads only ever follow demand that a load can still save, so a model whose
+LOAD and EXEC together exceed its SLO would never be loaded: idle LOAD executors load it after its first
+miss, and models that only best-effort requests wait for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict, deque
+
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.mirror import Model, Placement, Worker
+from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.requests import Request
+
+WATCHED_NS = 1_000_000_000
+"""Requests with a deadline seen within this time bound the length of best-effort batches."""
+LOOKED_AT = 8
+"""Missed models that are looked at each time for one that can be loaded."""
+
+
+class Backlog:
+    """Best-effort requests: the oldest first on each worker, in batches that block no deadline."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
+        self._slacks: deque[tuple[int, int]] = deque()
+
+    def saw_deadline(self, now_ns: int, slack_ns: int) -> None:
+        """Note how long a request with a deadline could wait for its dispatch: its slack."""
+        slacks = self._slacks
+        while slacks and slacks[-1][1] >= slack_ns:
+            slacks.pop()
+        slacks.append((now_ns, slack_ns))
+
+    def add(self, request: Request) -> None:
+        """Queue a best-effort request."""
+        backlog = request.model.backlog
+        if backlog and request.arrived_ns < backlog[0].arrived_ns:
+            backlog.appendleft(request)
+        else:
+            backlog.append(request)
+        for placement in request.model.usable.values():
+            self.offer(placement)
+
+    def offer(self, placement: Placement) -> None:
+        """Let a worker that can run a model know of its backlog."""
+        backlog = placement.model.backlog
+        if backlog and placement.usable and placement.backlog_key is None:
+            placement.backlog_key = backlog[0].arrived_ns
+            entry = (placement.backlog_key, placement.model.number, placement)
+            heapq.heappush(self._waiting.setdefault(placement.worker.name, []), entry)
+
+    def next_batch(self, now_ns: int, worker: Worker) -> Batch | None:
+        """Return a batch of the model whose best-effort requests have waited longest on an idle worker."""
+        heap = self._waiting.get(worker.name, [])
+        not_ready = []
+        batch = None
+        while heap and batch is None:
+            _, _, placement = heapq.heappop(heap)
+            placement.backlog_key = None
+            if not placement.usable or not placement.model.backlog:
+                continue
+            not_ready.append(placement)
+            if placement.ready_ns(now_ns) <= self._books.soonest_ns(now_ns):
+                batch = self._batch(now_ns, placement)
+        for placement in not_ready:
+            self.offer(placement)
+        return batch
+
+    def worker_left(self, worker: Worker) -> None:
+        """Forget a worker's entries."""
+        self._waiting.pop(worker.name, None)
+
+    def _batch(self, now_ns: int, placement: Placement) -> Batch:
+        """Fill the largest batch that the slack of recent deadlines allows, at least one request."""
+        times, backlog = placement.times, placement.model.backlog
+        limit_ns = self._limit_ns(now_ns)
+        allowed = 0
+        for index, duration_ns in enumerate(times.ns):
+            if limit_ns is None or duration_ns <= limit_ns:
+                allowed = index
+        room = max(times.sizes[allowed], backlog[0].rows)
+        requests: list[Request] = []
+        rows = 0
+        for request in backlog:
+            if rows + request.rows > room:
+                break
+            requests.append(request)
+            rows += request.rows
+        return Batch(placement, times.index_for(rows), requests)
+
+    def _limit_ns(self, now_ns: int) -> int | None:
+        """Return how long an executor may be blocked: the least slack seen lately, None if none was."""
+        slacks = self._slacks
+        while slacks and slacks[0][0] < now_ns - WATCHED_NS:
+            slacks.popleft()
+        return max(0, slacks[0][1]) if slacks else None
+
+
+class MissedModels:
+    """Models that requests asked for in vain, in the order of their first miss."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._wanted: OrderedDict[str, None] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._wanted)
+
+    def want(self, model: Model) -> None:
+        """Note that a model would have served a request, had it been resident."""
+        if self._books.config.idle_loads and not model.usable:
+            self._wanted[model.name] = None
+            self._books.loads_dirty = True
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
+        workers = self._books.cluster.workers
+        busy = sum(1 for worker in workers.values() if len(worker.load))
+        if not self._wanted or busy >= max(1, len(workers) // 8):
+            return None
+        for name in list(self._wanted)[:LOOKED_AT]:
+            model = self._books.cluster.models.get(name)
+            if model is None or model.usable or all(p.hopeless for p in model.placements.values()):
+                del self._wanted[name]
+                continue
+            plan = self._plan(now_ns, model)
+            if plan is not None:
+                del self._wanted[name]
+                return plan
+            self._wanted.move_to_end(name)
+        return None
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
+        """Find the idle worker with the most free pages that can take a model."""
+        unused_since_ns = now_ns - self._books.ns.idle_load_protect
+        idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
+        for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+            plan = plan_load(placement, unused_since_ns)
+            if plan is not None:
+                return plan
+        return None

@@ -1,0 +1,176 @@
+"""Requests come in, wait, and leave undone: admission, queueing, expiry, cancellation, a second try."""
+
+from __future__ import annotations
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Reject
+from mainspring.messages.events import RequestArrived
+from mainspring.scheduler.admission import impossible, outlook
+from mainspring.scheduler.books import Alarm, Books
+from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.mirror import Model, State
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.requests import Place, Request
+from mainspring.scheduler.residency import Residency
+
+GATEWAY_SHIFT = 40
+"""A request's id holds its gateway's number from this bit up."""
+
+
+class Intake:
+    """Everything that happens to a request before its dispatch and instead of it."""
+
+    def __init__(
+        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, missed: MissedModels
+    ) -> None:
+        self._books = books
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._missed = missed
+
+    def arrived(self, now_ns: int, event: RequestArrived) -> None:
+        """Admit a request, or reject it at once. A request id that is known already is ignored."""
+        books = self._books
+        if event.request_id in books.requests:
+            return
+        refusal = self._refusal(event)
+        if refusal is not None:
+            books.emit(Reject(event.request_id, *refusal))
+            return
+        model = books.cluster.models[event.model]
+        due_ns = None if event.deadline_ns is None else event.deadline_ns - books.ns.response_margin
+        cold = not any(placement.state is State.RESIDENT for placement in model.usable.values())
+        request = Request(event.request_id, model, event.rows, now_ns, due_ns, cold)
+        best = outlook(books, now_ns, model, request.rows, due_ns)
+        if due_ns is not None and best.finish_ns is not None and best.finish_ns > due_ns:
+            self._doubt(now_ns, model)
+            best = outlook(books, now_ns, model, request.rows, due_ns)
+        if best.reason is Reason.MODEL_NOT_READY:
+            self._prepare_soon(now_ns, model)
+        waits = due_ns is None and best.reason in (Reason.DEADLINE_UNREACHABLE, Reason.MODEL_NOT_READY)
+        if not waits and (best.finish_ns is None or due_ns is None or best.finish_ns > due_ns):
+            finish_ns = None if best.finish_ns is None else best.finish_ns + books.ns.response_margin
+            books.emit(Reject(request.id, best.reason, best.detail, finish_ns))
+            self._missed.want(model)
+            return
+        books.requests[request.id] = request
+        self.queue(now_ns, request)
+
+    def queue(self, now_ns: int, request: Request) -> None:
+        """Put an admitted request into its model's queue."""
+        books, model = self._books, request.model
+        request.place = Place.QUEUED
+        books.queued += 1
+        full_ns = now_ns + books.ns.lookahead
+        for placement in model.usable.values():
+            # A busy executor has an alarm set for when it will need work.
+            if placement.worker.exec.free_ns <= full_ns:
+                books.wake(placement.worker)
+        if request.due_ns is None:
+            self._backlog.add(request)
+            self._missed.want(model)
+        else:
+            model.queue.add(request)
+            last_start_ns = books.last_start_ns(request)
+            self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
+            books.arm(last_start_ns + 1, Alarm.EXPIRE, request)
+            self._policy.queued(now_ns, request)
+
+    def expire(self, now_ns: int, request: Request) -> None:
+        """Reject a queued request if no dispatch could save it any more."""
+        if request.place is not Place.QUEUED or request.due_ns is None:
+            return
+        last_start_ns = self._books.last_start_ns(request)
+        if now_ns <= last_start_ns:
+            self._books.arm(last_start_ns + 1, Alarm.EXPIRE, request)
+            return
+        self._unqueue(now_ns, request)
+        waited_ms = (now_ns - request.arrived_ns) / 1e6
+        detail = f"waited {waited_ms:.1f} ms; no worker could begin it in time"
+        finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
+        self._books.reject(
+            request, Reason.DEADLINE_PASSED, detail, finish_ns + self._books.ns.response_margin
+        )
+        if request.cold:
+            self._missed.want(request.model)
+
+    def cancel(self, now_ns: int, request_id: int) -> None:
+        """Forget a request; if it is dispatched already its outputs will find nobody."""
+        request = self._books.requests.pop(request_id, None)
+        if request is not None:
+            if request.place is Place.QUEUED:
+                self._unqueue(now_ns, request)
+            request.place = Place.GONE
+
+    def cancel_gateway(self, now_ns: int, number: int) -> None:
+        """Forget every request of a gateway."""
+        ids = [request_id for request_id in self._books.requests if request_id >> GATEWAY_SHIFT == number]
+        for request_id in ids:
+            self.cancel(now_ns, request_id)
+
+    def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
+        """Queue a request whose action failed again, or reject it if that can't help."""
+        if request.place is Place.GONE:
+            return
+        books = self._books
+        hopeless = request.due_ns is not None and now_ns > books.last_start_ns(request)
+        if books.cluster.models.get(request.model.name) is not request.model:
+            books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
+        elif hopeless or request.failures >= books.config.max_attempts or not request.model.placements:
+            books.reject(request, reason, detail)
+        else:
+            self.queue(now_ns, request)
+
+    def reconsider(self, now_ns: int, model: Model) -> None:
+        """After a loss: reject what waits for a model if no worker will ever run it as things are."""
+        if not model.waiting:
+            return
+        if all(placement.hopeless for placement in model.placements.values()):
+            reason, detail = impossible(self._books, model)
+            self.reject_queued(now_ns, model, reason, detail)
+        elif model.backlog:
+            self._missed.want(model)
+
+    def reject_queued(self, now_ns: int, model: Model, reason: Reason, detail: str) -> None:
+        """Reject everything that waits for a model."""
+        for request in [*model.queue, *model.backlog]:
+            self._unqueue(now_ns, request)
+            self._books.reject(request, reason, detail)
+
+    def _unqueue(self, now_ns: int, request: Request) -> None:
+        """Take a request out of its queue."""
+        self._books.queued -= 1
+        if request.due_ns is None:
+            request.model.backlog.remove(request)
+        else:
+            request.model.queue.remove(request)
+            self._policy.unqueued(now_ns, request)
+
+    def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
+        """Return why a request can't be admitted whatever the devices do, or None."""
+        books = self._books
+        model = books.cluster.models.get(event.model)
+        if model is None:
+            return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
+        if not 1 <= event.rows <= model.spec.max_rows:
+            detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.spec.max_rows} in a request"
+            return Reason.TOO_MANY_ROWS, detail
+        config = books.config
+        if books.queued >= config.max_queued_requests:
+            return Reason.OVERLOADED, f"{books.queued} requests are queued, which is the bound"
+        if model.waiting >= config.max_queued_requests_per_model:
+            return Reason.OVERLOADED, f"{model.waiting} requests wait for {model.name!r}, which is the bound"
+        return None
+
+    def _doubt(self, now_ns: int, model: Model) -> None:
+        """Before a model's request is turned away, doubt the estimates that do it."""
+        for placement in model.placements.values():
+            placement.times.doubt(now_ns)
+            placement.load_time.doubt(now_ns)
+
+    def _prepare_soon(self, now_ns: int, model: Model) -> None:
+        """Put the PREPAREs of a model that was asked for before all others."""
+        for placement in model.placements.values():
+            self._residency.want_prepared(placement, soon=True)
+            self._residency.prepare_next(now_ns, placement.worker)

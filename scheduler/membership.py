@@ -1,0 +1,145 @@
+"""Workers and models come and go while requests are served."""
+
+from __future__ import annotations
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import DropWorker
+from mainspring.messages.events import WorkerJoined
+from mainspring.messages.model import ModelSpec
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.idle import Backlog
+from mainspring.scheduler.intake import Intake
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.residency import Residency
+
+
+class Membership:
+    """Adds and removes models and workers."""
+
+    def __init__(
+        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, intake: Intake
+    ) -> None:
+        self._books = books
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._intake = intake
+        self._models_seen = 0
+        self._workers_seen = 0
+
+    def add_model(self, now_ns: int, spec: ModelSpec) -> None:
+        """Serve a model from now on; a model of the same name with other weights is replaced."""
+        cluster = self._books.cluster
+        known = cluster.models.get(spec.name)
+        if known is not None:
+            if known.spec == spec:
+                return
+            self.remove_model(now_ns, spec.name)
+        self._models_seen += 1
+        model = cluster.models[spec.name] = Model(spec, self._models_seen)
+        for worker in cluster.workers.values():
+            if spec.name not in worker.placements:
+                self._residency.want_prepared(cluster.place(model, worker))
+                self._residency.prepare_next(now_ns, worker)
+
+    def remove_model(self, now_ns: int, name: str) -> None:
+        """Serve a model no more: reject what waits for it, and take it off the workers as they get free."""
+        model = self._books.cluster.models.pop(name, None)
+        if model is None:
+            return
+        self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, f"model {name!r} was removed")
+        for placement in list(model.placements.values()):
+            self._residency.leave(now_ns, placement)
+
+    def join(self, now_ns: int, event: WorkerJoined) -> None:
+        """Take a worker in, with what it says its memory holds."""
+        cluster = self._books.cluster
+        if event.worker in cluster.workers:
+            self.leave(now_ns, event.worker, "joined again")
+        pages = [page for resident in event.resident for page in resident.pages]
+        if len(set(pages)) != len(pages) or not all(0 <= page < event.pages for page in pages):
+            reason = f"it says that its {event.pages} pages hold models at {sorted(pages)}"
+            self._books.emit(DropWorker(event.worker, reason))
+            return
+        self._workers_seen += 1
+        worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages)
+        cluster.workers[worker.name] = worker
+        self._books.load_room[worker.name] = worker
+        for model in cluster.models.values():
+            cluster.place(model, worker)
+        for name, weights_hash in event.prepared.items():
+            placement = worker.placements.get(name) or self._orphan(worker, name)
+            placement.state = State.PREPARED
+            if placement.model.spec.weights_hash != weights_hash:
+                placement.leaving = True
+        self._adopt(now_ns, worker, event)
+        for placement in list(worker.placements.values()):
+            if placement.leaving:
+                self._residency.leave(now_ns, placement)
+            else:
+                self._residency.want_prepared(placement)
+        self._residency.prepare_next(now_ns, worker)
+        self._books.loads_dirty = True
+        self._books.wake(worker)
+
+    def leave(self, now_ns: int, name: str, reason: str) -> None:
+        """Forget a worker; its requests go elsewhere if their deadlines allow, or are rejected."""
+        books = self._books
+        worker = books.cluster.workers.pop(name, None)
+        if worker is None:
+            return
+        for placement in worker.placements.values():
+            placement.strategy_key = placement.backlog_key = None
+            placement.model.placements.pop(name, None)
+            placement.model.usable.pop(name, None)
+        self._forget_kind(worker)
+        self._policy.worker_left(now_ns, worker)
+        self._backlog.worker_left(worker)
+        books.dirty.pop(name, None)
+        books.load_room.pop(name, None)
+        books.loads_dirty = True
+        detail = f"{name} was lost ({reason})"
+        for action in worker.exec.actions():
+            for request in books.running.pop(action.action_id):
+                request.failures += 1
+                self._intake.retry(now_ns, request, Reason.WORKER_FAILED, detail)
+        for placement in worker.placements.values():
+            self._intake.reconsider(now_ns, placement.model)
+
+    def drop(self, now_ns: int, name: str, reason: str) -> None:
+        """Break with a worker whose state can't be trusted any more; it may join again."""
+        self._books.emit(DropWorker(name, reason))
+        self.leave(now_ns, name, reason)
+
+    def _adopt(self, now_ns: int, worker: Worker, event: WorkerJoined) -> None:
+        """Enter what is in a joining worker's pages."""
+        for resident in event.resident:
+            placement = worker.placements.get(resident.model) or self._orphan(worker, resident.model)
+            worker.pages.take(resident.model, resident.pages)
+            placement.pages = resident.pages
+            placement.state = State.RESIDENT
+            placement.last_used_ns = now_ns
+            worker.lru[resident.model] = placement
+            if placement.model.spec.weights_hash != resident.weights_hash:
+                placement.leaving = True
+            if not placement.leaving:
+                placement.model.usable[worker.name] = placement
+                self._policy.residency_changed(now_ns, placement)
+                self._backlog.offer(placement)
+
+    def _orphan(self, worker: Worker, name: str) -> Placement:
+        """Enter a model that a worker has and the cluster does not, so that it can be taken off."""
+        spec = ModelSpec(name, "", "", (1,), 0, (), (), (), {})
+        placement = self._books.cluster.place(Model(spec, 0), worker)
+        placement.leaving = True
+        return placement
+
+    def _forget_kind(self, worker: Worker) -> None:
+        """Drop a device kind's estimates from the models if no other worker has it."""
+        kind = worker.device_kind
+        if any(other.device_kind == kind for other in self._books.cluster.workers.values()):
+            return
+        for placement in worker.placements.values():
+            placement.model.infer_times.pop(kind, None)
+            placement.model.load_times.pop(kind, None)

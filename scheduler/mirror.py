@@ -1,0 +1,202 @@
+"""The scheduler's mirror of the cluster: models, workers, and where each model is on each worker.
+
+Clockwork, section 5.3: memory state and pending actions. The mirror only keeps the books; who gets
+what is the policy's choice, and when the books change is the core's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict, deque
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.model import ModelSpec
+from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime
+from mainspring.scheduler.pages import PageTable
+from mainspring.scheduler.requests import DeadlineQueue, Request
+from mainspring.scheduler.timeline import Timeline
+
+
+class State(enum.Enum):
+    """Where a model is on a worker."""
+
+    KNOWN = "known"
+    PREPARING = "preparing"
+    FAILED = "failed"
+    """PREPARE failed, or LOAD again and again; not tried until the worker or the model comes anew."""
+    PREPARED = "prepared"
+    LOADING = "loading"
+    RESIDENT = "resident"
+    RELEASING = "releasing"
+
+
+class Placement:
+    """One model on one worker."""
+
+    __slots__ = (
+        "backlog_key",
+        "detail",
+        "failures",
+        "infers",
+        "last_used_ns",
+        "leaving",
+        "load_action",
+        "load_time",
+        "model",
+        "pages",
+        "state",
+        "strategy_key",
+        "times",
+        "worker",
+    )
+
+    def __init__(self, model: Model, worker: Worker, times: InferTimes, load_time: LoadTime) -> None:
+        self.model = model
+        self.worker = worker
+        self.times = times
+        self.load_time = load_time
+        self.state = State.KNOWN
+        self.detail = ""
+        self.failures = 0
+        """LOADs in a row that the engine could not do."""
+        self.pages: tuple[int, ...] = ()
+        self.load_action = 0
+        self.infers = 0
+        self.last_used_ns = 0
+        self.leaving = False
+        self.strategy_key: int | None = None
+        self.backlog_key: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether INFERs may be sent, now or once the LOAD under way ends."""
+        return (self.state is State.RESIDENT or self.state is State.LOADING) and not self.leaving
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the model will never run on the worker as it is."""
+        return self.state is State.FAILED or self.model.spec.pages > self.worker.pages.size
+
+    @property
+    def loadable(self) -> bool:
+        """Whether a LOAD may be sent."""
+        return self.state is State.PREPARED and self.infers == 0 and not self.leaving
+
+    def ready_ns(self, now_ns: int) -> int:
+        """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
+        slot = self.worker.load.get(self.load_action) if self.state is State.LOADING else None
+        return now_ns if slot is None else max(slot.end_ns, now_ns)
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.model.name} on {self.worker.name}: {self.state.value}, pages {list(self.pages)}, "
+            f"{self.infers} INFERs outstanding{', leaving' if self.leaving else ''}"
+        )
+
+
+class Model:
+    """One model: its queues, and its placements in the order that workers joined."""
+
+    __slots__ = (
+        "backlog",
+        "infer_times",
+        "load_times",
+        "name",
+        "number",
+        "offered",
+        "placements",
+        "queue",
+        "spec",
+        "usable",
+    )
+
+    def __init__(self, spec: ModelSpec, number: int) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.number = number
+        self.queue = DeadlineQueue()
+        self.backlog: deque[Request] = deque()
+        """Best-effort requests, the oldest first."""
+        self.placements: dict[str, Placement] = {}
+        self.usable: dict[str, Placement] = {}
+        """The placements that are resident or loading."""
+        self.offered: tuple[int, int] | None = None
+        """The policy's own note: for which head and size the queue was last offered to workers."""
+        self.infer_times: dict[str, InferTimes] = {}
+        """Estimates on each kind of device that a worker of the cluster has."""
+        self.load_times: dict[str, LoadTime] = {}
+        """Likewise."""
+
+    @property
+    def waiting(self) -> int:
+        """Queued requests, with a deadline or without."""
+        return len(self.queue) + len(self.backlog)
+
+    def fastest_ns(self, rows: int) -> int:
+        """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster."""
+        fastest_ns = 0
+        for times in self.infer_times.values():
+            duration_ns = times.for_rows(rows)
+            if duration_ns < fastest_ns or not fastest_ns:
+                fastest_ns = duration_ns
+        return fastest_ns
+
+
+class Worker:
+    """One worker: its pages, its executors' timelines, its placements."""
+
+    __slots__ = (
+        "device_kind",
+        "exec",
+        "exec_alarm_ns",
+        "load",
+        "lru",
+        "name",
+        "number",
+        "others",
+        "pages",
+        "placements",
+        "prepare_queue",
+        "prepares",
+        "watched",
+    )
+
+    def __init__(self, name: str, number: int, device_kind: str, pages: int) -> None:
+        self.name = name
+        self.number = number
+        self.device_kind = device_kind
+        self.pages = PageTable(pages)
+        self.exec: Timeline[Infer] = Timeline()
+        self.load: Timeline[Load] = Timeline()
+        self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
+        """Outstanding actions without a window, with the instant they were sent."""
+        self.placements: dict[str, Placement] = {}
+        self.lru: OrderedDict[str, Placement] = OrderedDict()
+        """Resident placements, the least recently used first."""
+        self.prepare_queue: OrderedDict[str, None] = OrderedDict()
+        self.prepares = 0
+        self.exec_alarm_ns: int | None = None
+        """The nearest alarm that will look at the EXEC executor."""
+        self.watched = False
+        """Whether an alarm will look for owed results."""
+
+
+class Cluster:
+    """Everything the scheduler knows, with the lookups that policies need."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, Model] = {}
+        self.workers: dict[str, Worker] = {}
+        self.estimates = Estimates()
+
+    def place(self, model: Model, worker: Worker) -> Placement:
+        """Enter a model on a worker, as known, and return the placement."""
+        kind = worker.device_kind
+        times = self.estimates.infer_times(kind, model.spec)
+        load_time = self.estimates.load_time(kind, model.spec)
+        placement = Placement(model, worker, times, load_time)
+        model.placements[worker.name] = placement
+        model.infer_times[kind] = times
+        model.load_times[kind] = load_time
+        worker.placements[model.name] = placement
+        return placement

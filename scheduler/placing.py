@@ -1,0 +1,62 @@
+"""Where on a worker a model could be loaded, and who would have to go first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mainspring.scheduler.mirror import Placement, Worker
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """A LOAD that could be sent: its pages, and the placements to UNLOAD before it."""
+
+    placement: Placement
+    pages: tuple[int, ...]
+    victims: tuple[Placement, ...]
+
+
+def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadPlan | None:
+    """Find pages for a model on a worker, evicting by least recent use (appendix B); None if there is none.
+
+    Models with work in flight stay. Models with queued requests go last; with ``unused_since_ns`` they
+    stay, and so do models that were used after that instant.
+    """
+    spec, table = placement.model.spec, placement.worker.pages
+    if spec.pages > table.size:
+        return None
+    pages = table.place(spec.extents)
+    if pages is not None:
+        return LoadPlan(placement, pages, ())
+    victims: list[Placement] = []
+    freed: list[int] = []
+    next_try = 1
+    for victim in _victims(placement.worker, unused_since_ns):
+        victims.append(victim)
+        freed.extend(victim.pages)
+        if table.free + len(freed) < spec.pages or len(victims) < next_try:
+            continue
+        next_try = 2 * len(victims)
+        pages = table.place(spec.extents, freed)
+        if pages is not None:
+            break
+    else:
+        pages = table.place(spec.extents, freed) if freed else None
+    if pages is None:
+        return None
+    owners = {table.owner(page) for page in pages}
+    return LoadPlan(placement, pages, tuple(v for v in victims if v.model.name in owners))
+
+
+def _victims(worker: Worker, unused_since_ns: int | None) -> Iterator[Placement]:
+    """Yield the placements that may be evicted, in the order in which they should go."""
+    for placement in worker.lru.values():
+        if unused_since_ns is not None and placement.last_used_ns > unused_since_ns:
+            return
+        if placement.infers == 0 and not placement.model.waiting:
+            yield placement
+    if unused_since_ns is None:
+        for placement in worker.lru.values():
+            if placement.infers == 0 and placement.model.waiting:
+                yield placement

@@ -1,0 +1,47 @@
+"""The policies by name. A new policy is its file and its line here, or a class anywhere else.
+
+``package.module:Class`` names a policy that is not part of Mainspring.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.policies.clockwork import Clockwork
+
+_POLICIES: dict[str, type[Policy]] = {
+    Clockwork.name: Clockwork,
+}
+
+
+def policy_names() -> list[str]:
+    """Return the names of the policies that are part of Mainspring."""
+    return sorted(_POLICIES)
+
+
+def policy_class(name: str) -> type[Policy]:
+    """Return the policy of a name, or of ``package.module:Class``; raise ValueError if there is none."""
+    if name in _POLICIES:
+        return _POLICIES[name]
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"there is no policy {name!r}; choose one of {', '.join(policy_names())}, "
+            f"or name a class of your own as package.module:Class"
+        )
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"policy {name!r} can't be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ValueError(f"policy {name!r} is no subclass of mainspring.scheduler.policies.base.Policy")
+    if found.__abstractmethods__:
+        raise ValueError(f"policy {name!r} lacks {', '.join(sorted(found.__abstractmethods__))}")
+    return found
+
+
+def make_policy(name: str, books: Books) -> Policy:
+    """Return the policy of a name, as of `policy_class`."""
+    return policy_class(name)(books)

@@ -1,0 +1,68 @@
+"""The scheduler's invariants (design, rule 10); each failed check tells the story of what it is about."""
+
+from __future__ import annotations
+
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.mirror import Model, State, Worker
+from mainspring.scheduler.requests import Place
+
+
+def validate(books: Books) -> None:
+    """Check the whole state; raise AssertionError at the first thing that is wrong."""
+    _check_requests(books)
+    for worker in books.cluster.workers.values():
+        _check_worker(books, worker)
+    for model in books.cluster.models.values():
+        _check_model(books, model)
+
+
+def _check_requests(books: Books) -> None:
+    """Each request is in exactly one place."""
+    places: dict[int, list[str]] = {request_id: [] for request_id in books.requests}
+    queued = 0
+    for model in books.cluster.models.values():
+        assert model.queue.rows == sum(request.rows for request in model.queue), (
+            f"rows of {model.name}'s queue"
+        )
+        for request in (*model.queue, *model.backlog):
+            queued += 1
+            assert request.place is Place.QUEUED, f"{request} is in the queue of {model.name}"
+            assert request.id in places, f"{request} is queued but not known"
+            places[request.id].append(f"queue of {model.name}")
+    for action_id, requests in books.running.items():
+        for request in requests:
+            if request.place is not Place.GONE:
+                assert request.place is Place.DISPATCHED, f"{request} is in action {action_id}"
+                places[request.id].append(f"action {action_id}")
+    for request_id, found in places.items():
+        assert len(found) == 1, f"{books.requests[request_id]} is in {found or 'no place'}"
+    assert queued == books.queued, f"{queued} requests are queued, {books.queued} were counted"
+
+
+def _check_worker(books: Books, worker: Worker) -> None:
+    """Pages, timelines and placements of one worker agree."""
+    name = worker.name
+    worker.pages.validate({p.model.name: p.pages for p in worker.placements.values() if p.pages})
+    worker.exec.validate(f"EXEC of {name}")
+    worker.load.validate(f"LOAD of {name}")
+    infers: dict[str, int] = {}
+    for action in worker.exec.actions():
+        infers[action.model] = infers.get(action.model, 0) + 1
+        assert action.action_id in books.running, f"{action} has no requests"
+    for placement in worker.placements.values():
+        assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
+        has_pages = placement.state in (State.LOADING, State.RESIDENT)
+        assert not placement.model.spec.extents or has_pages == bool(placement.pages), f"{placement}"
+        assert (placement.state is State.RESIDENT) == (placement.model.name in worker.lru), f"{placement}"
+        if placement.state is State.LOADING:
+            assert worker.load.get(placement.load_action) is not None, f"{placement} has no LOAD"
+        registered = placement.model.usable.get(name) is placement
+        assert registered == placement.usable, f"{placement} is registered as usable: {registered}"
+
+
+def _check_model(books: Books, model: Model) -> None:
+    """A model's placements are those of the workers."""
+    for name, placement in model.placements.items():
+        worker = books.cluster.workers.get(name)
+        assert worker is not None, f"{placement}: there is no such worker"
+        assert worker.placements.get(model.name) is placement, f"{placement} is not the worker's"

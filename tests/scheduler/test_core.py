@@ -1,0 +1,166 @@
+"""What the core does around a policy: admission, queues, idle time, a second try."""
+
+import pytest
+
+from mainspring.messages.actions import Infer, Prepare, Result
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Reject
+from mainspring.messages.events import (
+    GatewayLeft,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+)
+from tests.scheduler.hand import MS, Hand, reasons, spec
+
+
+def test_a_hopeless_request_is_rejected_at_once_with_the_earliest_finish() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (reject,) = hand.request(20, 1, "m", 5)
+    assert isinstance(reject, Reject)
+    assert reject.reason is Reason.DEADLINE_UNREACHABLE
+    assert reject.earliest_finish_ns == int(25.5 * MS), "0.5 ms there, 4 ms EXEC, 1 ms back"
+    assert isinstance(hand.request(20, 2, "m", 5.5)[0], Infer), "what is just possible is done"
+
+
+def test_one_slow_run_does_not_shut_a_model_out_for_ever() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", 100)
+    assert isinstance(infer, Infer)
+    hand.feed(150, Result(infer.action_id, "w0", Status.OK, 50 * MS, 150 * MS))
+    assert reasons(hand.request(200, 2, "m", 50)) == [Reason.DEADLINE_UNREACHABLE]
+    assert isinstance(hand.request(1200, 3, "m", 50)[0], Infer)
+
+
+def test_work_that_was_sent_counts_against_a_new_request() -> None:
+    hand = Hand(spec("m"), spec("other"))
+    hand.warm("m")
+    hand.warm("other", 30)
+    for id_ in (1, 2):
+        assert isinstance(hand.request(60, id_, "other", 100)[0], Infer)
+    assert reasons(hand.request(60, 3, "m", 13)) == [Reason.DEADLINE_UNREACHABLE]
+    assert reasons(hand.request(60, 4, "m", 14)) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (RequestArrived(1, "nobody", 1, 10**9), Reason.UNKNOWN_MODEL),
+        (RequestArrived(1, "m", 5, 10**9), Reason.TOO_MANY_ROWS),
+        (RequestArrived(1, "m", 0, 10**9), Reason.TOO_MANY_ROWS),
+        (RequestArrived(1, "huge", 1, 10**9), Reason.NO_WORKER),
+        (RequestArrived(1, "huge", 1, None), Reason.NO_WORKER),
+    ],
+)
+def test_what_can_never_be_served_is_refused(request_: RequestArrived, reason: Reason) -> None:
+    assert reasons(Hand(spec("m"), spec("huge", pages=9)).feed(0, request_)) == [reason]
+
+
+def test_without_workers_nothing_is_promised() -> None:
+    assert reasons(Hand(spec("m"), workers=0).request(0, 1, "m", 1000)) == [Reason.NO_WORKER]
+
+
+def test_an_unprepared_model_is_prepared_first() -> None:
+    hand = Hand(*[spec(f"m{i}") for i in range(6)], workers=0)
+    first = hand.feed(0, WorkerJoined("w0", "gpu", 8))
+    assert [c.model.name for c in first if isinstance(c, Prepare)] == ["m0", "m1"]
+    assert reasons(hand.request(1, 1, "m5", 100)) == [Reason.MODEL_NOT_READY]
+    after = hand.ok(2, first[0])
+    assert [c.model.name for c in after if isinstance(c, Prepare)] == ["m5"]
+
+
+def test_a_model_that_no_worker_can_prepare_says_why() -> None:
+    hand = Hand(spec("m"), workers=0)
+    (prepare,) = hand.feed(0, WorkerJoined("w0", "gpu", 8))
+    waiting = hand.request(1, 1, "m", None)
+    assert reasons(waiting) == []
+    rejected = hand.end(2, prepare, Status.ENGINE_ERROR, "the weights file is gone")
+    assert reasons(rejected) == [Reason.NO_WORKER]
+    (reject,) = hand.request(3, 2, "m", 100)
+    assert isinstance(reject, Reject)
+    assert "the weights file is gone" in reject.detail
+
+
+def test_queues_are_bounded() -> None:
+    hand = Hand(spec("m"), spec("n"), max_queued_requests_per_model=2, max_queued_requests=3)
+    answers = [reasons(hand.request(0, id_, "m", 500)) for id_ in (1, 2, 3)]
+    assert answers == [[], [], [Reason.OVERLOADED]]
+    answers = [reasons(hand.request(0, id_, "n", 500)) for id_ in (4, 5)]
+    assert answers == [[], [Reason.OVERLOADED]]
+
+
+def test_a_queued_request_is_rejected_once_nothing_can_save_it() -> None:
+    """Three models want a device for 10 ms each, two of them within 30 ms."""
+    hand = Hand(*[spec(name, single_ms=10) for name in "abc"])
+    for index, name in enumerate("abc"):
+        hand.warm(name, 100 * index)
+    assert isinstance(hand.request(500, 1, "a", 100)[0], Infer)
+    assert hand.request(500, 2, "b", 30) == []
+    assert hand.request(500, 3, "c", 30) == []
+    assert [c.model for c in hand.scheduler.schedule(506 * MS) if isinstance(c, Infer)] == ["b"]
+    last_start_ns = int((500 + 30 - 1 - 10 - 0.5) * MS)
+    assert hand.scheduler.schedule(last_start_ns) == []
+    (reject,) = hand.scheduler.schedule(last_start_ns + 1)
+    assert isinstance(reject, Reject)
+    assert (reject.request_id, reject.reason) == (3, Reason.DEADLINE_PASSED)
+    assert reject.earliest_finish_ns is not None
+    assert reject.earliest_finish_ns > 530 * MS
+
+
+def test_best_effort_batches_are_kept_short_beside_tight_deadlines() -> None:
+    hand = Hand(spec("slow", single_ms=10), spec("tight", single_ms=2))
+    hand.warm("slow")
+    hand.warm("tight", 40)
+    assert isinstance(hand.request(100, 1, "tight", 20)[0], Infer)
+    for id_ in range(2, 7):
+        hand.request(100, id_, "slow", None)
+    commands = hand.scheduler.schedule(103 * MS)
+    assert [c.batch_size for c in commands if isinstance(c, Infer)] == [2], (
+        "15 ms fit 20 - 1 - 2 - 0.5; 25 do not"
+    )
+    for id_ in range(10, 15):
+        hand.request(3000, id_, "slow", None)
+    later = [c for c in hand.scheduler.schedule(3000 * MS) if isinstance(c, Infer)]
+    assert later == [], "the executor is busy with the first of them"
+
+
+def test_best_effort_requests_yield_to_deadlines() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    assert isinstance(hand.request(50, 1, "m", None)[0], Infer)
+    assert hand.request(50, 2, "m", None) == []
+    (urgent,) = hand.request(50, 3, "m", 50)
+    assert isinstance(urgent, Infer)
+    assert urgent.request_ids == (3,)
+
+
+def test_a_cancelled_request_is_not_run() -> None:
+    hand = Hand(spec("m"))
+    (load,) = hand.request(0, 1, "m", 100)
+    hand.request(0, 2, "m", 100)
+    hand.feed(1, RequestCancelled(1))
+    infers = [c for c in hand.ok(9, load) if isinstance(c, Infer)]
+    assert [c.request_ids for c in infers] == [(2,)]
+
+
+def test_a_gateways_requests_go_with_it() -> None:
+    hand = Hand(spec("m"))
+    (load,) = hand.request(0, (1 << 40) + 1, "m", 100)
+    hand.request(0, (2 << 40) + 1, "m", 100)
+    hand.feed(1, GatewayLeft(1))
+    infers = [c for c in hand.ok(9, load) if isinstance(c, Infer)]
+    assert [c.request_ids for c in infers] == [((2 << 40) + 1,)]
+
+
+def test_a_failed_action_is_tried_again_and_given_up_in_the_end() -> None:
+    hand = Hand(spec("m"), max_attempts=2)
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", 400)
+    (again,) = hand.end(55, infer, Status.ENGINE_ERROR, "out of memory")
+    assert isinstance(again, Infer)
+    (reject,) = hand.end(60, again, Status.ENGINE_ERROR, "out of memory")
+    assert isinstance(reject, Reject)
+    assert reject.reason is Reason.WORKER_FAILED
+    assert "out of memory" in reject.detail

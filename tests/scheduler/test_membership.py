@@ -1,0 +1,134 @@
+"""Workers and models that come, go, hang and disagree."""
+
+import msgspec
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.events import (
+    ModelAdded,
+    ModelRemoved,
+    Resident,
+    WorkerJoined,
+    WorkerLeft,
+)
+from mainspring.messages.model import Profile
+from tests.scheduler.hand import MS, Hand, reasons, spec
+
+
+def test_a_lost_workers_requests_go_elsewhere_or_are_rejected() -> None:
+    hand = Hand(spec("m"), workers=2)
+    hand.warm("m")
+    assert isinstance(hand.request(50, 1, "m", 100)[0], Infer)
+    assert isinstance(hand.request(50, 2, "m", 12)[0], Infer)
+    commands = hand.feed(60, WorkerLeft("w0", "silent"))
+    assert reasons(commands) == [Reason.WORKER_FAILED]
+    assert [c.worker for c in commands if isinstance(c, Load)] == ["w1"]
+
+
+def test_a_worker_that_never_answers_is_dropped() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", 100)
+    assert isinstance(infer, Infer)
+    commands: list[Command] = []
+    now_ns = 50 * MS
+    while not commands and now_ns < 10_000 * MS:
+        now_ns = hand.scheduler.next_wakeup_ns() or now_ns + MS
+        commands = [c for c in hand.scheduler.schedule(now_ns) if not isinstance(c, Infer)]
+    assert any(isinstance(command, DropWorker) for command in commands)
+    assert reasons(commands) == [Reason.WORKER_FAILED]
+    assert hand.scheduler.status().workers == ()
+
+
+def test_a_hung_worker_is_noticed_beside_a_slow_prepare() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    assert [type(c) for c in hand.feed(50, ModelAdded(spec("slow")))] == [Prepare]
+    hand.scheduler.schedule(2100 * MS)
+    assert isinstance(hand.request(3000, 1, "m", 100)[0], Infer)
+    commands: list[Command] = []
+    for now_ms in range(3100, 8000, 100):
+        commands += hand.scheduler.schedule(now_ms * MS)
+    assert any(isinstance(command, DropWorker) for command in commands)
+
+
+def test_a_worker_whose_page_table_cant_be_true_is_dropped() -> None:
+    for pages in ((3, 3), (9,)):
+        hand = Hand(spec("m"), workers=0)
+        held = tuple(Resident(f"m{page}{index}", "w", (page,)) for index, page in enumerate(pages))
+        (drop,) = hand.feed(0, WorkerJoined("w0", "gpu", 8, resident=held))
+        assert isinstance(drop, DropWorker)
+        assert hand.scheduler.status().workers == ()
+
+
+def test_a_load_is_planned_for_the_device_that_is_quick_enough() -> None:
+    """Only the quick kind of device, which joined second, can load and run the model within the SLO."""
+    slow, quick = Profile({1: 20 * MS, 2: 30 * MS, 4: 40 * MS}, 80 * MS), Profile({1: MS, 2: MS, 4: MS}, MS)
+    model = msgspec.structs.replace(spec("m"), profiles={"slow": slow, "quick": quick})
+    hand = Hand(model, workers=0)
+    hand.prepare(hand.feed(0, WorkerJoined("w0", "slow", 8)))
+    hand.prepare(hand.feed(0, WorkerJoined("w1", "quick", 8)))
+    (load,) = hand.request(1, 1, "m", 10)
+    assert isinstance(load, Load)
+    assert load.worker == "w1"
+
+
+def test_a_failed_request_of_a_replaced_model_is_not_left_waiting() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", None)
+    hand.feed(51, ModelRemoved("m"))
+    hand.feed(51, ModelAdded(spec("m", version="2")))
+    assert Reason.MODEL_REMOVED in reasons(hand.end(55, infer, Status.ENGINE_ERROR))
+    assert hand.scheduler.status().requests_queued == 0
+
+
+def test_a_result_that_the_books_rule_out_breaks_with_the_worker() -> None:
+    hand = Hand(spec("m"))
+    (load,) = hand.request(0, 1, "m", 100)
+    commands = hand.end(1, load, Status.BAD_PAGES, "page 0 is occupied by x")
+    assert [type(c).__name__ for c in commands] == ["DropWorker", "Reject"]
+
+
+def test_a_joining_worker_keeps_what_it_holds() -> None:
+    hand = Hand(spec("m"), spec("n", version="2"), workers=0)
+    joined = WorkerJoined(
+        "w0",
+        "gpu",
+        8,
+        prepared={"m": "m version 1", "n": "n version 1", "stranger": "?"},
+        resident=(Resident("m", "m version 1", (3,)), Resident("stranger", "?", (5,))),
+    )
+    commands = hand.feed(0, joined)
+    assert {c.model for c in commands if isinstance(c, Release)} == {"n", "stranger"}
+    assert [c.model for c in commands if isinstance(c, Unload)] == ["stranger"]
+    (infer,) = hand.request(1, 1, "m", 20)
+    assert isinstance(infer, Infer), "no LOAD is needed"
+    prepared = [c for a in commands if isinstance(a, Release) for c in hand.ok(2, a)]
+    assert [c.model.weights_hash for c in prepared if isinstance(c, Prepare)] == ["n version 2"]
+
+
+def test_a_model_is_replaced_without_losing_a_request() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = hand.request(50, 1, "m", 100)
+    assert hand.feed(51, ModelAdded(spec("m", version="2"))) == [], "the old one is still running"
+    unload, release = hand.ok(55, infer)
+    hand.ok(56, unload)
+    (prepare,) = hand.ok(56, release)
+    assert isinstance(prepare, Prepare)
+    assert prepare.model.weights_hash == "m version 2"
+    hand.ok(57, prepare)
+    assert isinstance(hand.request(60, 2, "m", 100)[0], Load)
+
+
+def test_removing_a_model_rejects_what_waits_and_frees_its_pages() -> None:
+    hand = Hand(spec("m"))
+    (load,) = hand.request(0, 1, "m", 100)
+    assert reasons(hand.feed(1, ModelRemoved("m"))) == [Reason.MODEL_REMOVED]
+    unload, release = hand.ok(9, load)
+    hand.ok(10, unload)
+    hand.ok(10, release)
+    assert hand.scheduler.status().workers[0].pages_free == 8
+    assert reasons(hand.request(11, 2, "m", 100)) == [Reason.UNKNOWN_MODEL]

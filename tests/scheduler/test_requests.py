@@ -1,0 +1,55 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.messages.model import ModelSpec
+from mainspring.scheduler.mirror import Model
+from mainspring.scheduler.requests import DeadlineQueue, Request
+
+MODEL = Model(ModelSpec("m", "m", "g", (1, 8), 0, (1,), (), (), {}), 1)
+REQUESTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=20)
+
+
+def filled(requests: list[tuple[int, int]]) -> tuple[DeadlineQueue, list[Request]]:
+    queue = DeadlineQueue()
+    made = [Request(id_, MODEL, rows, 0, due, False) for id_, (due, rows) in enumerate(requests)]
+    for request in made:
+        queue.add(request)
+    return queue, sorted(made, key=lambda request: (request.due_ns or 0, request.id))
+
+
+@given(REQUESTS, st.integers(0, 21), st.integers(1, 6))
+def test_the_queue_answers_as_a_sorted_list_would(
+    requests: list[tuple[int, int]], due_ns: int, size: int
+) -> None:
+    queue, model = filled(requests)
+    assert list(queue) == model
+    assert queue.rows == sum(request.rows for request in model)
+    feasible = [i for i, r in enumerate(model) if (r.due_ns or 0) >= due_ns and r.rows <= size]
+    first = queue.first_feasible(due_ns, size)
+    assert first == (feasible[0] if feasible else len(model))
+    assert queue.rows_due_from(due_ns) == sum(r.rows for r in model if (r.due_ns or 0) >= due_ns)
+    assert queue.rows_from(first, size) == min(size, sum(r.rows for r in model[first:]))
+
+
+@given(REQUESTS, st.integers(1, 8))
+def test_a_batch_never_holds_more_rows_than_its_size(requests: list[tuple[int, int]], size: int) -> None:
+    queue, model = filled(requests)
+    taken = queue.fill(0, size)
+    assert sum(request.rows for request in taken) <= size
+    assert taken == [request for request in model if request in taken], "in the order of deadlines"
+    if all(request.rows == 1 for request in model):
+        assert taken == model[:size]
+
+
+@given(REQUESTS, st.data())
+def test_requests_can_be_removed_from_anywhere(requests: list[tuple[int, int]], data: st.DataObject) -> None:
+    queue, model = filled(requests)
+    while model:
+        request = data.draw(st.sampled_from(model))
+        queue.remove(request)
+        model.remove(request)
+        assert list(queue) == model
+        assert queue.rows == sum(left.rows for left in model)
+        with pytest.raises(KeyError):
+            queue.remove(request)
