@@ -1,0 +1,27 @@
+"""What goes wrong in a simulation: one seeded options object."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """How the network and the devices misbehave. Probabilities are for each message or action."""
+
+    delay_ns: int = 100_000
+    """One-way delay of every message."""
+    delay_jitter_ns: int = 0
+    """Greatest addition to a delay, drawn evenly; messages between two processes stay in order."""
+    duration_jitter: float = 0.0003
+    """Standard deviation of the logarithm of a duration."""
+    slow_probability: float = 0.0
+    """Chance that an action takes up to ``slow_ns`` longer."""
+    slow_ns: int = 20_000_000
+    engine_error_probability: float = 0.0
+    """Chance that an action's engine fails."""
+    input_loss_probability: float = 0.0
+    """Chance that a request's inputs never come to the worker."""
+    crashes: tuple[tuple[int, str, int], ...] = ()
+    """(instant, worker, down time): the worker dies with its memory and joins again, empty."""
+    detection_ns: int = 1_000_000_000
+    """From a crash until the controller knows of it."""

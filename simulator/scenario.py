@@ -1,0 +1,136 @@
+"""Random whole-cluster scenarios by seed: what deterministic simulation tests run.
+
+One seed decides the cluster, its models, the workload and the faults, so that a failing seed is a
+complete report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, ModelAdded, ModelRemoved, RequestCancelled
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.faults import Faults
+from mainspring.simulator.simulation import Simulation
+
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+KINDS = ("fast", "slow")
+
+
+def random_model(rng: np.random.Generator, name: str, executable: str) -> ModelSpec:
+    """Draw a model: its sizes, its pages (with longer extents now and then) and its profiles."""
+    extents = tuple(int(rng.choice([1, 1, 1, 2, 3])) for _ in range(int(rng.integers(1, 5))))
+    sizes = ((1, 2, 4, 8, 16), (1, 4), (2, 3, 8), (1,))[int(rng.integers(4))]
+    single_ns = int(rng.integers(MILLISECOND, 12 * MILLISECOND))
+    growth = float(rng.uniform(0.3, 1.0))
+    infer_ns = {size: int(single_ns * (1 + growth * (size - 1))) for size in sizes}
+    weights_bytes = sum(extents) * PAGE_BYTES - int(rng.integers(PAGE_BYTES))
+    load_ns = int(weights_bytes * rng.uniform(0.05, 0.3))
+    tensor = (TensorSpec("x", "float32", (4,)),)
+    return ModelSpec(
+        name=name,
+        weights_hash=f"weights of {name} {single_ns}",
+        executable=executable,
+        batch_sizes=sizes,
+        weights_bytes=weights_bytes,
+        extents=extents,
+        inputs=tensor,
+        outputs=tensor,
+        profiles={
+            "fast": Profile(infer_ns, load_ns),
+            "slow": Profile({size: 2 * duration_ns for size, duration_ns in infer_ns.items()}, 2 * load_ns),
+        },
+    )
+
+
+def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) -> Faults:
+    """Draw how much goes wrong; nothing at all for one seed in four."""
+    if rng.random() < 0.25:
+        return Faults()
+    crashes = tuple(
+        (int(rng.integers(length_ns)), workers[int(rng.integers(len(workers)))], int(rng.integers(SECOND)))
+        for _ in range(int(rng.integers(3)))
+    )
+    return Faults(
+        delay_jitter_ns=int(rng.integers(1, 2 * MILLISECOND)),
+        duration_jitter=float(rng.uniform(0, 0.2)),
+        slow_probability=float(rng.uniform(0, 0.05)),
+        slow_ns=int(rng.integers(1, 100 * MILLISECOND)),
+        engine_error_probability=float(rng.choice([0.0, 0.02])),
+        input_loss_probability=float(rng.choice([0.0, 0.01])),
+        crashes=crashes,
+        detection_ns=int(rng.integers(1, SECOND)),
+    )
+
+
+def random_scenario(
+    seed: int,
+    policy: str = "clockwork",
+    length_ns: int = 2 * SECOND,
+    validate_every: int = 1,
+    record: Callable[[int, Event | Command], None] | None = None,
+) -> Simulation:
+    """Build a random cluster with its workload; run it with `run_to_end`.
+
+    ``record`` gets the event stream, and every ``validate_every`` events all invariants are checked.
+    """
+    rng = np.random.default_rng(seed)
+    executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
+    models: list[ModelSpec] = []
+    for index in range(int(rng.integers(1, 25))):
+        executable = executables[int(rng.integers(len(executables)))]
+        models.append(random_model(rng, f"m{index}", f"{executable} of m{index}"))
+    names = [f"w{index}" for index in range(int(rng.integers(1, 5)))]
+    largest = max(model.pages for model in models)
+    workers = [
+        (name, KINDS[int(rng.integers(2))], int(rng.integers(max(1, largest - 1), 3 * largest + 8)))
+        for name in names
+    ]
+    config = SchedulerConfig(
+        policy=policy,
+        dispatch_delay_ms=float(rng.choice([0.3, 1.0])),
+        response_margin_ms=float(rng.choice([0.3, 3.0])),
+        pad_batches=bool(rng.integers(2)),
+        max_queued_requests_per_model=int(rng.choice([5, 10_000])),
+    )
+    faults = random_faults(rng, names, length_ns)
+    simulation = Simulation(
+        config, models, workers, seed=seed, faults=faults, record=record, validate_every=validate_every
+    )
+    _add_workload(rng, simulation, models, length_ns)
+    return simulation
+
+
+def run_to_end(simulation: Simulation, length_ns: int = 2 * SECOND) -> None:
+    """Run a scenario and let everything that is outstanding end."""
+    simulation.run(length_ns + 20 * SECOND)
+
+
+def _add_workload(
+    rng: np.random.Generator, simulation: Simulation, models: list[ModelSpec], length_ns: int
+) -> None:
+    """Draw skewed Poisson arrivals with mixed deadlines and rows, cancellations, and changes of models."""
+    rate = float(rng.uniform(20, 600))
+    popularity = rng.dirichlet(np.full(len(models), 0.4))
+    when_ns = 0.0
+    request_id = 0
+    while (when_ns := when_ns + rng.exponential(SECOND / rate)) < length_ns:
+        request_id += 1
+        model = models[int(rng.choice(len(models), p=popularity))]
+        rows = 1 if rng.random() < 0.8 else int(rng.integers(1, model.max_rows + 1))
+        slo_ns = None if rng.random() < 0.1 else int(rng.uniform(2, 200) * MILLISECOND)
+        simulation.request(int(when_ns), request_id, model.name, rows, slo_ns)
+        if rng.random() < 0.02:
+            later_ns = int(when_ns + rng.exponential(10 * MILLISECOND))
+            simulation.feed(later_ns, RequestCancelled(request_id))
+    for _ in range(int(rng.integers(4))):
+        index = int(rng.integers(len(models)))
+        away_ns = int(rng.integers(length_ns))
+        simulation.feed(away_ns, ModelRemoved(models[index].name))
+        new = random_model(rng, models[index].name, models[index].executable + " changed")
+        simulation.feed(away_ns + int(rng.integers(SECOND)), ModelAdded(new))

@@ -1,0 +1,95 @@
+"""The event stream as text that a person can read and review as a diff.
+
+One line for each event (``>``) and command (``<``), with the time in milliseconds.
+"""
+
+from __future__ import annotations
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.events import (
+    Event,
+    GatewayLeft,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    RequestCancelled,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
+
+
+def line(now_ns: int, message: Event | Command) -> str | None:
+    """Return one message of the stream as a line; None for a wake-up, which says nothing."""
+    if isinstance(message, Wakeup):
+        return None
+    text = _command(message)
+    arrow = "<" if text is not None else ">"
+    return f"{now_ns / 1e6:10.3f} {arrow} {text or _event(message)}"
+
+
+def _command(message: Event | Command) -> str | None:
+    match message:
+        case Prepare():
+            return f"PREPARE {message.action_id} {message.model.name} on {message.worker}"
+        case Release():
+            return f"RELEASE {message.action_id} {message.model} on {message.worker}"
+        case Unload():
+            return f"UNLOAD {message.action_id} {message.model} on {message.worker}"
+        case Load():
+            pages = " ".join(map(str, message.pages))
+            where = f"{message.model} on {message.worker} pages [{pages}]"
+            return f"LOAD {message.action_id} {where} {_window(message)}"
+        case Infer():
+            ids = " ".join(
+                f"{request}{'*' if cold else ''}"
+                for request, cold in zip(message.request_ids, message.cold, strict=True)
+            )
+            return (
+                f"INFER {message.action_id} {message.model} on {message.worker} batch {message.batch_size} "
+                f"requests [{ids}] {_window(message)}"
+            )
+        case Reject():
+            finish_ns = message.earliest_finish_ns
+            possible = "" if finish_ns is None else f"; earliest finish {finish_ns / 1e6:.3f}"
+            return f"REJECT request {message.request_id} {message.reason.value}: {message.detail}{possible}"
+        case DropWorker():
+            return f"DROP {message.worker}: {message.reason}"
+        case _:
+            return None
+
+
+def _event(message: Event | Command) -> str:
+    match message:
+        case RequestArrived():
+            due = (
+                "best effort" if message.deadline_ns is None else f"deadline {message.deadline_ns / 1e6:.3f}"
+            )
+            return f"request {message.request_id} {message.model} rows {message.rows} {due}"
+        case RequestCancelled():
+            return f"cancel request {message.request_id}"
+        case GatewayLeft():
+            return f"gateway {message.number} left"
+        case ModelAdded(model=spec):
+            return f"model {spec.name} added, extents {list(spec.extents)}"
+        case ModelRemoved():
+            return f"model {message.name} removed"
+        case WorkerJoined():
+            held = [resident.model for resident in message.resident]
+            return f"{message.worker} joined, {message.pages} pages, resident {held}"
+        case WorkerLeft():
+            return f"{message.worker} left: {message.reason}"
+        case Result():
+            detail = f" ({message.detail})" if message.detail else ""
+            times = f"{message.begin_ns / 1e6:.3f} to {message.end_ns / 1e6:.3f}"
+            return f"result {message.action_id} {message.status.value} {times}{detail}"
+        case _:
+            raise TypeError(f"no event: {message!r}")
+
+
+def _window(action: Load | Infer) -> str:
+    return (
+        f"window {action.earliest_ns / 1e6:.3f} to {action.latest_ns / 1e6:.3f}, predicted "
+        f"{action.predicted_begin_ns / 1e6:.3f} + {action.predicted_duration_ns / 1e6:.3f}"
+    )

@@ -1,0 +1,77 @@
+"""Whole clusters in virtual time, by seed. A failing seed reproduces with
+`random_scenario(SEED)` and `run_to_end`."""
+
+import pytest
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, RequestCancelled
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.simulator.faults import Faults
+from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from mainspring.simulator.simulation import Simulation
+
+Stream = list[tuple[int, Event | Command]]
+LENGTH_NS = SECOND
+
+
+def _run(seed: int, validate_every: int = 7) -> tuple[Simulation, Stream]:
+    stream: Stream = []
+    simulation = random_scenario(
+        seed,
+        length_ns=LENGTH_NS,
+        validate_every=validate_every,
+        record=lambda now_ns, message: stream.append((now_ns, message)),
+    )
+    run_to_end(simulation, LENGTH_NS)
+    simulation.validate()
+    return simulation, stream
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_request_is_answered_and_nothing_is_late_without_faults(seed: int) -> None:
+    simulation, stream = _run(seed)
+    cancelled = {message.request_id for _, message in stream if isinstance(message, RequestCancelled)}
+    answered_twice_allowed = bool(simulation.faults.crashes) or simulation.faults.slow_probability > 0
+    for request_id, outcome in simulation.outcomes.items():
+        assert outcome.answers or request_id in cancelled, f"seed {seed}: {outcome} was lost"
+        assert outcome.answers <= 1 or answered_twice_allowed, f"seed {seed}: {outcome}"
+        if simulation.faults == Faults() and outcome.reason is None and outcome.answers:
+            assert outcome.in_time, f"seed {seed}: {outcome} is late although nothing went wrong"
+    assert simulation.scheduler.status().requests_queued == 0
+    assert all(worker.outstanding == 0 for worker in simulation.scheduler.status().workers)
+
+
+def test_the_scenarios_reach_what_they_are_for() -> None:
+    reasons = set()
+    kinds = set()
+    for seed in range(24):
+        simulation, stream = _run(seed, validate_every=1000)
+        reasons |= {outcome.reason for outcome in simulation.outcomes.values()}
+        kinds |= {type(message).__name__ for _, message in stream}
+    assert {Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.MODEL_REMOVED, None} <= reasons
+    assert {"Prepare", "Release", "Load", "Unload", "Infer", "Reject", "WorkerLeft"} <= kinds
+
+
+@pytest.mark.parametrize("seed", [3, 8])
+def test_the_same_seed_gives_the_same_stream(seed: int) -> None:
+    assert _run(seed, 1000)[1] == _run(seed, 1000)[1]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_recorded_stream_replays_to_the_same_commands(seed: int) -> None:
+    simulation, stream = _run(seed, 1000)
+    replayed: Stream = []
+    scheduler = Scheduler(simulation.scheduler.config)
+    for now_ns, message in stream:
+        if isinstance(message, Event):
+            replayed.append((now_ns, message))
+            scheduler.handle(now_ns, message)
+            replayed.extend((now_ns, command) for command in scheduler.schedule(now_ns))
+    assert replayed == stream
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="choose one of clockwork"):
+        Scheduler(SchedulerConfig(policy="clockwrok"))
