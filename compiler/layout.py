@@ -1,0 +1,94 @@
+"""Where each weight goes: pages of 16 MiB, extents, offsets. Pure, and the same for the same sizes.
+
+Clockwork, section 5.2, with one addition: a tensor smaller than a page never crosses a page border, so its
+page may be anywhere in the arena; a larger one takes a run of adjacent pages, an *extent*. What is left of
+an extent's last page takes small tensors like any other page.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mainspring.compiler.manifest import ALIGNMENT_BYTES
+from mainspring.messages.model import PAGE_BYTES
+
+
+class Place(NamedTuple):
+    """Where a tensor is: its extent, and its first byte counted from the beginning of the weights file."""
+
+    extent: int
+    offset: int
+
+
+class Layout(NamedTuple):
+    """The places of all tensors, in the order of their sizes as given."""
+
+    extents: tuple[int, ...]
+    """Pages of each extent, in the order of the weights file."""
+    places: tuple[Place, ...]
+    total_bytes: int
+    """Length of the weights file: to the end of the last tensor of the last page."""
+
+
+class _Extent:
+    """A run of adjacent pages that is being filled."""
+
+    def __init__(self, index: int, pages: int) -> None:
+        self.index = index
+        self.pages = pages
+        self.used_bytes = 0
+        self.tensors: list[tuple[int, int]] = []
+        """(tensor, offset in the extent)."""
+
+    @property
+    def free_bytes(self) -> int:
+        return self.pages * PAGE_BYTES - self.used_bytes
+
+    def put(self, tensor: int, size: int) -> None:
+        self.tensors.append((tensor, self.used_bytes))
+        self.used_bytes += size
+
+
+def lay_out(sizes: Sequence[int]) -> Layout:
+    """Place tensors of these sizes in bytes: best fit, largest first; the emptiest extent is last.
+
+    A model without weights takes one page all the same, so that nobody else has to know of such models.
+    """
+    extents = _fill([_aligned(size) for size in sizes])
+    extents.sort(key=lambda extent: (extent.free_bytes, extent.index))
+    places = [Place(0, 0)] * len(sizes)
+    begin = end = 0
+    for position, extent in enumerate(extents):
+        for tensor, offset in extent.tensors:
+            places[tensor] = Place(position, begin + offset)
+        end = begin + extent.used_bytes
+        begin += extent.pages * PAGE_BYTES
+    return Layout(tuple(extent.pages for extent in extents), tuple(places), end)
+
+
+def _fill(sizes: list[int]) -> list[_Extent]:
+    """Return extents that hold tensors of these aligned sizes, in no particular order."""
+    extents: list[_Extent] = []
+    room: list[tuple[int, int]] = []
+    """(free bytes, extent) of each extent with room, ascending."""
+    for tensor, size in sorted(enumerate(sizes), key=lambda item: (-item[1], item[0])):
+        slot = bisect.bisect_left(room, (size, -1)) if size < PAGE_BYTES else len(room)
+        if slot < len(room):
+            extent = extents[room.pop(slot)[1]]
+        else:
+            extent = _Extent(len(extents), -(-size // PAGE_BYTES))
+            extents.append(extent)
+        extent.put(tensor, size)
+        if extent.free_bytes:
+            bisect.insort(room, (extent.free_bytes, extent.index))
+    if not extents:
+        extents.append(_Extent(0, 1))
+        extents[0].used_bytes = ALIGNMENT_BYTES
+    return extents
+
+
+def _aligned(size: int) -> int:
+    """Round up to the alignment; an empty tensor gets an address of its own."""
+    return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES

@@ -1,0 +1,190 @@
+"""What an artifact is made of: the manifest of a model, and the facts of an executable.
+
+Clockwork, section 5.1: weights apart from kernels. The *executable* is an ONNX graph whose weights are
+inputs; the *weights* are one file, laid out for pages; the *manifest* says which bytes of it are which
+tensor. Several models may share one executable. Nothing in this file does any input or output.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+
+FORMAT = 1
+"""Version of the store's files; a store of another version has to be compiled again."""
+
+ALIGNMENT_BYTES = 64
+"""Every tensor begins at a multiple of this: a cache line, and the widest vector register."""
+
+CPU = "cpu"
+"""The device kind that the ``onnxruntime`` CPU engine runs on."""
+
+
+class WeightTensor(msgspec.Struct, frozen=True):
+    """One weight of a model: which input of the executable it is, and where its bytes are.
+
+    An extent's pages are adjacent in the arena, so with ``pages`` the arena pages of a LOAD in the order of
+    the weights file, the tensor is at ``base + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset %
+    PAGE_BYTES``, in one piece, even if it spans pages.
+    """
+
+    name: str
+    """Name of the executable's input."""
+    dtype: str
+    """A numpy dtype name."""
+    shape: tuple[int, ...]
+    extent: int
+    """Index in `Manifest.extents` of the run of pages that holds it."""
+    offset: int
+    """First byte, counted from the beginning of the weights file."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class GraphTensor(msgspec.Struct, frozen=True):
+    """An input of an executable: name, numpy dtype, and shape (without the batch axis if it has one)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What an executable took on the machine that compiled it; all models that share it share this."""
+
+    infer_ns: dict[int, int] = {}
+    """Seed duration of an INFER, by batch size."""
+    load_ns: int = 0
+    """Seed duration of a LOAD."""
+    workspace_bytes: dict[int, int] = {}
+    """Memory for activations, by batch size."""
+
+
+class ExecutableInfo(msgspec.Struct, frozen=True):
+    """The facts of an executable, stored beside its graph as ``info.json``.
+
+    The saved graph holds the layout that ONNX Runtime chose for one instruction set, so it may only be
+    opened where ``instruction_set`` and ``onnxruntime`` are the same.
+    """
+
+    executable: str
+    """SHA-256 of ``graph.onnx``."""
+    instruction_set: str
+    """As `target.instruction_set` names it, such as ``x86_64-avx2``."""
+    onnxruntime: str
+    """Version of ONNX Runtime that optimised the graph."""
+    cpu_flags: tuple[str, ...]
+    """Vector extensions of the machine that compiled it; for people, not compared."""
+    weights: tuple[GraphTensor, ...]
+    inputs: tuple[GraphTensor, ...]
+    """In the order of `Manifest.inputs`; shapes without the batch axis."""
+    outputs: tuple[GraphTensor, ...]
+    """In the order of `Manifest.outputs`; shapes without the batch axis."""
+    measured: Measured = Measured()
+    format: int = FORMAT
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where a model came from, so that it can be compiled again."""
+
+    kind: str
+    """``onnx`` for a file, ``zoo`` for an architecture of the zoo with seeded weights."""
+    path: str = ""
+    """The ONNX file, or the zoo's name of the architecture."""
+    sha256: str = ""
+    """Of the ONNX file."""
+    seed: int = 0
+    """Of a zoo model's weights."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    """Dimensions that inputs were given when the file was compiled, the batch first."""
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """How the artifact compared with a stock ONNX Runtime session on the original model."""
+
+    relative_tolerance: float
+    absolute_tolerance: float
+    largest_difference: float
+    """Largest absolute difference of any output element, at any batch size."""
+    rows: int
+    """Rows compared."""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Everything about one stored model but its bytes."""
+
+    name: str
+    executable: str
+    """SHA-256 of the executable's graph."""
+    weights_hash: str
+    """SHA-256 of the weights file."""
+    weights_bytes: int
+    """Length of the weights file. Its last page may be short; all others are whole."""
+    extents: tuple[int, ...]
+    """Runs of adjacent pages, in pages, in the order of the weights file."""
+    tensors: tuple[WeightTensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    """By their names in the original model, in the executable's order."""
+    outputs: tuple[TensorSpec, ...]
+    batch_sizes: tuple[int, ...]
+    profiles: dict[str, Profile]
+    source: Source
+    verification: Verification
+    workspace_bytes: int = 0
+    """Memory for activations at the largest batch size, measured."""
+    format: int = FORMAT
+
+    @property
+    def pages(self) -> int:
+        """Pages that the weights occupy."""
+        return sum(self.extents)
+
+    def spec(self) -> ModelSpec:
+        """Return what the controller, the gateways and the workers need to know of the model."""
+        return ModelSpec(
+            name=self.name,
+            weights_hash=self.weights_hash,
+            executable=self.executable,
+            batch_sizes=self.batch_sizes,
+            weights_bytes=self.weights_bytes,
+            extents=self.extents,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            profiles=self.profiles,
+            workspace_bytes=self.workspace_bytes,
+        )
+
+    def problems(self) -> list[str]:
+        """Return what contradicts itself in the manifest; an altered file is found here, not in a crash."""
+        found = []
+        if (
+            not self.batch_sizes
+            or list(self.batch_sizes) != sorted({*self.batch_sizes})
+            or self.batch_sizes[0] < 1
+        ):
+            found.append(f"batch sizes {self.batch_sizes} are not ascending positive numbers")
+        if any(pages < 1 for pages in self.extents):
+            found.append(f"extents {self.extents} are not all positive")
+        if not (self.pages - 1) * PAGE_BYTES < self.weights_bytes <= self.pages * PAGE_BYTES and self.pages:
+            found.append(f"{self.weights_bytes} bytes of weights do not fill {self.pages} pages")
+        found.extend(filter(None, (self._misplaced(tensor) for tensor in self.tensors)))
+        return found
+
+    def _misplaced(self, tensor: WeightTensor) -> str:
+        """Say what is wrong with the place of ``tensor``; empty if nothing is."""
+        if not 0 <= tensor.extent < len(self.extents):
+            return f"tensor {tensor.name} is in extent {tensor.extent} of {len(self.extents)}"
+        begin = sum(self.extents[: tensor.extent]) * PAGE_BYTES
+        end = min(begin + self.extents[tensor.extent] * PAGE_BYTES, self.weights_bytes)
+        if tensor.offset % ALIGNMENT_BYTES:
+            return f"tensor {tensor.name} at {tensor.offset} is not aligned to {ALIGNMENT_BYTES} bytes"
+        if min(tensor.shape, default=0) < 0 or not begin <= tensor.offset <= end - tensor.size_bytes:
+            return f"tensor {tensor.name} is not inside extent {tensor.extent}"
+        return ""

@@ -1,0 +1,136 @@
+"""One form for all ONNX files, and clear words for those that can't have it.
+
+Initializers are no inputs (IR 3 lists them as such), constants are initializers, functions are inlined, every
+node has a name, every input and output is a dense tensor of numbers with an axis for the rows and otherwise
+fixed dimensions. The batch axis itself is the business of ``batch``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import helper, inliner, numpy_helper
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.shapes import shape_option
+
+_RANDOM = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+_CONSTANT_VALUES = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+
+
+def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return an equal model in the form that the other steps expect; raise `CompileError`."""
+    normal = onnx.ModelProto()
+    normal.CopyFrom(model)
+    if normal.functions:
+        normal = inliner.inline_local_functions(normal)
+    # Up to IR 3 every initializer has to be an input too; from 4 on one that isn't is constant.
+    normal.ir_version = max(normal.ir_version, 4)
+    graph = normal.graph
+    for index, node in enumerate(graph.node):
+        node.name = node.name or f"{node.op_type}_{index}"
+        _check_node(node)
+    _constants_to_initializers(graph)
+    initialized = {tensor.name for tensor in graph.initializer}
+    initialized |= {sparse.values.name for sparse in graph.sparse_initializer}
+    inputs = [value for value in graph.input if value.name not in initialized]
+    del graph.input[:]
+    graph.input.extend(inputs)
+    if not graph.input:
+        raise CompileError("the model has no input that isn't an initializer, so there is nothing to serve")
+    for value in graph.input:
+        _check_input(value)
+    for value in graph.output:
+        numpy_dtype(value)
+    return normal
+
+
+def numpy_dtype(value: onnx.ValueInfoProto) -> str:
+    """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none."""
+    if value.type.WhichOneof("value") == "tensor_type":
+        element = value.type.tensor_type.elem_type
+        if element in helper.get_all_tensor_dtypes():
+            dtype = helper.tensor_dtype_to_np_dtype(element)
+            if dtype.isbuiltin == 1 and dtype.kind in "biuf":
+                return str(dtype.name)
+    raise CompileError(
+        f"{value.name!r} is no dense tensor of a numpy number type, as all inputs and outputs must be"
+    )
+
+
+def _check_node(node: onnx.NodeProto) -> None:
+    what = f"node {node.name!r} ({node.op_type})"
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        raise CompileError(
+            f"{what} is control flow: its time depends on the data, so no deadline can be kept; export the "
+            "model with the branch decided and loops unrolled"
+        )
+    if node.op_type in _RANDOM and node.domain in ("", "ai.onnx"):
+        raise CompileError(f"{what} draws random numbers, so outputs can't be verified; make it an input")
+
+
+def _constants_to_initializers(graph: onnx.GraphProto) -> None:
+    """Turn Constant nodes into initializers, and ConstantOfShape of a known shape too."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    kept = []
+    for node in graph.node:
+        tensor = _constant(node, known)
+        if tensor is None:
+            kept.append(node)
+        else:
+            tensor.name = node.output[0]
+            known[tensor.name] = tensor
+            graph.initializer.append(tensor)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.TensorProto | None:
+    """Return the value of ``node`` if it is constant by its type alone."""
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+        if "value" in attributes:
+            tensor = onnx.TensorProto()
+            tensor.CopyFrom(attributes["value"].t)
+            return tensor
+        for name, dtype in _CONSTANT_VALUES.items():
+            if name in attributes:
+                return numpy_helper.from_array(np.array(helper.get_attribute_value(attributes[name]), dtype))
+    if node.op_type == "ConstantOfShape" and node.input[0] in known:
+        shape = numpy_helper.to_array(known[node.input[0]]).tolist()
+        value = (
+            numpy_helper.to_array(attributes["value"].t) if "value" in attributes else np.zeros(1, np.float32)
+        )
+        return numpy_helper.from_array(np.full(shape, value.reshape(-1)[0], value.dtype))
+    return None
+
+
+def _check_input(value: onnx.ValueInfoProto) -> None:
+    """Refuse an input without rows, or with a dynamic dimension besides them."""
+    numpy_dtype(value)
+    shape = value.type.tensor_type.shape
+    if not value.type.tensor_type.HasField("shape") or not shape.dim:
+        raise CompileError(
+            f"input {value.name!r} has no axis for the rows; every input needs a first axis that is the "
+            f"batch (if the model only doesn't say its shape, `--shape {value.name}=1,...` does)"
+        )
+    for axis, dim in enumerate(shape.dim[1:], 1):
+        if not dim.HasField("dim_value") or dim.dim_value < 0:
+            name = dim.dim_param or "unnamed"
+            raise CompileError(
+                f"dimension {axis} of input {value.name!r} is dynamic ({name}), but only the batch may be; "
+                f"fix it with `mainspring compile ... {shape_option(value)}`, a number for each name"
+            )

@@ -1,0 +1,74 @@
+"""Seed durations: how long a LOAD and an INFER at each batch size take on this machine.
+
+Clockwork, section 5.1 and appendix A. A seed only has to do until the scheduler has measured durations of
+its own, but one that is too low makes the first answers late, so it is high among what was measured. A worker
+has its core to itself, so what counts is the CPU time of the thread that runs the model: time that other
+processes took from it while compiling would make a model look impossible to serve.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from mainspring.compiler.arena import Arena
+from mainspring.compiler.executable import BoundModel, aligned_zeros
+from mainspring.compiler.manifest import ExecutableInfo
+
+_MOST_RUNS = 15
+_FEWEST_RUNS = 2
+_ENOUGH_NS = 400_000_000
+"""Time after which the fewest runs are enough."""
+_DISTURBED = 1.25
+"""A duration beyond this multiple of the median is put down to caches that other processes emptied."""
+
+
+def measure_infer(model: BoundModel, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
+    """Return the seed duration in nanoseconds of each batch size."""
+    seeds = {}
+    for batch_size in batch_sizes:
+        inputs = [aligned_zeros(batch_size, tensor) for tensor in info.inputs]
+        outputs = [aligned_zeros(batch_size, tensor) for tensor in info.outputs]
+        places = ([array.ctypes.data for array in inputs], [array.ctypes.data for array in outputs])
+
+        def run(batch_size: int = batch_size, places: tuple[list[int], list[int]] = places) -> int:
+            begin_ns = time.thread_time_ns()
+            model.run(batch_size, *places)
+            return time.thread_time_ns() - begin_ns
+
+        run()
+        seeds[batch_size] = _seed(run)
+    return seeds
+
+
+def measure_load(arena: Arena) -> int:
+    """Return the seed duration in nanoseconds of a LOAD into memory that was touched before."""
+    arena.load()
+    return _seed(arena.load)
+
+
+def measure_workspace(model: BoundModel, batch_size: int) -> int:
+    """Return the bytes that this process grew by when an executable with its own workspace first ran."""
+    process = psutil.Process()
+    _trim_heap()
+    before = process.memory_info().rss
+    model.warm([batch_size])
+    return int(max(0, process.memory_info().rss - before))
+
+
+def _trim_heap() -> None:
+    """Give freed memory back where the C library can, or using it again would look like no growth."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _seed(measure: Callable[[], int]) -> int:
+    durations: list[int] = []
+    while len(durations) < _FEWEST_RUNS or (sum(durations) < _ENOUGH_NS and len(durations) < _MOST_RUNS):
+        durations.append(measure())
+    durations.sort()
+    return min(durations[-1], int(durations[len(durations) // 2] * _DISTURBED))

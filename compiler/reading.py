@@ -1,0 +1,103 @@
+"""Reading an ONNX file that nobody vouches for.
+
+Whatever the file is, the answer is a model or a `CompileError`: truncated, not ONNX, external data that is
+missing, too short, or outside the model's folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
+
+from mainspring.compiler.errors import CompileError
+
+MOST_BYTES = 2**31 - 1
+"""Bytes that one protobuf message can have."""
+
+
+def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
+    """Return the model with all of its data in memory, and the SHA-256 of the file.
+
+    The hash covers external data too. Raises `CompileError`.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise CompileError(
+                f"{path} has {path.stat().st_size} bytes, more than the 2 GiB that one ONNX message can "
+                "have; export it in lower precision, or as several models"
+            )
+        content = path.read_bytes()
+    except OSError as error:
+        raise CompileError(f"can't read {path}: {error.strerror}") from error
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise CompileError(
+            f"{path} is no ONNX model, or only a part of one ({error}); export it again"
+        ) from error
+    if not model.graph.node or not model.opset_import:
+        raise CompileError(f"{path} is no ONNX model: it holds no graph with nodes; export it again")
+    digest = hashlib.sha256(content)
+    for tensor in list(tensors_of(model)):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _load_external(tensor, path.parent)
+            digest.update(tensor.raw_data)
+    return model, digest.hexdigest()
+
+
+def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor in the model: initializers, attributes, subgraphs, functions."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        for node in function.node:
+            yield from _tensors_of_node(node)
+
+
+def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield sparse.values
+        yield sparse.indices
+    for node in graph.node:
+        yield from _tensors_of_node(node)
+
+
+def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+            yield from _tensors_of_graph(graph)
+
+
+def _load_external(tensor: onnx.TensorProto, folder: Path) -> None:
+    """Read the tensor's bytes from its file, which has to be inside ``folder``, links followed."""
+    what = f"external data of tensor {tensor.name!r}"
+    try:
+        info = ExternalDataInfo(tensor)
+        file = (folder / info.location).resolve()
+        inside = file.is_relative_to(folder.resolve())
+    except (ValueError, TypeError, OSError) as error:
+        raise CompileError(f"{what} is described wrongly ({error}); export the model again") from error
+    if not info.location or not inside:
+        raise CompileError(
+            f"{what} is at {info.location!r}, outside the model's folder {folder}; put it beside the model"
+        )
+    if not file.is_file():
+        raise CompileError(f"{what} is missing: {file}; put it beside the model")
+    begin, size = info.offset or 0, file.stat().st_size
+    if begin < 0 or begin + (info.length or 0) > size:
+        raise CompileError(f"{what} ends at byte {begin + (info.length or 0)} of {file}, which has {size}")
+    try:
+        load_external_data_for_tensor(tensor, str(folder))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        raise CompileError(f"{what} can't be read: {error}") from error
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]

@@ -1,0 +1,144 @@
+"""What stock ONNX Runtime makes of the original model, at any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.normalise import normalise, numpy_dtype
+from mainspring.compiler.samples import sample_rows
+from mainspring.compiler.stock import Arrays, StockSession, serialise
+from mainspring.compiler.versions import check_conversion, make_readable
+from mainspring.messages.model import TensorSpec
+
+_PROBES = (2, 3)
+"""Numbers of rows that show which axis of an output is the batch."""
+
+
+class Reference:
+    """A stock session on the original model. If its batch is fixed, rows are run in groups of that size."""
+
+    def __init__(self, session: StockSession, fixed: int | None) -> None:
+        self._session = session
+        self.fixed = fixed
+
+    def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
+        """Return the outputs for these rows of every input; raise `CompileError` if the model can't run."""
+        if self.fixed is None:
+            return self._session.run(arrays)
+        rows = len(arrays[0])
+        groups = [
+            self._session.run([_group(array, begin, self.fixed) for array in arrays])
+            for begin in range(0, rows, self.fixed)
+        ]
+        try:
+            return [
+                np.concatenate([np.atleast_1d(part) for part in parts])[:rows]
+                for parts in zip(*groups, strict=True)
+            ]
+        except ValueError as error:
+            raise CompileError(
+                f"the shape of an output depends on the values of the inputs ({error}); "
+                "every row of an output needs the same shape"
+            ) from error
+
+
+class Prepared:
+    """A model ready to be optimised, with the original to compare it with."""
+
+    def __init__(self, original: onnx.ModelProto, rows: int) -> None:
+        """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`."""
+        with _malformed():
+            readable, converted = make_readable(original)
+            self.model = normalise(readable)
+            self.inputs = tuple(
+                TensorSpec(value.name, numpy_dtype(value), _row_shape(value))
+                for value in self.model.graph.input
+            )
+            fixed = baked_batch(self.model)
+        session = StockSession(serialise(readable))
+        self.reference = Reference(session, fixed)
+        self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run)
+        if converted:
+            some = [_group(array, 0, fixed or 1) for array in self.rows]
+            check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
+        self.repaired: list[str] = []
+        self._suspects: list[str] = []
+        if self.reference.fixed is None and not self._runs_batches():
+            self.reference.fixed = 1
+        with _malformed():
+            self._open()
+        self.outputs = self._find_outputs(session)
+
+    def refusal(self, reason: str) -> CompileError:
+        """Return the error that says ``reason``, and which nodes may be to blame."""
+        if not self._suspects:
+            return CompileError(reason)
+        nodes = ", ".join(repr(name) for name in self._suspects[:5])
+        return CompileError(
+            f"{reason}. The exporter's batch is in the shape of Reshape {nodes}, where nothing proves what "
+            "it means; export the model with a dynamic batch axis"
+        )
+
+    def _runs_batches(self) -> bool:
+        try:
+            self.reference.run([array[: _PROBES[0]] for array in self.rows])
+        except CompileError:
+            return False
+        return True
+
+    def _open(self) -> None:
+        open_batch(self.model)
+        if self.reference.fixed is not None:
+            self.repaired, self._suspects = repair_reshapes(self.model, self.reference.fixed)
+
+    def _find_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
+        """Return the outputs' specifications, from what they are for two numbers of rows."""
+        few, many = _PROBES
+        # Unoptimised, the nodes still have the names that their author knows.
+        fixed = self.reference.fixed is not None
+        session = StockSession(serialise(self.model), optimised=False) if fixed else stock
+        try:
+            found = [session.run([array[:rows] for array in self.rows]) for rows in _PROBES]
+        except CompileError as error:
+            raise self.refusal(f"the model can't run {few} rows at once: {error}") from error
+        specs = []
+        for value, first, second in zip(self.model.graph.output, *found, strict=True):
+            if (
+                first.shape[:1] != (few,)
+                or second.shape[:1] != (many,)
+                or first.shape[1:] != second.shape[1:]
+            ):
+                raise self.refusal(
+                    f"output {value.name!r} is {first.shape} for {few} rows, {second.shape} for {many}, so "
+                    "its first axis isn't the batch; every output needs one row for each row of the inputs"
+                )
+            specs.append(TensorSpec(value.name, numpy_dtype(value), first.shape[1:]))
+        return tuple(specs)
+
+
+@contextmanager
+def _malformed() -> Iterator[None]:
+    """Turn what the onnx library raises on a model that contradicts itself into a `CompileError`."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:
+        raise CompileError(
+            f"the model is malformed ({type(error).__name__}: {error}); export it again, or see what "
+            "onnx.checker.check_model says of it"
+        ) from error
+
+
+def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
+    return tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim[1:])
+
+
+def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray[np.generic]:
+    """Return ``size`` rows from ``begin``, the last one repeated if there are not so many."""
+    return array[np.minimum(np.arange(begin, begin + size), len(array) - 1)]

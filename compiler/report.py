@@ -1,0 +1,65 @@
+"""What a compilation did, in lines for a person at a terminal."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from mainspring.compiler.manifest import CPU
+from mainspring.compiler.pipeline import Compiled
+
+_NS_PER_MS = 1e6
+_BYTES_PER_MB = 1e6
+
+
+def describe_artifact(compiled: Compiled) -> str:
+    """Say in one line what was stored: sizes, pages, extents, and whether the executable is shared."""
+    manifest = compiled.manifest
+    state = "kept" if compiled.kept else "shared" if compiled.shared else "new"
+    return (
+        f"{manifest.name:<16} {manifest.weights_bytes / _BYTES_PER_MB:6.1f} MB in {manifest.pages:2} pages "
+        f"({describe_extents(manifest.extents)}), executable {manifest.executable[:12]} ({state})"
+    )
+
+
+def describe_profile(compiled: Compiled) -> str:
+    """Say in one line what an executable takes: seed durations and workspace."""
+    profile = compiled.manifest.profiles[CPU]
+    infer = ", ".join(f"{size}: {ns / _NS_PER_MS:.1f}" for size, ns in sorted(profile.infer_ns.items()))
+    workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
+    return (
+        f"seeds: load {profile.load_ns / _NS_PER_MS:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
+    )
+
+
+def describe_extents(extents: tuple[int, ...]) -> str:
+    """Say extents briefly: ``26 + 2 x 5 + 17 x 1`` is one of 26 pages, two of 5 and seventeen of 1."""
+    runs = [(pages, len(list(group))) for pages, group in groupby(sorted(extents, reverse=True))]
+    return " + ".join(str(pages) if count == 1 else f"{count} x {pages}" for pages, count in runs)
+
+
+def describe_verification(compiled: Compiled) -> str:
+    """Say in one line how the model compares with stock ONNX Runtime."""
+    done = compiled.manifest.verification
+    return (
+        f"outputs of {done.rows} rows differ from stock ONNX Runtime's by at most "
+        f"{done.largest_difference:.2g} (tolerance: {done.relative_tolerance:g} of the element, plus "
+        f"{done.absolute_tolerance:g} of the largest one)"
+    )
+
+
+def describe_repairs(compiled: Compiled) -> str:
+    """Say in one line which nodes no longer have the exporter's batch."""
+    some = ", ".join(compiled.repaired[:3]) + (", ..." if len(compiled.repaired) > 3 else "")
+    return f"the exporter's batch was in {len(compiled.repaired)} nodes, and was opened there: {some}"
+
+
+def summarise(done: list[Compiled], seconds: float) -> str:
+    """Say in one line what all the compilations together did."""
+    pages = sum(compiled.manifest.pages for compiled in done)
+    executables = len({compiled.manifest.executable for compiled in done})
+    kept = sum(compiled.kept for compiled in done)
+    total_mb = sum(compiled.manifest.weights_bytes for compiled in done) / _BYTES_PER_MB
+    return (
+        f"{len(done)} models ({kept} kept), {executables} executables, {total_mb:.0f} MB of weights "
+        f"in {pages} pages, {seconds:.1f} s"
+    )

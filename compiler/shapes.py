@@ -1,0 +1,87 @@
+"""Fixing the dynamic dimensions of a model's inputs to what the person who compiles it says."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from mainspring.compiler.errors import CompileError
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Dimensions by the name of the input; the first is the batch."""
+
+
+def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes in texts such as ``image=1,3,224,224``; raise `CompileError` if they can't be."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, numbers = text.rpartition("=")
+        try:
+            dims = tuple(int(number) for number in numbers.split(","))
+        except ValueError:
+            dims = ()
+        if not name or not dims or min(dims) < 1:
+            raise CompileError(
+                f"shape {text!r} isn't an input's name and its dimensions, such as image=1,3,224,224"
+            )
+        if name in shapes:
+            raise CompileError(f"input {name!r} is given two shapes; give one --shape for each input")
+        shapes[name] = dims
+    return shapes
+
+
+def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> None:
+    """Give the inputs these dimensions, all but the first, which stays the batch.
+
+    A dimension that has a name is fixed wherever an input or output has one of that name. Raises
+    `CompileError` for an input that isn't there, or whose fixed dimensions are others.
+    """
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
+    bound: dict[str, int] = {}
+    for name, dims in shapes.items():
+        if name not in inputs:
+            near = difflib.get_close_matches(name, inputs, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise CompileError(f"the model has no input {name!r}{hint} (it has {', '.join(inputs)})")
+        _fix(inputs[name], dims, bound)
+    for value in [*inputs.values(), *model.graph.output]:
+        for dim in value.type.tensor_type.shape.dim[1:]:
+            if dim.dim_param in bound:
+                dim.dim_value = bound[dim.dim_param]
+    if shapes:
+        del model.graph.value_info[:]
+
+
+def shape_option(value: onnx.ValueInfoProto) -> str:
+    """Return the ``--shape`` option that would fix the input, with a word for each number to be chosen."""
+    dims = value.type.tensor_type.shape.dim[1:]
+    known = [str(dim.dim_value) if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in dims]
+    return f"--shape {value.name}={','.join(['1', *known])}"
+
+
+def _fix(value: onnx.ValueInfoProto, dims: tuple[int, ...], bound: dict[str, int]) -> None:
+    """Set the input's dimensions after the first; add those that have names to ``bound``."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        tensor.shape.dim.add().dim_param = "batch"
+        for _ in dims[1:]:
+            tensor.shape.dim.add()
+    if len(tensor.shape.dim) != len(dims):
+        raise CompileError(
+            f"input {value.name!r} has {len(tensor.shape.dim)} dimensions, but {len(dims)} are given: {dims}"
+        )
+    for axis, (dim, wanted) in enumerate(zip(tensor.shape.dim, dims, strict=True)):
+        if dim.HasField("dim_value") and dim.dim_value != wanted:
+            raise CompileError(
+                f"dimension {axis} of input {value.name!r} is {dim.dim_value} in the model, "
+                f"so it can't be {wanted}"
+            )
+        if axis and dim.dim_param and bound.setdefault(dim.dim_param, wanted) != wanted:
+            raise CompileError(
+                f"dimension {dim.dim_param!r} can't be both {bound[dim.dim_param]} and {wanted}"
+            )
+        if axis:
+            dim.dim_value = wanted

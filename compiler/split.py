@@ -1,0 +1,176 @@
+"""Weights apart from kernels: an optimised graph becomes an executable and a list of weights.
+
+Every floating-point initializer, and every other large one, becomes an input of the graph. What is left is
+stripped of everything that a person wrote: all names are replaced by canonical ones, so that two models with
+the same graph and other weights become the same bytes (design, section 4). Shapes, axes and other small
+integers stay in the graph: they are part of what is computed, and kernels want them constant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+from mainspring.compiler.batch import BATCH
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import ExecutableInfo, GraphTensor
+from mainspring.compiler.target import cpu_flags, instruction_set
+from mainspring.messages.model import TensorSpec
+
+_STRUCTURE_ELEMENTS = 1024
+"""An integer initializer up to this size is taken for a shape or an axis; a larger one is a weight."""
+
+Array = npt.NDArray[np.generic]
+
+
+class Split(NamedTuple):
+    """A model, taken apart."""
+
+    graph: bytes
+    """The executable: a serialised ONNX model whose weights are inputs."""
+    info: ExecutableInfo
+    weights: tuple[Array, ...]
+    """In the order of ``info.weights``."""
+
+
+def split(
+    optimised: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> Split:
+    """Take an optimised model apart; ``inputs`` and ``outputs`` are the original's, in its order."""
+    graph = optimised.graph
+    _check_outputs(graph)
+    names = _Names([value.name for value in graph.input], [value.name for value in graph.output])
+    weights, constants = _sort_initializers(graph, names)
+    executable = _executable(optimised, names, weights, constants, (inputs, outputs))
+    content = bytes(executable.SerializeToString(deterministic=True))
+    info = ExecutableInfo(
+        executable=hashlib.sha256(content).hexdigest(),
+        instruction_set=instruction_set(),
+        onnxruntime=onnxruntime.__version__,
+        cpu_flags=cpu_flags(),
+        weights=tuple(GraphTensor(name, str(array.dtype), array.shape) for name, array in weights.items()),
+        inputs=tuple(GraphTensor(f"i{k}", spec.dtype, spec.shape) for k, spec in enumerate(inputs)),
+        outputs=tuple(GraphTensor(f"o{k}", spec.dtype, spec.shape) for k, spec in enumerate(outputs)),
+    )
+    return Split(content, info, tuple(weights.values()))
+
+
+class _Names:
+    """Canonical names, by order of appearance: i inputs, o outputs, w weights, c constants, v values."""
+
+    def __init__(self, inputs: list[str], outputs: list[str]) -> None:
+        self._new = {"": ""}
+        self._new.update({name: f"i{k}" for k, name in enumerate(inputs)})
+        self._new.update({name: f"o{k}" for k, name in enumerate(outputs)})
+        self._counts: dict[str, int] = {}
+
+    def add(self, name: str, prefix: str) -> str:
+        """Give ``name`` the next name of this kind, unless it has one."""
+        if name not in self._new:
+            count = self._counts.get(prefix, 0)
+            self._counts[prefix] = count + 1
+            self._new[name] = f"{prefix}{count}"
+        return self._new[name]
+
+    def __getitem__(self, name: str) -> str:
+        return self._new[name]
+
+
+def _check_outputs(graph: onnx.GraphProto) -> None:
+    """Refuse an output that no node computes."""
+    computed = {name for node in graph.node for name in node.output}
+    for value in graph.output:
+        if value.name not in computed:
+            raise CompileError(f"output {value.name!r} is a constant or an input; take it out of the model")
+
+
+def _sort_initializers(
+    graph: onnx.GraphProto, names: _Names
+) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
+    """Return the weights by canonical name and the constants that stay, both in the order of first use."""
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    weights: dict[str, Array] = {}
+    constants = []
+    for name in [name for node in graph.node for name in node.input]:
+        tensor = tensors.pop(name, None)
+        if tensor is None:
+            continue
+        array = _as_weight(tensor)
+        if array is None:
+            constants.append(_constant(tensor, names.add(name, "c")))
+        else:
+            weights[names.add(name, "w")] = array
+    return weights, constants
+
+
+def _as_weight(tensor: onnx.TensorProto) -> Array | None:
+    """Return the array if the initializer is a weight; None if it is part of the graph's structure."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return None
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if dtype.isbuiltin != 1 or (dtype.kind != "f" and math.prod(tensor.dims) <= _STRUCTURE_ELEMENTS):
+        return None
+    return np.ascontiguousarray(numpy_helper.to_array(tensor))
+
+
+def _constant(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    """Copy a constant under its canonical name, its value in one canonical encoding where there is one."""
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if dtype.isbuiltin == 1:
+        return numpy_helper.from_array(numpy_helper.to_array(tensor), name)
+    copy = onnx.TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    copy.ClearField("doc_string")
+    return copy
+
+
+def _executable(
+    optimised: onnx.ModelProto,
+    names: _Names,
+    weights: dict[str, Array],
+    constants: list[onnx.TensorProto],
+    signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]],
+) -> onnx.ModelProto:
+    """Build the executable from nothing, so that only what is put in is in it."""
+    model = onnx.ModelProto(ir_version=optimised.ir_version)
+    graph = model.graph
+    graph.name = "mainspring"
+    for index, node in enumerate(optimised.graph.node):
+        graph.node.append(_canonical_node(node, index, names))
+    for prefix, specs, into in (("i", signature[0], graph.input), ("o", signature[1], graph.output)):
+        for k, spec in enumerate(specs):
+            into.append(_value_info(f"{prefix}{k}", spec.dtype, (BATCH, *spec.shape)))
+    graph.input.extend(_value_info(name, str(array.dtype), array.shape) for name, array in weights.items())
+    graph.initializer.extend(constants)
+    used = {node.domain for node in graph.node} | {""}
+    imports = sorted(
+        (entry.domain, entry.version) for entry in optimised.opset_import if entry.domain in used
+    )
+    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in imports)
+    # The layout of the weights depends on these, and so does what the bytes of the graph mean.
+    target = model.metadata_props.add()
+    target.key, target.value = "target", f"{instruction_set()} onnxruntime {onnxruntime.__version__}"
+    return model
+
+
+def _canonical_node(node: onnx.NodeProto, index: int, names: _Names) -> onnx.NodeProto:
+    canonical = onnx.NodeProto(op_type=node.op_type, domain=node.domain, name=f"n{index}")
+    canonical.input.extend(names[name] for name in node.input)
+    canonical.output.extend(names.add(name, "v") for name in node.output)
+    for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
+        canonical.attribute.append(attribute)
+        canonical.attribute[-1].ClearField("doc_string")
+    return canonical
+
+
+def _value_info(name: str, dtype: str, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return helper.make_tensor_value_info(name, element, shape)

@@ -1,0 +1,80 @@
+"""Stock ONNX Runtime sessions: what a user would get without Mainspring, and the optimiser behind them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.executable import FATAL_ONLY
+
+Arrays = Sequence[npt.NDArray[np.generic]]
+
+_LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+def serialise(model: onnx.ModelProto) -> bytes:
+    """Return the model's bytes; raise `CompileError` if they are more than a protobuf message can hold."""
+    try:
+        return bytes(model.SerializeToString())
+    except (EncodeError, ValueError) as error:
+        raise CompileError(
+            f"the model is larger than the 2 GiB of one ONNX message ({error}); split or quantise it"
+        ) from error
+
+
+class StockSession:
+    """An ordinary session on a model, one thread, on the CPU."""
+
+    def __init__(self, content: bytes, optimised: bool = True) -> None:
+        options = _options(_LEVELS.ORT_ENABLE_ALL if optimised else _LEVELS.ORT_DISABLE_ALL)
+        self._session = _open(content, options)
+        self._names = [value.name for value in self._session.get_inputs()]
+
+    def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
+        """Run on arrays in the order of the model's inputs; raise `CompileError` if it fails."""
+        try:
+            outputs = self._session.run(None, dict(zip(self._names, arrays, strict=True)))
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+            raise CompileError(f"stock ONNX Runtime can't run the model: {_first_line(error)}") from error
+        return [np.asarray(output) for output in outputs]
+
+
+def optimise(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph as ONNX Runtime would run it here: fused, folded, in the layout of this CPU."""
+    options = _options(_LEVELS.ORT_ENABLE_ALL)
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+        path = Path(folder) / "optimised.onnx"
+        options.optimized_model_filepath = str(path)
+        _open(serialise(model), options)
+        try:
+            return onnx.load(path)
+        except Exception as error:  # onnx and protobuf raise what they like on a graph too large to save.
+            raise CompileError(f"the optimised model can't be read back: {_first_line(error)}") from error
+
+
+def _options(level: onnxruntime.GraphOptimizationLevel) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return options
+
+
+def _open(content: bytes, options: onnxruntime.SessionOptions) -> onnxruntime.InferenceSession:
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+        raise CompileError(f"stock ONNX Runtime refuses the model: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

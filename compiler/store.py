@@ -1,0 +1,259 @@
+"""The artifacts on disk: content-addressed executables and weights, and a manifest for each model.
+
+``executables/SHA/graph.onnx`` and ``info.json``, ``weights/SHA.bin``, ``models/NAME/manifest.json``. Every
+file is written aside and renamed into place, so a reader sees all of it or none. Names and hashes are
+checked before they become part of a path. Whatever is wrong with a file is a `StoreError` that says which
+file, and which command puts it right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from mainspring.compiler.errors import StoreError
+from mainspring.compiler.manifest import FORMAT, ExecutableInfo, Manifest, Source
+from mainspring.messages.model import ModelSpec
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_TEMPORARY = ".writing-"
+
+Record = TypeVar("Record", Manifest, ExecutableInfo)
+
+
+def check_name(name: str) -> None:
+    """Raise `StoreError` unless ``name`` can be a model's name, and so a folder's."""
+    if not _NAME.fullmatch(name):
+        raise StoreError(
+            f"{name!r} can't be the name of a model: use at most 128 letters, digits, '.', '_' and '-', "
+            "beginning with a letter or a digit"
+        )
+
+
+class Store:
+    """A folder of artifacts. Opening it touches nothing; the first write makes the folder."""
+
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
+
+    def names(self) -> list[str]:
+        """Return the names of the stored models, sorted."""
+        if not self.root.is_dir():
+            raise StoreError(
+                f"{self.root} is no model store; `mainspring zoo resnet50 --store {self.root}` makes one"
+            )
+        try:
+            found = list((self.root / "models").glob("*/manifest.json"))
+        except OSError as error:
+            raise StoreError(f"{self.root}: {error.strerror}; its owner can make it readable") from error
+        return sorted(path.parent.name for path in found if _NAME.fullmatch(path.parent.name))
+
+    def manifest(self, name: str) -> Manifest:
+        """Return the manifest of the model ``name``."""
+        check_name(name)
+        path = self._manifest_path(name)
+        if not path.exists():
+            raise StoreError(
+                f"{self.root} holds no model {name!r} ({path} is missing); "
+                f"`mainspring compile MODEL.onnx --name {name} --store {self.root}` would add it"
+            )
+        manifest = _read(path, Manifest, self._recompile(name))
+        problems = manifest.problems()
+        if manifest.name != name:
+            problems.append(f"it is the manifest of {manifest.name!r}")
+        problems += [
+            f"{value!r} is no SHA-256"
+            for value in (manifest.executable, manifest.weights_hash)
+            if not _HASH.fullmatch(value)
+        ]
+        if problems:
+            raise StoreError(f"{path} is damaged: {problems[0]}; {self._recompile(name)}")
+        return manifest
+
+    def specs(self) -> list[ModelSpec]:
+        """Return the specification of every stored model, in the order of their names."""
+        return [self.manifest(name).spec() for name in self.names()]
+
+    def weights_path(self, manifest: Manifest) -> Path:
+        """Return the weights file, of which at least the length is right.
+
+        File page ``i`` goes to the arena page ``pages[i]`` of a LOAD; the last page may be short.
+        """
+        path = self.root / "weights" / f"{_hash(manifest.weights_hash)}.bin"
+        self._check_length(path, manifest.weights_bytes, manifest)
+        return path
+
+    def executable_path(self, manifest: Manifest) -> Path:
+        """Return the executable's graph, which exists."""
+        path = self.root / "executables" / _hash(manifest.executable) / "graph.onnx"
+        self._check_length(path, None, manifest)
+        return path
+
+    def executable_info(self, manifest: Manifest) -> ExecutableInfo:
+        """Return the facts of the model's executable."""
+        path = self.executable_path(manifest).with_name("info.json")
+        info = _read(path, ExecutableInfo, self._recompile(manifest.name))
+        if info.executable != manifest.executable:
+            raise StoreError(f"{path} is of another executable; {self._recompile(manifest.name)}")
+        return info
+
+    def known_executable(self, executable: str) -> ExecutableInfo | None:
+        """Return the facts of an executable that is there already; None if it is not, or not whole."""
+        path = self.root / "executables" / _hash(executable) / "info.json"
+        try:
+            info = _read(path, ExecutableInfo, "")
+            whole = _hash_of_file(path.with_name("graph.onnx"), "") == executable
+        except StoreError:
+            return None
+        return info if info.executable == executable and whole else None
+
+    def verify(self, name: str) -> None:
+        """Raise `StoreError` if a file of the model was altered since it was compiled; hash all bytes."""
+        manifest = self.manifest(name)
+        for path, expected in (
+            (self.weights_path(manifest), manifest.weights_hash),
+            (self.executable_path(manifest), manifest.executable),
+        ):
+            found = _hash_of_file(path, self._recompile(name))
+            if found != expected:
+                raise StoreError(f"{path} was altered (SHA-256 {found}); {self._recompile(name)}")
+        self.executable_info(manifest)
+
+    def put_weights(self, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
+        """Store a weights file; return its SHA-256 and its length."""
+        digest, length = hashlib.sha256(), 0
+        with self._temporary() as folder:
+            file_path = Path(folder) / "weights.bin"
+            with self._writing(file_path), file_path.open("wb") as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    length += file.write(chunk)
+            target = self.root / "weights" / f"{digest.hexdigest()}.bin"
+            with self._writing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(file_path, target)
+        return digest.hexdigest(), length
+
+    def put_executable(self, graph: bytes, info: ExecutableInfo) -> None:
+        """Store an executable under the SHA-256 in its facts."""
+        target = self.root / "executables" / _hash(info.executable)
+        self._replace(target / "graph.onnx", graph)
+        self._replace(target / "info.json", msgspec.json.format(msgspec.json.encode(info)))
+
+    def put_manifest(self, manifest: Manifest) -> None:
+        """Store a manifest, last of an artifact's files: from then on the model is there."""
+        check_name(manifest.name)
+        self._replace(self._manifest_path(manifest.name), msgspec.json.format(msgspec.json.encode(manifest)))
+
+    def remove(self, name: str) -> None:
+        """Forget the model; `collect` then frees what no other model uses."""
+        self.manifest(name)
+        with self._writing(self._manifest_path(name)):
+            shutil.rmtree(self._manifest_path(name).parent)
+
+    def collect(self) -> int:
+        """Delete the weights and executables that no model uses; return how many bytes that freed.
+
+        It is not for a store that something is being compiled into at the same time.
+        """
+        manifests = [self.manifest(name) for name in self.names()]
+        weights = {f"{manifest.weights_hash}.bin" for manifest in manifests}
+        executables = {manifest.executable for manifest in manifests}
+        unused = [path for path in self.root.glob("weights/*.bin") if path.name not in weights]
+        unused += [path for path in self.root.glob("executables/*/*") if path.parent.name not in executables]
+        freed = sum(path.stat().st_size for path in unused)
+        for path in unused:
+            with self._writing(path):
+                path.unlink()
+        return freed
+
+    def _manifest_path(self, name: str) -> Path:
+        return self.root / "models" / name / "manifest.json"
+
+    def _recompile(self, name: str) -> str:
+        """Name the command that puts the model right."""
+        try:
+            path = self._manifest_path(name)
+            source = msgspec.json.decode(path.read_bytes(), type=Manifest).source
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return f"`mainspring compile MODEL.onnx --name {name} --store {self.root}` compiles it again"
+        return recompile_command(name, source, self.root)
+
+    def _check_length(self, path: Path, expected: int | None, manifest: Manifest) -> None:
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}; {self._recompile(manifest.name)}") from error
+        if expected is not None and found != expected:
+            raise StoreError(
+                f"{path} has {found} bytes, not {expected}: it was altered; {self._recompile(manifest.name)}"
+            )
+
+    def _replace(self, target: Path, data: bytes) -> None:
+        with self._temporary() as folder, self._writing(target):
+            file_path = Path(folder) / target.name
+            file_path.write_bytes(data)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(file_path, target)
+
+    def _temporary(self) -> tempfile.TemporaryDirectory[str]:
+        """Make a folder on the store's own file system, so that a rename out of it is atomic."""
+        with self._writing(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=self.root)
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Turn what the operating system refuses into a `StoreError`."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"can't write {path}: {error.strerror}; choose a folder with enough room that you may write "
+                "to, with --store DIR"
+            ) from error
+
+
+def recompile_command(name: str, source: Source, root: Path) -> str:
+    """Name the command that makes the model again, for an error's remedy."""
+    if source.kind == "zoo":
+        return f"`mainspring zoo {source.path} --store {root}` (seed {source.seed}) makes it again"
+    shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
+    return f"`mainspring compile {source.path} --name {name} --store {root}{shapes}` compiles it again"
+
+
+def _hash(value: str) -> str:
+    """Return ``value`` if it is a SHA-256 in hexadecimal, and so safe in a path."""
+    if not _HASH.fullmatch(value):
+        raise StoreError(f"{value!r} is no SHA-256 in hexadecimal, so nothing is stored under it")
+    return value
+
+
+def _read(path: Path, kind: type[Record], remedy: str) -> Record:
+    try:
+        record = msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; {remedy}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+    if record.format != FORMAT:
+        raise StoreError(f"{path} has format {record.format}, this version reads {FORMAT}; {remedy}")
+    return record
+
+
+def _hash_of_file(path: Path, remedy: str) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}; {remedy}") from error

@@ -1,0 +1,47 @@
+"""What a saved graph's layout depends on: the instruction set and the version of ONNX Runtime.
+
+ONNX Runtime blocks convolution weights by the width of the vector registers (NCHWc: 16 channels with
+AVX-512, 8 with AVX and AVX2), so weights laid out for one instruction set are wrong for another.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import onnxruntime
+
+from mainspring.compiler.errors import StoreError
+from mainspring.compiler.manifest import ExecutableInfo
+
+_VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
+
+
+def cpu_flags() -> tuple[str, ...]:
+    """Return this machine's vector extensions as Linux names them; nothing where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return tuple(flag for flag in _VECTOR_FLAGS if flag in flags)
+
+
+def instruction_set() -> str:
+    """Name the instruction set as far as it decides ONNX Runtime's layout, such as ``x86_64-avx2``."""
+    flags = cpu_flags()
+    if "avx512f" in flags:
+        return f"{platform.machine()}-avx512f"
+    if "avx2" in flags and "fma" in flags:
+        return f"{platform.machine()}-avx2"
+    return f"{platform.machine()}-{'avx' if 'avx' in flags else 'baseline'}"
+
+
+def check_target(info: ExecutableInfo, remedy: str) -> None:
+    """Raise `StoreError` with ``remedy`` unless the executable was compiled for this machine and library."""
+    found = (instruction_set(), onnxruntime.__version__)
+    if (info.instruction_set, info.onnxruntime) != found:
+        raise StoreError(
+            f"executable {info.executable[:12]} was compiled for {info.instruction_set} and ONNX Runtime "
+            f"{info.onnxruntime}, but this is {found[0]} with ONNX Runtime {found[1]}; {remedy}"
+        )

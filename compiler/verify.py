@@ -1,0 +1,88 @@
+"""Does the artifact compute what stock ONNX Runtime computes of the original, at every batch size?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.compiler.executable import BoundModel
+from mainspring.compiler.manifest import Verification
+from mainspring.compiler.reference import Prepared
+from mainspring.messages.model import TensorSpec
+
+RELATIVE_TOLERANCE = 1e-3
+"""Of each output element."""
+SCALE_TOLERANCE = 1e-4
+"""Of the largest magnitude in the output tensor: elements near zero are sums that cancel."""
+HALF_TOLERANCE = 2e-2
+"""Both of them, for 16-bit floats, which have three decimal digits."""
+
+Array = npt.NDArray[np.generic]
+
+
+def verify(model: BoundModel, prepared: Prepared, batch_sizes: Sequence[int]) -> Verification:
+    """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
+
+    Every row of a batch is compared with what the original makes of the same batch and, since requests of
+    strangers share batches, with what the artifact makes of the row alone.
+    """
+    pool = len(prepared.rows[0])
+    alone = _rows_alone(model, prepared, max(batch_sizes))
+    largest, rows = 0.0, 0
+    for batch_size in batch_sizes:
+        # Another order each time, so that no row has a place of its own.
+        chosen = np.random.default_rng(batch_size).permutation(pool)[:batch_size]
+        batch = [array[chosen] for array in prepared.rows]
+        found = model.run_arrays(batch_size, batch)
+        expected = prepared.reference.run(batch)
+        where = f"at batch size {batch_size}"
+        for index, spec in enumerate(prepared.outputs):
+            largest = max(largest, _compare(found[index], expected[index], spec, where, prepared))
+            mixed = f"{where} depends on the other rows of the batch; it"
+            known = chosen < max(batch_sizes)
+            _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared)
+        rows += batch_size
+    return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
+
+
+def _rows_alone(model: BoundModel, prepared: Prepared, rows: int) -> list[Array]:
+    """Return the outputs of the first rows of the pool, each in a batch of its own."""
+    single = [model.run_arrays(1, [array[row : row + 1] for array in prepared.rows]) for row in range(rows)]
+    return [np.concatenate(parts) for parts in zip(*single, strict=True)]
+
+
+def _compare(found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared) -> float:
+    """Return the largest difference; raise `CompileError` if any is beyond the tolerance."""
+    if found.shape != expected.shape:
+        raise prepared.refusal(f"output {spec.name!r} {where} is {found.shape}, not {expected.shape}")
+    if np.dtype(spec.dtype).kind != "f":
+        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        tolerance = np.zeros_like(difference)
+    else:
+        difference, tolerance = _float_differences(found, expected)
+    if np.all(difference <= tolerance):
+        return float(difference.max(initial=0.0))
+    worst = np.unravel_index(np.argmax(difference - tolerance), difference.shape)
+    raise prepared.refusal(
+        f"output {spec.name!r} {where} differs from stock ONNX Runtime's by {difference[worst]:.3g} in row "
+        f"{worst[0]}, element {tuple(int(axis) for axis in worst[1:])}: {found[worst]} instead of "
+        f"{expected[worst]} (tolerance {tolerance[worst]:.3g})"
+    )
+
+
+def _float_differences(
+    found: Array, expected: Array
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return differences and tolerances; equal infinities and NaNs in the same place are no difference."""
+    half = expected.dtype.itemsize == 2
+    ours, theirs = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(ours - theirs)
+    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
+    difference = np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf))
+    magnitude = np.abs(np.where(np.isfinite(theirs), theirs, 0.0))
+    scale = float(magnitude.max(initial=0.0))
+    tolerance = (HALF_TOLERANCE if half else RELATIVE_TOLERANCE) * magnitude
+    return difference, tolerance + (HALF_TOLERANCE if half else SCALE_TOLERANCE) * scale

@@ -1,0 +1,63 @@
+"""Copies of the zoo's architectures in a store: weights of their own, one executable for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from mainspring.compiler.errors import CompileError, StoreError
+from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler.pipeline import BATCH_SIZES, Compiled, check_batch_sizes, compile_model
+from mainspring.compiler.store import Store
+from mainspring.compiler.target import check_target
+from mainspring.compiler.zoo.catalogue import build, names
+
+MOST_COPIES = 10_000
+
+
+def compile_zoo(
+    architectures: Sequence[str],
+    store: Store,
+    copies: int = 1,
+    seed: int = 0,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+) -> Iterator[Compiled]:
+    """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
+
+    One copy is called as its architecture, several ``resnet50-1``, ``resnet50-2``... with seeds that count up
+    from ``seed``. A copy that the store holds already is kept. Raises `CompileError` or `StoreError`; names
+    and numbers are checked before anything is compiled.
+    """
+    sizes = check_batch_sizes(batch_sizes)
+    if not 1 <= copies <= MOST_COPIES:
+        raise CompileError(f"{copies} copies can't be: choose from 1 to {MOST_COPIES}")
+    if seed < 0:
+        raise CompileError(f"seed {seed} can't be: it is 0 or more")
+    for architecture in architectures:
+        if architecture not in names():
+            build(architecture)
+    return _compile(architectures, store, copies, seed, sizes)
+
+
+def _compile(
+    architectures: Sequence[str], store: Store, copies: int, seed: int, sizes: tuple[int, ...]
+) -> Iterator[Compiled]:
+    for architecture in architectures:
+        for copy in range(copies):
+            name = architecture if copies == 1 else f"{architecture}-{copy + 1}"
+            source = Source("zoo", architecture, seed=seed + copy)
+            manifest = _kept(store, name, source, sizes)
+            if manifest is not None:
+                yield Compiled(manifest, shared=True, kept=True)
+            else:
+                yield compile_model(build(architecture, seed + copy), name, store, sizes, source, quick=True)
+
+
+def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Manifest | None:
+    """Return the manifest of exactly this copy if the store holds it whole and for this machine."""
+    try:
+        manifest = store.manifest(name)
+        check_target(store.executable_info(manifest), "")
+        store.verify(name)
+    except StoreError:
+        return None
+    return manifest if manifest.source == source and manifest.batch_sizes == sizes else None

@@ -1,0 +1,171 @@
+"""Models in the element types that are found in the wild: quantised, half precision, integers, booleans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.store import Store
+
+MakeModel = Callable[..., onnx.ModelProto]
+Run = Callable[..., list[Any]]
+RANDOM = np.random.default_rng(5)
+
+
+def compile_here(model: onnx.ModelProto, store: Store) -> Manifest:
+    return compile_model(model, "m", store, (1, 2, 3), Source("onnx", "m.onnx")).manifest
+
+
+def weight_dtypes(manifest: Manifest) -> set[str]:
+    return {tensor.dtype for tensor in manifest.tensors}
+
+
+def quantised(rows: int, columns: int) -> Any:
+    return RANDOM.integers(-100, 100, (rows, columns), np.int8)
+
+
+def compare(
+    store: Store, model: onnx.ModelProto, arrays: Sequence[Any], runs: tuple[Run, Run], atol: float = 0.0
+) -> Manifest:
+    """Compile, run as a worker does, compare with a stock session."""
+    manifest = compile_here(model, store)
+    stock, stored = runs
+    for found, expected in zip(stored(store, manifest, arrays), stock(model, arrays), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=atol)
+    return manifest
+
+
+def test_quantised_operators_keep_their_int8_weights_in_pages(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run
+) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("QLinearMatMul", ["q", "s", "z", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        helper.make_node("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ]
+    weights = {
+        "s": np.float32(0.02),
+        "z": np.uint8(128),
+        "w": quantised(64, 32),
+        "ws": np.float32(0.01),
+        "wz": np.int8(0),
+        "ys": np.float32(0.2),
+        "yz": np.uint8(120),
+    }
+    model = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 32]}, weights)
+    x = RANDOM.standard_normal((3, 64), np.float32)
+    manifest = compare(store, model, [x], (run_stock, run_stored))
+    assert "int8" in weight_dtypes(manifest)
+
+
+def test_a_model_with_quantise_and_dequantise_pairs(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run
+) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["dw"]),
+        helper.make_node("Conv", ["d", "dw"], ["c"], kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "ys", "z"], ["y"]),
+    ]
+    weights = {
+        "s": np.float32(0.02),
+        "z": np.uint8(128),
+        "w": RANDOM.integers(-100, 100, (16, 8, 3, 3), np.int8),
+        "ws": np.float32(0.01),
+        "wz": np.int8(0),
+        "ys": np.float32(0.1),
+    }
+    model = make_model(nodes, {"x": ["n", 8, 6, 6]}, {"y": ["n", 16, 6, 6]}, weights)
+    x = RANDOM.standard_normal((3, 8, 6, 6), np.float32)
+    manifest = compare(store, model, [x], (run_stock, run_stored), atol=0.1001)
+    assert "int8" in weight_dtypes(manifest)
+
+
+def test_scales_of_the_whole_batch_are_refused(store: Store, make_model: MakeModel) -> None:
+    """DynamicQuantizeLinear takes one scale from all rows, so strangers' rows change each other."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["p"]),
+        helper.make_node("Cast", ["p"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "s"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 32]}, {"w": quantised(64, 32)})
+    with pytest.raises(CompileError, match="depends on the other rows of the batch"):
+        compile_here(model, store)
+
+
+def test_half_precision(store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("Gemm", ["f", "v", "b"], ["y"]),
+    ]
+    weights = {
+        "w": RANDOM.standard_normal((4, 3, 3, 3)).astype(np.float16),
+        "v": RANDOM.standard_normal((64, 5)).astype(np.float16),
+        "b": RANDOM.standard_normal(5).astype(np.float16),
+    }
+    half = TensorProto.FLOAT16
+    model = make_model(nodes, {"x": ["n", 3, 6, 6]}, {"y": ["n", 5]}, weights, half)
+    x = RANDOM.standard_normal((3, 3, 6, 6)).astype(np.float16)
+    manifest = compile_here(model, store)
+    assert (manifest.inputs[0].dtype, manifest.outputs[0].dtype) == ("float16", "float16")
+    found, expected = run_stored(store, manifest, [x])[0], run_stock(model, [x])[0]
+    np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=2e-2, atol=0.5)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64", "bool"]
+)
+def test_inputs_and_outputs_of_every_numpy_type(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run, dtype: str
+) -> None:
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=1)
+    model = make_model([node], {"x": ["n", 3]}, {"y": ["n", 6]}, element=element)
+    x = RANDOM.integers(0, 2, (3, 3)).astype(dtype)
+    manifest = compare(store, model, [x], (run_stock, run_stored))
+    assert manifest.inputs[0].dtype == dtype
+
+
+def test_comparisons_make_booleans(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run
+) -> None:
+    node = helper.make_node("Less", ["x", "w"], ["y"])
+    model = make_model([node], {"x": ["n", 3]}, {"y": ["n", 3]}, {"w": np.zeros(3, np.float32)})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.BOOL
+    x = RANDOM.standard_normal((2, 3), np.float32)
+    assert compare(store, model, [x], (run_stock, run_stored)).outputs[0].dtype == "bool"
+
+
+def test_scalar_and_string_attributes(
+    store: Store, make_model: MakeModel, run_stock: Run, run_stored: Run
+) -> None:
+    nodes = [
+        helper.make_node("LeakyRelu", ["x"], ["r"], alpha=0.3),
+        helper.make_node("Pad", ["r", "pads"], ["p"], mode="reflect"),
+        helper.make_node("Einsum", ["p", "w"], ["y"], equation="nc,cd->nd"),
+    ]
+    weights = {"pads": np.array([0, 1, 0, 1], np.int64), "w": RANDOM.standard_normal((6, 2), np.float32)}
+    model = make_model(nodes, {"x": ["n", 4]}, {"y": ["n", 2]}, weights)
+    x = RANDOM.standard_normal((3, 4), np.float32)
+    compare(store, model, [x], (run_stock, run_stored), atol=1e-5)
+
+
+def test_bfloat16_inputs_are_refused_by_name(store: Store, make_model: MakeModel) -> None:
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = make_model([node], {"x": ["n", 2]}, {"y": ["n", 2]}, element=TensorProto.BFLOAT16)
+    with pytest.raises(CompileError, match="'x' is no dense tensor of a numpy number type"):
+        compile_here(model, store)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.pipeline import compile_file
+from mainspring.compiler.reading import read_model
+from mainspring.compiler.store import Store
+
+MakeModel = Callable[..., onnx.ModelProto]
+
+
+def save_external(model: onnx.ModelProto, path: Path) -> None:
+    onnx.save_model(model, path, save_as_external_data=True, location="weights.data", size_threshold=0)
+
+
+def relocate(path: Path, key: str, value: str) -> None:
+    """Change one entry of all external data in the file."""
+    model = onnx.load(path, load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == key:
+                entry.value = value
+    path.write_bytes(model.SerializeToString())
+
+
+def test_external_data_is_read_and_hashed(tmp_path: Path, make_mlp: MakeModel) -> None:
+    save_external(make_mlp(1), tmp_path / "m.onnx")
+    model, digest = read_model(tmp_path / "m.onnx")
+    assert {t.name: t.raw_data for t in model.graph.initializer} == {
+        t.name: t.raw_data for t in make_mlp(1).graph.initializer
+    }
+    data = bytearray((tmp_path / "weights.data").read_bytes())
+    data[0] ^= 1
+    (tmp_path / "weights.data").write_bytes(data)
+    assert read_model(tmp_path / "m.onnx")[1] != digest
+
+
+def test_missing_external_data_is_named(tmp_path: Path, make_mlp: MakeModel) -> None:
+    save_external(make_mlp(1), tmp_path / "m.onnx")
+    (tmp_path / "weights.data").unlink()
+    with pytest.raises(CompileError, match=r"external data of tensor 'a' is missing: .*weights\.data"):
+        read_model(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "link", "a/../../secret", "\0", ""])
+def test_external_data_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeModel, location: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(10_000))
+    (folder / "link").symlink_to(tmp_path / "secret")
+    save_external(make_mlp(1), folder / "m.onnx")
+    relocate(folder / "m.onnx", "location", location)
+    with pytest.raises(CompileError, match="external data of tensor 'a'"):
+        read_model(folder / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("offset", "999999"), ("length", "999999"), ("offset", "-5"), ("length", "x")],
+)
+def test_external_data_that_is_too_short_is_named(
+    tmp_path: Path, make_mlp: MakeModel, key: str, value: str
+) -> None:
+    save_external(make_mlp(1), tmp_path / "m.onnx")
+    relocate(tmp_path / "m.onnx", key, value)
+    with pytest.raises(CompileError, match="external data of tensor 'a'"):
+        read_model(tmp_path / "m.onnx")
+
+
+def test_no_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match=r"can't read .*none\.onnx: No such file"):
+        read_model(tmp_path / "none.onnx")
+    with pytest.raises(CompileError, match="Is a directory"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x89PNG\r\n\x1a\n" * 10])
+def test_what_is_not_onnx_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(CompileError, match="is no ONNX model"):
+        read_model(path)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_truncated_and_altered_files_compile_or_are_refused(
+    tmp_path: Path, make_mlp: MakeModel, data: st.DataObject
+) -> None:
+    content = bytearray(make_mlp(1).SerializeToString())
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    content = content[: data.draw(st.integers(0, len(content)))]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    try:
+        compile_file(path, "m", Store(tmp_path / "store"), (1,))
+    except CompileError:
+        return
+    Store(tmp_path / "store").verify("m")
