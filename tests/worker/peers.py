@@ -1,0 +1,185 @@
+"""What the worker's tests need: a model, a controller and a gateway that do as they are told."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Queue
+from typing import TypeVar
+
+import msgspec
+import zmq
+
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Action, Infer, Load, Prepare, Result
+from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
+from mainspring.worker.config import WorkerConfig
+from mainspring.worker.server import run
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+PATIENCE_S = 20.0
+
+Message = TypeVar("Message")
+
+
+def spec(
+    name: str = "m",
+    *,
+    infer_ms: float = 1,
+    load_ms: float = 1,
+    extents: tuple[int, ...] = (1,),
+    floats: int = 3,
+) -> ModelSpec:
+    """A model of some floats in and two out."""
+    sizes = (1, 2, 4)
+    return ModelSpec(
+        name=name,
+        weights_hash=f"weights of {name}",
+        executable="graph",
+        batch_sizes=sizes,
+        weights_bytes=sum(extents) * PAGE_BYTES,
+        extents=extents,
+        inputs=(TensorSpec("x", "float32", (floats,)),),
+        outputs=(TensorSpec("y", "float32", (2,)),),
+        profiles={"cpu": Profile({size: int(infer_ms * size * MS) for size in sizes}, int(load_ms * MS))},
+    )
+
+
+def load(
+    action_id: int, pages: tuple[int, ...] = (0,), model: str = "m", window: tuple[int, int] | None = None
+) -> Load:
+    """A Load for worker ``w``; without a window it may begin during the next twenty seconds."""
+    earliest_ns, latest_ns = window or _soon()
+    return Load(action_id, "w", model, pages, earliest_ns, latest_ns, earliest_ns, MS)
+
+
+def infer(
+    action_id: int,
+    request_ids: tuple[int, ...] = (1,),
+    rows: tuple[int, ...] | None = None,
+    *,
+    batch_size: int | None = None,
+    model: str = "m",
+    window: tuple[int, int] | None = None,
+) -> Infer:
+    """An Infer for worker ``w``; each request has one row unless ``rows`` says otherwise."""
+    rows = rows or tuple(1 for _ in request_ids)
+    earliest_ns, latest_ns = window or _soon()
+    cold = tuple(False for _ in request_ids)
+    size = batch_size or sum(rows)
+    return Infer(
+        action_id, "w", model, size, request_ids, rows, cold, earliest_ns, latest_ns, earliest_ns, MS
+    )
+
+
+def _soon() -> tuple[int, int]:
+    now_ns = time.monotonic_ns()
+    return now_ns, now_ns + 20 * SECOND
+
+
+class Cluster:
+    """One worker in a thread, its controller and a gateway, over real sockets."""
+
+    def __init__(self, config: WorkerConfig, *, welcome: bool = True) -> None:
+        self.context = zmq.Context()
+        self.controller = self.context.socket(zmq.ROUTER)
+        port = self.controller.bind_to_random_port("tcp://127.0.0.1")
+        self.controller_address = f"tcp://127.0.0.1:{port}"
+        self.config = msgspec.structs.replace(config, controller=self.controller_address)
+        self.stop = threading.Event()
+        self.failures: list[BaseException] = []
+        self._addresses: Queue[str] = Queue()
+        self._ids = itertools.count(1)
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        self.data_address = self._addresses.get(timeout=PATIENCE_S)
+        self.gateway = self.connect_gateway()
+        self.worker_id = b""
+        self.received: list[object] = []
+        if welcome:
+            self.hello = self.expect(WorkerHello)
+            self.say(Welcome(PROTOCOL_VERSION, 1))
+
+    def next_id(self) -> int:
+        """A fresh action id."""
+        return next(self._ids)
+
+    def connect_gateway(self) -> zmq.Socket[bytes]:
+        """Another gateway's socket to the worker."""
+        gateway = self.context.socket(zmq.DEALER)
+        gateway.connect(self.data_address)
+        return gateway
+
+    def say(self, message: msgspec.Struct | bytes) -> None:
+        """The controller sends a message, or raw bytes."""
+        data = message if isinstance(message, bytes) else encode(message)
+        self.controller.send_multipart([self.worker_id, data])
+
+    def do(self, action: Action) -> Result:
+        """Send an action and return its result."""
+        self.say(action)
+        return self.result(action.action_id)
+
+    def result(self, action_id: int) -> Result:
+        """Wait for the result of an action."""
+        return self.expect(Result, lambda result: result.action_id == action_id)
+
+    def expect(self, kind: type[Message], condition: Callable[[Message], bool] = lambda _: True) -> Message:
+        """Wait until the worker has sent such a message to the controller; take it out and return it."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            for index, message in enumerate(self.received):
+                if isinstance(message, kind) and condition(message):
+                    return self.received.pop(index)  # type: ignore[return-value]
+            left_ms = max(0, round((deadline_s - time.monotonic()) * 1000))
+            assert self.controller.poll(left_ms), f"no {kind.__name__} came: {self.received}"
+            self.worker_id, data = self.controller.recv_multipart()
+            self.received.append(TO_CONTROLLER.decode(data))
+
+    def resident(self, model: ModelSpec, pages: tuple[int, ...] = (0,)) -> None:
+        """Prepare and load a model."""
+        results = [
+            self.do(Prepare(self.next_id(), "w", model)),
+            self.do(load(self.next_id(), pages, model.name)),
+        ]
+        assert [result.status for result in results] == ["ok", "ok"], results
+
+    def push(
+        self,
+        action_id: int,
+        request_id: int,
+        *frames: bytes | memoryview,
+        withdrawn: bool = False,
+        gateway: zmq.Socket[bytes] | None = None,
+    ) -> None:
+        """The gateway sends a request's inputs."""
+        header = encode(Input(action_id, request_id, withdrawn))
+        (gateway or self.gateway).send_multipart([header, *frames])
+
+    def output(self, gateway: zmq.Socket[bytes] | None = None) -> tuple[Output, Sequence[bytes]]:
+        """Wait for one request's outputs."""
+        socket = gateway or self.gateway
+        assert socket.poll(round(PATIENCE_S * 1000)), "no outputs came"
+        header, *frames = socket.recv_multipart()
+        return OUTPUT.decode(header), frames
+
+    def close(self) -> None:
+        """Stop the worker; raise what it raised."""
+        self.stop.set()
+        self.thread.join(PATIENCE_S)
+        alive = self.thread.is_alive()
+        self.context.destroy(linger=0)
+        assert not alive, "the worker did not stop"
+        if self.failures:
+            raise self.failures[0]
+
+    def _run(self) -> None:
+        try:
+            run(self.config, self.stop, self._addresses.put)
+        except BaseException as error:
+            self.failures.append(error)

@@ -1,0 +1,208 @@
+"""Any sequence of actions, inputs, time and ends: the core's invariants hold (design.md, rules 4 and 10)."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.codes import Status
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core import WorkerCore
+from mainspring.worker.io_memory import Slot
+from mainspring.worker.jobs import Executor, Job
+from tests.worker.peers import infer, load, spec
+
+MODELS = {"m": spec("m"), "n": spec("n", extents=(2, 1)), "o": spec("o", extents=(1, 1))}
+NAMES = st.sampled_from(sorted(MODELS))
+EXECUTORS = st.sampled_from(list(Executor))
+PAGE = st.integers(-1, 6)
+WINDOW = st.tuples(st.integers(-20, 60), st.integers(-3, 60))
+
+
+class Worker(RuleBasedStateMachine):
+    """A worker whose clock, controller, gateways and device are hypothesis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = WorkerCore("w", 6, PAGE_BYTES, 640)
+        self.now_ns = 0
+        self.last_id = 0
+        self.waiting: dict[int, Action] = {}
+        self.jobs: dict[Executor, Job] = {}
+        self.inputs: set[tuple[int, int]] = set()
+        self.unsent: list[Slot] = []
+
+    def submit(self, action: Action) -> None:
+        self.waiting[action.action_id] = action
+        self.settle(self.core.submit(self.now_ns, action))
+
+    def settle(self, results: list[Result]) -> None:
+        for result in results:
+            assert self.waiting.pop(result.action_id, None) is not None, f"a second result: {result}"
+            assert result.begin_ns == self.now_ns
+
+    def new_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
+
+    def window(self, drawn: tuple[int, int]) -> tuple[int, int]:
+        earliest_ns = self.now_ns + drawn[0]
+        return earliest_ns, earliest_ns + drawn[1]
+
+    @initialize(names=st.lists(NAMES, unique=True))
+    def begin_with(self, names: list[str]) -> None:
+        """Most sequences should begin with something to load or to run."""
+        for name in names:
+            self.prepare(name)
+            self.begin(Executor.PREPARE)
+            self.finish(Executor.PREPARE, True)
+        if "m" in names:
+            self.load("m", 0, 0, (0, 0))
+            self.begin(Executor.LOAD)
+            self.finish(Executor.LOAD, True)
+
+    @rule(name=NAMES)
+    def prepare(self, name: str) -> None:
+        self.submit(Prepare(self.new_id(), "w", MODELS[name]))
+
+    @rule(name=NAMES)
+    def release(self, name: str) -> None:
+        self.submit(Release(self.new_id(), "w", name))
+
+    @rule(name=NAMES)
+    def unload(self, name: str) -> None:
+        self.submit(Unload(self.new_id(), "w", name))
+
+    @rule(name=NAMES, first=PAGE, second=PAGE, drawn=WINDOW)
+    def load(self, name: str, first: int, second: int, drawn: tuple[int, int]) -> None:
+        pages = {"m": (first,), "n": (first, first + 1, second), "o": (first, second)}[name]
+        self.submit(load(self.new_id(), pages, name, self.window(drawn)))
+
+    @rule(name=NAMES, rows=st.lists(st.integers(1, 2), max_size=3), padding=st.integers(0, 1), drawn=WINDOW)
+    def infer(self, name: str, rows: list[int], padding: int, drawn: tuple[int, int]) -> None:
+        ids = tuple(range(len(rows)))
+        size = sum(rows) + padding
+        window = self.window(drawn)
+        self.submit(infer(self.new_id(), ids, tuple(rows), batch_size=size, model=name, window=window))
+
+    @rule(data=st.data())
+    def input(self, data: st.DataObject) -> None:
+        action_id = data.draw(st.integers(max(0, self.last_id - 5), self.last_id + 1))
+        request_id = data.draw(st.integers(0, 2))
+        if self.core.input_arrived(action_id, request_id):
+            assert (action_id, request_id) not in self.inputs
+            assert action_id in self.waiting
+            self.inputs.add((action_id, request_id))
+
+    @rule(data=st.data())
+    def bad_input(self, data: st.DataObject) -> None:
+        action_id = data.draw(st.integers(max(0, self.last_id - 5), self.last_id + 1))
+        result = self.core.input_refused(self.now_ns, action_id, 0, "bad")
+        self.settle([] if result is None else [result])
+
+    @rule(step=st.integers(1, 40))
+    def pass_time(self, step: int) -> None:
+        self.now_ns += step
+
+    @rule(executor=EXECUTORS)
+    def sleep_until_wake(self, executor: Executor) -> None:
+        wake_ns = self.core.wake_ns(executor, self.now_ns)
+        if wake_ns is None:
+            return
+        assert wake_ns >= self.now_ns
+        if wake_ns > self.now_ns:
+            self.now_ns = wake_ns - 1
+            assert self.core.begin(executor, self.now_ns) == (None, []), "begin did something before wake_ns"
+            self.now_ns = wake_ns
+        assert self.begin(executor), "wake_ns promised a change"
+
+    @rule(executor=EXECUTORS)
+    def begin_whenever(self, executor: Executor) -> None:
+        self.begin(executor)
+
+    def begin(self, executor: Executor) -> bool:
+        before = {key: action for key, action in self.waiting.items() if isinstance(action, Infer | Load)}
+        job, results = self.core.begin(executor, self.now_ns)
+        self.settle(results)
+        for result in results:
+            action = before.get(result.action_id)
+            expired = action is not None and action.latest_ns < self.now_ns
+            assert expired or result.status in (Status.BAD_PAGES, Status.BAD_ACTION, Status.OK, Status.BUSY)
+        if job is not None:
+            assert executor not in self.jobs
+            self.check_begin(job)
+            self.jobs[executor] = job
+        return job is not None or bool(results)
+
+    def check_begin(self, job: Job) -> None:
+        action = self.waiting[job.action.action_id]
+        assert action is job.action
+        assert job.begin_ns == self.now_ns
+        if isinstance(action, Infer | Load):
+            assert action.earliest_ns <= self.now_ns <= action.latest_ns
+            ahead = [
+                other
+                for other in self.waiting.values()
+                if type(other) is type(action)
+                and (other.earliest_ns, other.action_id) < (action.earliest_ns, action.action_id)
+            ]
+            assert not ahead, f"{action} began before {ahead}"
+        if isinstance(action, Infer):
+            assert all((action.action_id, request_id) in self.inputs for request_id in action.request_ids)
+            assert action.model in [each.model for each in self.core.holdings.resident()]
+
+    @rule(executor=EXECUTORS, succeeded=st.booleans())
+    def finish(self, executor: Executor, succeeded: bool) -> None:
+        job = self.jobs.pop(executor, None)
+        if job is None:
+            return
+        status = Status.OK if succeeded else Status.ENGINE_ERROR
+        before = (self.core.holdings.resident(), self.core.holdings.prepared())
+        action_id = job.action.action_id
+        result = self.core.finish(executor, action_id, job.begin_ns, self.now_ns, status=status)
+        if succeeded and job.io is not None:
+            self.unsent.append(job.io.slot)
+        if not succeeded:
+            assert before == (self.core.holdings.resident(), self.core.holdings.prepared())
+        if action_id in self.waiting:
+            assert result is not None
+            assert (result.status, result.begin_ns, result.end_ns) == (status, job.begin_ns, self.now_ns)
+            del self.waiting[action_id]
+        else:
+            assert result is None, "an abandoned action has a result"
+
+    @precondition(lambda self: self.unsent)
+    @rule()
+    def send_outputs(self) -> None:
+        self.core.outputs_sent(self.unsent.pop(0))
+
+    @rule()
+    def abandon(self) -> None:
+        forgotten = self.core.abandon()
+        running = [job.action.action_id for job in self.jobs.values()]
+        assert sorted(self.waiting) == sorted(forgotten + [key for key in running if key in self.waiting])
+        self.waiting.clear()
+
+    @invariant()
+    def holds(self) -> None:
+        self.core.validate()
+
+    def teardown(self) -> None:
+        """Whatever happened, each action that was not abandoned ends, and nothing is left over."""
+        for executor in Executor:
+            self.finish(executor, True)
+        self.now_ns += 10_000
+        for executor in Executor:
+            while self.begin(executor):
+                self.finish(executor, False)
+        assert not self.waiting, f"no result: {self.waiting}"
+        while self.unsent:
+            self.send_outputs()
+        assert self.core.io.slots == 0
+        self.core.validate()
+
+
+Worker.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestWorker = Worker.TestCase

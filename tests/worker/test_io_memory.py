@@ -1,0 +1,42 @@
+"""The allocator of IO memory and the layout of batches."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.worker.io_memory import ALIGNMENT_BYTES, IoMemory, Slot, slot_layout
+from tests.worker.peers import spec
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 700))))
+def test_slots_never_overlap_and_all_comes_back(steps: list[tuple[bool, int]]) -> None:
+    memory = IoMemory(2048)
+    slots: list[Slot] = []
+    for free, size in steps:
+        if free and slots:
+            memory.free(slots.pop(size % len(slots)))
+        elif (slot := memory.allocate(size)) is not None:
+            assert slot.size >= size
+            assert slot.offset % ALIGNMENT_BYTES == 0
+            slots.append(slot)
+        memory.validate()
+    for slot in slots:
+        memory.free(slot)
+    memory.validate()
+    assert memory.allocate(2048) == Slot(0, 2048)
+
+
+def test_slot_is_freed_once() -> None:
+    memory = IoMemory(128)
+    slot = memory.allocate(1)
+    assert slot is not None
+    memory.free(slot)
+    with pytest.raises(KeyError):
+        memory.free(slot)
+
+
+def test_tensors_are_laid_out_one_after_another_and_aligned() -> None:
+    layout = slot_layout(spec(floats=17), 4)
+    assert (layout.inputs, layout.outputs, layout.size) == ((0,), (320,), 384)

@@ -1,0 +1,283 @@
+"""The worker over real sockets, on the emulated engine: hellos, actions, tensors, and what goes wrong."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Prepare, Release, Unload
+from mainspring.messages.codes import Status
+from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
+from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.server import run
+from tests.worker.peers import MS, Cluster, infer, load, spec
+
+Start = Callable[..., Cluster]
+
+ROW = np.ones(3, np.float32).tobytes()
+
+
+def test_hello_tells_what_the_worker_is(start: Start) -> None:
+    cluster = start(pages=5)
+    hello = cluster.hello
+    assert (hello.protocol, hello.worker, hello.pages, hello.page_bytes) == (
+        PROTOCOL_VERSION,
+        "w",
+        5,
+        16 * MIB,
+    )
+    assert hello.data_address == cluster.data_address
+    assert hello.resident == ()
+    assert hello.prepared == {}
+
+
+def test_hello_is_repeated_until_welcomed(start: Start) -> None:
+    cluster = start(welcome=False, hello_retry_ms=20)
+    for _ in range(3):
+        cluster.expect(WorkerHello)
+
+
+def test_ping_is_answered(start: Start) -> None:
+    cluster = start()
+    cluster.say(Ping(7, 123))
+    before_ns = time.monotonic_ns()
+    pong = cluster.expect(Pong)
+    assert (pong.sequence, pong.ping_sent_ns) == (7, 123)
+    assert pong.received_ns <= pong.sent_ns
+    assert abs(pong.received_ns - before_ns) < 10_000 * MS
+
+
+def test_infer_gives_each_request_its_outputs_and_the_controller_a_result(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec(infer_ms=3))
+    action = infer(cluster.next_id(), (10, 11), (1, 2), batch_size=4)
+    cluster.say(action)
+    cluster.push(action.action_id, 10, ROW)
+    cluster.push(action.action_id, 11, ROW * 2)
+    outputs = {head.request_id: (head, frames) for head, frames in (cluster.output(), cluster.output())}
+    assert {key: [len(frame) for frame in frames] for key, (_, frames) in outputs.items()} == {
+        10: [8],
+        11: [16],
+    }
+    result = cluster.result(action.action_id)
+    assert result.status is Status.OK
+    assert action.earliest_ns <= result.begin_ns <= action.latest_ns
+    assert result.end_ns - result.begin_ns >= result.device_ns >= 12 * MS
+    assert outputs[10][0].execute_ns == result.device_ns
+
+
+def test_outputs_go_to_the_gateway_that_sent_the_input(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    other = cluster.connect_gateway()
+    action = infer(cluster.next_id(), (1, 2))
+    cluster.say(action)
+    cluster.push(action.action_id, 1, ROW)
+    cluster.push(action.action_id, 2, ROW, gateway=other)
+    assert cluster.output(other)[0].request_id == 2
+    assert cluster.output()[0].request_id == 1
+
+
+def test_inputs_may_come_before_their_action(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    action = infer(cluster.next_id())
+    cluster.push(action.action_id, 1, ROW)
+    time.sleep(0.1)
+    assert cluster.do(action).status is Status.OK
+
+
+def test_withdrawn_request_gets_no_outputs_and_does_not_hold_the_others_up(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    action = infer(cluster.next_id(), (1, 2))
+    cluster.say(action)
+    cluster.push(action.action_id, 1, withdrawn=True)
+    cluster.push(action.action_id, 2, ROW)
+    assert cluster.result(action.action_id).status is Status.OK
+    assert cluster.output()[0].request_id == 2
+    assert not cluster.gateway.poll(50)
+
+
+@pytest.mark.parametrize("frames", [[], [ROW[:-1]], [ROW, ROW], [b""], [ROW * 2]])
+def test_input_of_wrong_size_ends_its_action_and_nothing_else(start: Start, frames: list[bytes]) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    action = infer(cluster.next_id())
+    cluster.say(action)
+    cluster.push(action.action_id, 1, *frames)
+    result = cluster.result(action.action_id)
+    assert result.status is Status.INPUT_MISSING
+    assert "request 1" in result.detail
+    following = infer(cluster.next_id())
+    cluster.push(following.action_id, 1, ROW)
+    assert cluster.do(following).status is Status.OK
+
+
+def test_early_inputs_of_wrong_size_end_their_action_and_nothing_else(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    action = infer(cluster.next_id(), (1, 2, 3), batch_size=4)
+    for request_id in action.request_ids:
+        cluster.push(action.action_id, request_id, ROW[:-1])
+    time.sleep(0.1)
+    assert cluster.do(action).status is Status.INPUT_MISSING
+    following = infer(cluster.next_id())
+    cluster.push(following.action_id, 1, ROW)
+    assert cluster.do(following).status is Status.OK
+
+
+def test_a_welcome_of_another_protocol_is_none(start: Start) -> None:
+    cluster = start(welcome=False, hello_retry_ms=20)
+    cluster.expect(WorkerHello)
+    cluster.say(Welcome(PROTOCOL_VERSION + 1, 1))
+    for _ in range(3):
+        cluster.expect(WorkerHello)
+
+
+def test_missing_input_is_reported_when_the_window_closes(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    now_ns = time.monotonic_ns()
+    action = infer(cluster.next_id(), window=(now_ns, now_ns + 30 * MS))
+    result = cluster.do(action)
+    assert result.status is Status.INPUT_MISSING
+    assert result.end_ns > action.latest_ns
+
+
+def test_io_memory_runs_out_and_comes_back(start: Start) -> None:
+    cluster = start(io_bytes=MIB)
+    cluster.resident(spec(floats=32768))
+    row = bytes(4 * 32768)
+    waiting = [infer(cluster.next_id()) for _ in range(7)]
+    for action in waiting:
+        cluster.say(action)
+    assert cluster.do(infer(cluster.next_id())).status is Status.NO_IO_MEMORY
+    for action in waiting:
+        cluster.push(action.action_id, 1, row)
+    assert [cluster.result(action.action_id).status for action in waiting] == [Status.OK] * 7
+    again = [infer(cluster.next_id()) for _ in range(7)]
+    for action in again:
+        cluster.push(action.action_id, 1, row)
+        cluster.say(action)
+    assert [cluster.result(action.action_id).status for action in again] == [Status.OK] * 7
+
+
+def test_release_and_unload_reach_the_engine(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    assert cluster.do(Release(cluster.next_id(), "w", "m")).status is Status.BUSY
+    assert cluster.do(Unload(cluster.next_id(), "w", "m")).status is Status.OK
+    assert cluster.do(Release(cluster.next_id(), "w", "m")).status is Status.OK
+    assert cluster.do(load(cluster.next_id())).status is Status.NOT_PREPARED
+    cluster.resident(spec())
+
+
+def test_engine_errors_are_results(start: Start) -> None:
+    cluster = start(device_kind="abacus")
+    result = cluster.do(Prepare(cluster.next_id(), "w", spec()))
+    assert result.status is Status.ENGINE_ERROR
+    assert "abacus" in result.detail
+
+
+def test_garbage_on_both_sockets_stops_nothing(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec())
+    for junk in (b"", b"\xc1", b"\x81\xa4type\xa5infer", bytes(1000), b"\xff" * 10):
+        cluster.say(junk)
+        cluster.controller.send_multipart([cluster.worker_id, junk, junk])
+        cluster.gateway.send_multipart([junk])
+        cluster.gateway.send_multipart([junk, junk, junk])
+    cluster.push(2**63, -1, ROW)
+    action = infer(cluster.next_id())
+    cluster.push(action.action_id, 1, ROW)
+    assert cluster.do(action).status is Status.OK
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=3), min_size=5, max_size=20))
+def fuzz(cluster: Cluster, messages: list[list[bytes]]) -> None:
+    for frames in messages:
+        cluster.controller.send_multipart([cluster.worker_id, *frames])
+        cluster.gateway.send_multipart(frames)
+
+
+def test_any_bytes_on_both_sockets_stop_nothing(start: Start) -> None:
+    cluster = start()
+    fuzz(cluster)
+    cluster.resident(spec())
+    action = infer(cluster.next_id())
+    cluster.push(action.action_id, 1, ROW)
+    assert cluster.do(action).status is Status.OK
+
+
+def test_unknown_session_drops_what_waits_and_greets_with_the_truth(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec(), (3,))
+    waiting = infer(cluster.next_id())
+    cluster.say(waiting)
+    cluster.say(Refused("unknown_session", "who are you?"))
+    hello = cluster.expect(WorkerHello)
+    assert [(each.model, each.pages) for each in hello.resident] == [("m", (3,))]
+    assert hello.prepared == {"m": spec().weights_hash}
+    cluster.say(Welcome(PROTOCOL_VERSION, 2))
+    again = infer(waiting.action_id)
+    cluster.push(again.action_id, 1, ROW)
+    assert cluster.do(again).status is Status.OK
+    assert not cluster.received
+
+
+def test_hello_waits_for_a_running_load(start: Start) -> None:
+    cluster = start()
+    model = spec(load_ms=300)
+    assert cluster.do(Prepare(cluster.next_id(), "w", model)).status is Status.OK
+    cluster.say(load(cluster.next_id(), (2,)))
+    time.sleep(0.05)
+    cluster.say(Refused("unknown_session", "who are you?"))
+    hello = cluster.expect(WorkerHello)
+    assert [each.pages for each in hello.resident] == [(2,)]
+    assert not cluster.received, "the result of an abandoned LOAD was sent"
+
+
+def test_silent_controller_is_greeted_anew(start: Start) -> None:
+    cluster = start(controller_silence_ms=100)
+    cluster.expect(WorkerHello)
+
+
+def test_actions_before_the_welcome_are_dropped(start: Start) -> None:
+    cluster = start(welcome=False)
+    cluster.expect(WorkerHello)
+    cluster.say(Prepare(1, "w", spec()))
+    cluster.say(Welcome(PROTOCOL_VERSION, 1))
+    assert cluster.do(load(2)).status is Status.NOT_PREPARED
+
+
+def test_stopping_finishes_what_runs_rejects_the_rest_and_says_goodbye(start: Start) -> None:
+    cluster = start()
+    cluster.resident(spec(infer_ms=200))
+    running, waiting = infer(cluster.next_id()), infer(cluster.next_id())
+    for action in (running, waiting):
+        cluster.push(action.action_id, 1, ROW)
+        cluster.say(action)
+    time.sleep(0.1)
+    cluster.stop.set()
+    assert cluster.result(running.action_id).status is Status.OK
+    assert "stopping" in cluster.result(waiting.action_id).detail
+    cluster.expect(Goodbye)
+    assert cluster.output()[0].action_id == running.action_id
+
+
+def test_taken_data_address_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        config = WorkerConfig(name="w", engine="emulated", io_bytes=MIB, realtime=False, data_address=address)
+        with pytest.raises(OSError, match=f"data_address {address}: is taken"):
+            run(config, threading.Event())

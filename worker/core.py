@@ -1,0 +1,335 @@
+"""The worker's pure core: exact windows, strict order, one result for each action (Clockwork, 4.4 and 5.2).
+
+No clock, thread, socket or byte of a tensor: a driver (``executors`` and ``server``, or the simulator)
+hands in instants on the worker's clock and does what it is told. One driver at a time; it is not locked.
+
+How to drive it::
+
+    core = WorkerCore("w0", pages=64, page_bytes=PAGE_BYTES, io_bytes=64 << 20)
+    results = core.submit(now_ns, action)      # refusals, and all results of Unload and Release
+    core.input_arrived(action_id, request_id)  # once for each request of an Infer
+    job, results = core.begin(Executor.EXEC, now_ns)  # for each executor, when core.wake_ns says so
+    result = core.finish(Executor.EXEC, job.action.action_id, begin_ns, end_ns, device_ns)
+    core.outputs_sent(job.slot)                # after an Infer that ended OK: frees its IO memory
+
+* After ``submit``, ``input_arrived`` and ``finish`` ask ``wake_ns`` of **every** idle executor again: a
+  LOAD that finishes makes an INFER ready. ``begin`` may be called at any time; too early is harmless.
+* Executors: ``EXEC`` runs Infer, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a time.
+  Unload and Release are bookkeeping and take effect in ``submit``.
+* An Infer begins once it heads its queue (order: ``(earliest_ns, action_id)``), its model is resident and
+  all its inputs are there. Until then it waits at the head, and blocks those behind it, until ``latest_ns``
+  has passed: NOT_RESIDENT, INPUT_MISSING or TOO_LATE, whichever stands first in this list and is true.
+* Pages: owned from a Load's ``begin``, resident from its ``finish`` with OK, free again if it failed.
+* IO memory: allocated in ``submit``, freed by every end of the Infer but OK, and by ``outputs_sent``.
+* ``abandon`` forgets what a lost controller had asked for, ``stop`` rejects all that has not begun.
+"""
+
+from __future__ import annotations
+
+from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.codes import Status
+from mainspring.worker.admission import Ending, RecentIds, infer_fault, load_fault
+from mainspring.worker.holdings import Holdings
+from mainspring.worker.io_memory import IoMemory, Slot
+from mainspring.worker.jobs import QUEUE_LIMITS, Begun, Executor, Job, Pending, Reservation, model_name
+from mainspring.worker.window_queue import WindowQueue
+
+STOPPING: Ending = (Status.TOO_LATE, "the worker is stopping")
+"""How actions end that a stopping worker will not begin."""
+
+
+class WorkerCore:
+    """State of one worker; the module's docstring says how to drive it."""
+
+    def __init__(self, worker: str, pages: int, page_bytes: int, io_bytes: int) -> None:
+        self.worker = worker
+        self.holdings = Holdings(pages, page_bytes)
+        self.io = IoMemory(io_bytes)
+        self._pending: dict[int, Pending] = {}
+        self._queues = {executor: WindowQueue() for executor in Executor}
+        self._running: dict[Executor, Job] = {}
+        self._abandoned: set[Executor] = set()
+        self._unsent: dict[int, Slot] = {}
+        self._seen = RecentIds()
+        self._stopping = False
+
+    # --- what goes in ---
+
+    def submit(self, now_ns: int, action: Action) -> list[Result]:
+        """Accept an action, or end it at once; a result here is the action's only one."""
+        ending: Ending | None
+        if action.worker != self.worker:
+            ending = Status.BAD_ACTION, f"this is worker {self.worker}, not {action.worker}"
+        elif self._stopping:
+            ending = STOPPING
+        elif not self._seen.add(action.action_id):
+            ending = Status.BAD_ACTION, f"action id {action.action_id} was used before"
+        else:
+            ending = self._accept(action)
+        return [] if ending is None else [self._ended(action.action_id, now_ns, ending)]
+
+    def input_arrived(self, action_id: int, request_id: int) -> bool:
+        """Note that a request's inputs are all in its action's slot, or that it was withdrawn.
+
+        Return whether they were waited for; anything else (unknown action or request, a repetition, an
+        action that has begun) changes nothing.
+        """
+        pending = self._pending.get(action_id)
+        if pending is None or request_id not in pending.missing:
+            return False
+        pending.missing.discard(request_id)
+        return True
+
+    def input_refused(self, now_ns: int, action_id: int, request_id: int, detail: str) -> Result | None:
+        """End a waiting Infer because a request's inputs are unusable; None if they weren't waited for."""
+        pending = self._pending.get(action_id)
+        if pending is None or request_id not in pending.missing:
+            return None
+        self._queues[pending.executor].remove(action_id)
+        ending = Status.INPUT_MISSING, f"inputs of request {request_id}: {detail}"
+        return self._drop(pending, now_ns, ending)
+
+    # --- running ---
+
+    def begin(self, executor: Executor, now_ns: int) -> Begun:
+        """Decide what the executor does now: reject what has expired, begin the head if it is ready.
+
+        Nothing happens while the executor runs a job. A returned job **has begun at ``now_ns``**, which is
+        inside its window, and must be ended with `finish`.
+        """
+        if executor in self._running:
+            return Begun(None, [])
+        queue = self._queues[executor]
+        results = []
+        for action_id in queue.pop_expired(now_ns):
+            pending = self._pending[action_id]
+            results.append(self._drop(pending, now_ns, self._why_expired(pending)))
+        while (head := queue.head()) is not None and head[0] <= now_ns:
+            pending = self._pending[head[1]]
+            if not self._ready(pending):
+                break
+            queue.remove(head[1])
+            obstacle = self.holdings.obstacle(pending.action)
+            if obstacle is None:
+                return Begun(self._start(pending, now_ns), results)
+            results.append(self._drop(pending, now_ns, obstacle))
+        return Begun(None, results)
+
+    def wake_ns(self, executor: Executor, now_ns: int) -> int | None:
+        """The next instant, ``now_ns`` at the earliest, at which `begin` could change anything if nothing
+        goes in before; None while the executor runs a job or has nothing queued that time alone moves."""
+        queue = self._queues[executor]
+        head = queue.head()
+        if executor in self._running or head is None:
+            return None
+        wake_ns = queue.first_expiry_ns()
+        if self._ready(self._pending[head[1]]):
+            wake_ns = head[0] if wake_ns is None else min(head[0], wake_ns)
+        return None if wake_ns is None else max(wake_ns, now_ns)
+
+    def finish(
+        self,
+        executor: Executor,
+        action_id: int,
+        begin_ns: int,
+        end_ns: int,
+        *,
+        device_ns: int = 0,
+        status: Status = Status.OK,
+        detail: str = "",
+    ) -> Result | None:
+        """End the executor's running job and return its result; None if it was abandoned.
+
+        ``status`` is OK or ENGINE_ERROR. Raises `ValueError` if the executor doesn't run this action.
+        """
+        job = self._running.get(executor)
+        if job is None or job.action.action_id != action_id:
+            raise ValueError(f"executor {executor} does not run action {action_id}; it runs {job}")
+        del self._running[executor]
+        self._settle(job, status is Status.OK)
+        if executor in self._abandoned:
+            self._abandoned.discard(executor)
+            return None
+        return Result(action_id, self.worker, status, begin_ns, end_ns, device_ns, detail)
+
+    def outputs_sent(self, slot: Slot) -> None:
+        """Free the IO memory of an Infer that ended OK (abandoned or not): ``job.io.slot``."""
+        self.io.free(self._unsent.pop(slot.offset))
+
+    # --- the end ---
+
+    def stop(self, now_ns: int) -> list[Result]:
+        """Reject all that is queued, and from now on all that is submitted; running jobs go on."""
+        self._stopping = True
+        waiting = [action_id for queue in self._queues.values() for action_id in queue.clear()]
+        return [self._drop(self._pending[action_id], now_ns, STOPPING) for action_id in waiting]
+
+    # --- a lost controller ---
+
+    def abandon(self) -> list[int]:
+        """Forget all that is queued, without results; return the forgotten action ids.
+
+        For a worker whose controller has lost it: the controller counts these actions as failed already.
+        Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet`
+        (a running EXEC or LOAD has ended), so that `resident` is what the pages hold. A running PREPARE
+        need not be waited for: preparing what is prepared ends OK at once.
+        """
+        forgotten = [action_id for queue in self._queues.values() for action_id in queue.clear()]
+        for action_id in forgotten:
+            self._forget(self._pending[action_id])
+        self._abandoned.update(self._running)
+        self._seen = RecentIds()
+        return forgotten
+
+    @property
+    def quiet(self) -> bool:
+        """Whether neither EXEC nor LOAD runs a job."""
+        return Executor.EXEC not in self._running and Executor.LOAD not in self._running
+
+    # --- what it holds ---
+
+    def reservation(self, action_id: int) -> Reservation | None:
+        """Where a waiting Infer's inputs go; None if no such Infer waits."""
+        pending = self._pending.get(action_id)
+        return None if pending is None else pending.io
+
+    def running(self, executor: Executor) -> Job | None:
+        """The executor's running job."""
+        return self._running.get(executor)
+
+    @property
+    def outstanding(self) -> int:
+        """Actions that wait or run."""
+        return len(self._pending) + len(self._running)
+
+    def validate(self) -> None:
+        """Raise `AssertionError`, naming the entity, unless the worker's invariants hold (rule 10)."""
+        pins: dict[str, int] = {}
+        actions = [pending.action for pending in self._pending.values()]
+        for action in actions + [job.action for job in self._running.values()]:
+            name = model_name(action)
+            pins[name] = pins.get(name, 0) + 1
+        self.holdings.validate(pins)
+        self.io.validate()
+        queued = sum(len(queue) for queue in self._queues.values())
+        assert queued == len(self._pending), f"{queued} actions queued, {len(self._pending)} pending"
+        infer, load = self._running.get(Executor.EXEC), self._running.get(Executor.LOAD)
+        assert infer is None or self.holdings.is_resident(infer.model.name), f"not resident: {infer}"
+        loading = [] if load is None else [load.model.name]
+        assert self.holdings.pages.loading() == loading, f"loading is not {loading}"
+        slots = len(self._unsent) + (infer is not None)
+        slots += sum(pending.io is not None for pending in self._pending.values())
+        assert slots == self.io.slots, f"{self.io.slots} slots allocated, {slots} in use"
+
+    # --- inside ---
+
+    def _accept(self, action: Action) -> Ending | None:
+        match action:
+            case Unload():
+                return self.holdings.unload(action.model)
+            case Release():
+                return self.holdings.release(action.model)
+            case Prepare():
+                fault = self.holdings.obstacle(action)
+                return fault or self._enqueue(Executor.PREPARE, action)
+            case Load():
+                fault = load_fault(action, self.holdings.find(action.model), self.holdings.pages)
+                return fault or self._enqueue(Executor.LOAD, action)
+            case Infer():
+                return self._accept_infer(action)
+
+    def _accept_infer(self, action: Infer) -> Ending | None:
+        prepared = self.holdings.find(action.model)
+        if prepared is None:
+            return Status.NOT_PREPARED, f"model {action.model} is not prepared"
+        fault = infer_fault(action, prepared)
+        if fault is not None:
+            return fault
+        layout = prepared.layouts[action.batch_size]
+        slot = self.io.allocate(layout.size)
+        if slot is None:
+            return Status.NO_IO_MEMORY, f"no {layout.size} bytes of IO memory in one piece are free"
+        fault = self._enqueue(Executor.EXEC, action, Reservation(slot, layout))
+        if fault is not None:
+            self.io.free(slot)
+        return fault
+
+    def _enqueue(
+        self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
+    ) -> Ending | None:
+        queue = self._queues[executor]
+        if len(queue) >= QUEUE_LIMITS[executor]:
+            return Status.BAD_ACTION, f"{len(queue)} actions wait for executor {executor} already"
+        if isinstance(action, Prepare):
+            queue.push(action.action_id, 0, None)
+        else:
+            queue.push(action.action_id, action.earliest_ns, action.latest_ns)
+        self._pending[action.action_id] = Pending(executor, action, io)
+        self.holdings.pin(model_name(action))
+        return None
+
+    def _ready(self, pending: Pending) -> bool:
+        """Whether only time stands before its beginning, or its refusal."""
+        action = pending.action
+        return not isinstance(action, Infer) or not (
+            pending.missing or not self.holdings.is_resident(action.model)
+        )
+
+    def _why_expired(self, pending: Pending) -> Ending:
+        action = pending.action
+        if isinstance(action, Infer):
+            if not self.holdings.is_resident(action.model):
+                return Status.NOT_RESIDENT, f"model {action.model} was not resident by the latest instant"
+            if pending.missing:
+                missing = sorted(pending.missing)
+                return Status.INPUT_MISSING, f"inputs had not come by the latest instant: requests {missing}"
+        return Status.TOO_LATE, f"executor {pending.executor} was not free by the latest instant"
+
+    def _start(self, pending: Pending, now_ns: int) -> Job:
+        action = pending.action
+        del self._pending[action.action_id]
+        if isinstance(action, Load):
+            self.holdings.pages.acquire(action.model, action.pages)
+        if isinstance(action, Prepare):
+            model = action.model
+        else:
+            prepared = self.holdings.find(action.model)
+            assert prepared is not None, f"{action} was accepted, so its model is prepared and pinned"
+            model = prepared.model
+        job = Job(action, model, now_ns, pending.io)
+        self._running[pending.executor] = job
+        return job
+
+    def _settle(self, job: Job, succeeded: bool) -> None:
+        """Let a job's end take effect on what the worker holds."""
+        name = job.model.name
+        self.holdings.unpin(name)
+        match job.action:
+            case Prepare():
+                if succeeded:
+                    self.holdings.add(job.model)
+            case Load():
+                if succeeded:
+                    self.holdings.pages.confirm(name)
+                else:
+                    self.holdings.pages.give_up(name)
+            case Infer():
+                assert job.io is not None, f"{job} has no IO memory"
+                if succeeded:
+                    self._unsent[job.io.slot.offset] = job.io.slot
+                else:
+                    self.io.free(job.io.slot)
+
+    def _drop(self, pending: Pending, now_ns: int, ending: Ending) -> Result:
+        self._forget(pending)
+        return self._ended(pending.action.action_id, now_ns, ending)
+
+    def _forget(self, pending: Pending) -> None:
+        del self._pending[pending.action.action_id]
+        self.holdings.unpin(model_name(pending.action))
+        if pending.io is not None:
+            self.io.free(pending.io.slot)
+
+    def _ended(self, action_id: int, now_ns: int, ending: Ending) -> Result:
+        status, detail = ending
+        return Result(action_id, self.worker, status, now_ns, now_ns, 0, detail)

@@ -1,0 +1,70 @@
+"""The protocol of a device: what the executors ask of it (design.md, section 4).
+
+Each method is called by one thread at a time, named below; the threads run beside each other. What goes
+wrong is raised as any `Exception` and becomes the action's ENGINE_ERROR; an engine must stay usable then.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.model import ModelSpec
+from mainspring.worker.jobs import Reservation
+
+Bytes = npt.NDArray[np.uint8]
+"""A one-dimensional array of bytes."""
+
+
+class EngineError(Exception):
+    """The device could not do what was asked; the text says why, and what would help."""
+
+
+class Engine(Protocol):
+    """One device with its memory, all of which stands before the first request."""
+
+    io: Bytes
+    """IO memory on the host's side: `io_memory.Slot` offsets count from its start."""
+
+    def prepare(self, model: ModelSpec) -> None:
+        """PREPARE thread: make the model loadable, its executable opened and warmed."""
+
+    def release(self, name: str) -> None:
+        """PREPARE thread: forget a prepared model that is not resident."""
+
+    def load(self, action: Load) -> int:
+        """LOAD thread: copy the weights into the action's pages; return the copy's duration in ns."""
+
+    def unload(self, name: str) -> None:
+        """LOAD thread: the model's pages may be overwritten from now on."""
+
+    def execute(self, action: Infer, io: Reservation) -> int:
+        """EXEC thread: run the batch from and to its slot; return the run's duration in ns."""
+
+    def close(self) -> None:
+        """Give everything back; no other call is running or follows."""
+
+
+def wait_until(instant_ns: int, spin_ns: int) -> None:
+    """Sleep until ``spin_ns`` before an instant of the monotonic clock and spin through the rest."""
+    left_ns = instant_ns - time.monotonic_ns()
+    if left_ns > spin_ns:
+        time.sleep((left_ns - spin_ns) / 1e9)
+    spin_until(instant_ns)
+
+
+def spin_until(instant_ns: int) -> None:
+    """Spin to an instant; other threads of the interpreter get their turns but for the last microseconds."""
+    clock = time.monotonic_ns
+    while clock() < instant_ns - HARD_SPIN_NS:
+        time.sleep(0)
+    while clock() < instant_ns:
+        pass
+
+
+HARD_SPIN_NS = 15_000
+"""The end of a spin, in which the interpreter's lock is kept: taking it back costs that much."""

@@ -1,0 +1,166 @@
+"""ONNX Runtime on the CPU: weights in a page arena, bound at their addresses (design.md, section 4).
+
+PREPARE checks the hashes of weights and executable, which brings the weights into the page cache, opens the
+executable once for all models that share it and warms it. LOAD copies the file's pages into the arena and
+binds the weights; INFER binds only its slot.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mainspring.compiler.executable import BoundModel, Executable, open_executable
+from mainspring.compiler.manifest import Manifest
+from mainspring.compiler.store import Store, recompile_command
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.arena import allocate
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.integrity import Integrity
+from mainspring.worker.jobs import Reservation
+
+
+class _Prepared:
+    """A model that may be loaded: its manifest, its open weights file, its shared executable."""
+
+    def __init__(self, manifest: Manifest, weights: int, executable: Executable) -> None:
+        self.manifest = manifest
+        self.weights = weights
+        self.executable = executable
+
+
+class OnnxRuntimeEngine:
+    """The CPU as a device with ``pages`` pages of weights memory and a store of artifacts."""
+
+    def __init__(self, store: Path | str, pages: int, io_bytes: int, threads: int = 1) -> None:
+        self._store = Store(store)
+        self._threads = threads
+        self._arena = allocate(pages * PAGE_BYTES)
+        self.io = allocate(io_bytes)
+        self._base = int(self._arena.ctypes.data)
+        self._io_base = int(self.io.ctypes.data)
+        self._integrity = Integrity()
+        self._prepared: dict[str, _Prepared] = {}
+        self._executables: dict[str, Executable] = {}
+        self._bound: dict[str, BoundModel] = {}
+
+    def prepare(self, model: ModelSpec) -> None:
+        """Raise `StoreError`, `ExecutableError` or `EngineError` if the store's artifact can't be served."""
+        manifest = self._store.manifest(model.name)
+        if _artifact(manifest.spec()) != _artifact(model):
+            raise EngineError(
+                f"the store holds another artifact named {model.name} than the controller asks for: "
+                "give the controller and the workers the same store, or compile the model again"
+            )
+        executable = self._executables.get(manifest.executable)
+        fresh = executable is None
+        if executable is None:
+            self._check_executable(manifest)
+            executable = open_executable(self._store, manifest, self._threads)
+        weights = os.open(self._store.weights_path(manifest), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._check_weights(weights, manifest)
+            if fresh:
+                _warm(executable, weights, manifest)
+        except BaseException:
+            os.close(weights)
+            raise
+        self._executables[manifest.executable] = executable
+        self._prepared[model.name] = _Prepared(manifest, weights, executable)
+
+    def release(self, name: str) -> None:
+        """Close the weights file, and the executable after its last model."""
+        prepared = self._prepared.pop(name, None)
+        if prepared is None:
+            return
+        os.close(prepared.weights)
+        shared = prepared.manifest.executable
+        if all(other.manifest.executable != shared for other in self._prepared.values()):
+            self._executables.pop(shared, None)
+
+    def load(self, action: Load) -> int:
+        """Copy page by page, each in one call that releases the interpreter's lock; bind the weights."""
+        prepared = self._prepared[action.model]
+        manifest, pages = prepared.manifest, action.pages
+        self._check_weights(prepared.weights, manifest)
+        begin_ns = time.monotonic_ns()
+        for file_page, arena_page in enumerate(pages):
+            offset = file_page * PAGE_BYTES
+            size = min(PAGE_BYTES, manifest.weights_bytes - offset)
+            start = arena_page * PAGE_BYTES
+            _read_fully(prepared.weights, self._arena[start : start + size].data, offset, action.model)
+        device_ns = time.monotonic_ns() - begin_ns
+        self._bound[action.model] = prepared.executable.bind(
+            manifest.tensors,
+            lambda offset: self._base + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES,
+        )
+        return device_ns
+
+    def unload(self, name: str) -> None:
+        """Forget the binding: its addresses mean nothing any more."""
+        self._bound.pop(name, None)
+
+    def execute(self, action: Infer, io: Reservation) -> int:
+        """Run the bound model; only addresses of inputs and outputs are set."""
+        bound = self._bound[action.model]
+        start = self._io_base + io.slot.offset
+        inputs = [start + offset for offset in io.layout.inputs]
+        outputs = [start + offset for offset in io.layout.outputs]
+        begin_ns = time.monotonic_ns()
+        bound.run(action.batch_size, inputs, outputs)
+        return time.monotonic_ns() - begin_ns
+
+    def close(self) -> None:
+        """Close all files and executables."""
+        self._bound.clear()
+        for name in list(self._prepared):
+            self.release(name)
+
+    def _check_executable(self, manifest: Manifest) -> None:
+        path = self._store.executable_path(manifest)
+        with path.open("rb") as graph:
+            self._integrity.check(graph.fileno(), manifest.executable, path, self._remedy(manifest))
+
+    def _check_weights(self, weights: int, manifest: Manifest) -> None:
+        path = self._store.root / "weights" / f"{manifest.weights_hash}.bin"
+        self._integrity.check(weights, manifest.weights_hash, path, self._remedy(manifest))
+
+    def _remedy(self, manifest: Manifest) -> str:
+        return recompile_command(manifest.name, manifest.source, self._store.root)
+
+
+def _artifact(model: ModelSpec) -> ModelSpec:
+    """What must be equal for two specifications to be of one artifact."""
+    return msgspec.structs.replace(model, profiles={}, workspace_bytes=0)
+
+
+def _read_fully(file: int, into: memoryview, offset: int, name: str) -> None:
+    done = 0
+    while done < len(into):
+        count = os.preadv(file, [into[done:]], offset + done)
+        if not count:
+            raise EngineError(f"the weights file of {name} ends early: it was altered; compile it again")
+        done += count
+
+
+def _warm(executable: Executable, file: int, manifest: Manifest) -> None:
+    """Run the largest batch size and the smallest, so that nothing is set up while serving.
+
+    The sizes between need no more than these have set up: their first runs take as long as later ones
+    (measured), and warming all takes twice as long, which a restarted worker's requests would wait for.
+    """
+    ends = (manifest.batch_sizes[-1], manifest.batch_sizes[0])
+    if not manifest.weights_bytes:
+        executable.bind(manifest.tensors, lambda offset: offset).warm(ends)
+        return
+    with mmap.mmap(file, manifest.weights_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as mapping:
+        weights = np.frombuffer(mapping, np.uint8)
+        base = int(weights.ctypes.data)
+        executable.bind(manifest.tensors, lambda offset: base + offset).warm(ends)
+        del weights

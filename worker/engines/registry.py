@@ -1,0 +1,37 @@
+"""From an engine's name to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.worker.config import WorkerConfig
+from mainspring.worker.engine import Engine
+from mainspring.worker.engines.emulated import EmulatedEngine
+
+
+def make_engine(config: WorkerConfig) -> Engine:
+    """Return the configured engine; raise `ValueError`, which names those there are, if it is unknown."""
+    if config.engine not in ENGINES:
+        raise ValueError(f"engine {config.engine!r} is none of: {', '.join(ENGINES)}")
+    return ENGINES[config.engine](config)
+
+
+def _onnxruntime(config: WorkerConfig) -> Engine:
+    # Imported when it is wanted: an emulated worker starts without ONNX Runtime.
+    from mainspring.worker.engines.onnxruntime import OnnxRuntimeEngine
+
+    return OnnxRuntimeEngine(config.store, config.pages, config.io_bytes, config.threads)
+
+
+def _emulated(config: WorkerConfig) -> Engine:
+    return EmulatedEngine(
+        config.device_kind,
+        config.io_bytes,
+        seed=config.emulated_seed,
+        jitter=config.emulated_jitter,
+        spin_ns=config.spin_us * 1000,
+    )
+
+
+ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {"onnxruntime": _onnxruntime, "emulated": _emulated}
+"""Every engine by name."""

@@ -1,0 +1,211 @@
+"""The threads that drive the core: one for each executor, under one lock (Clockwork, section 5.2).
+
+A thread asks the core what to begin, runs it on the engine without the lock, and reports the end. Waits
+are exact: asleep until shortly before the instant, then spinning, and woken early when something comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.codes import Status
+from mainspring.worker.core import WorkerCore
+from mainspring.worker.engine import Engine, wait_until
+from mainspring.worker.jobs import Executor, Job, Reservation
+from mainspring.worker.realtime import Rights
+
+LOG = logging.getLogger(__name__)
+
+Report = Callable[[Result | None, Reservation | None], None]
+"""Called with the core's lock held: a result to send (None if it was abandoned) and, for an Infer that ended
+OK, where its outputs are; `WorkerCore.outputs_sent` has to follow."""
+
+LONGEST_WAIT_NS = 10_000_000
+"""Longest wait at a time. An action that only has to be rejected some day then wakes nobody when it comes:
+a wake-up costs the network thread its turn with the interpreter's lock."""
+EXACT_NS = 300_000
+"""Time before an instant from which EXEC waits for nothing else: a wait that can be cut short, on a
+condition, ends up to 200 us late."""
+
+
+class Executors:
+    """Threads around a core; whoever touches the core holds `driving`."""
+
+    def __init__(
+        self,
+        core: WorkerCore,
+        engine: Engine,
+        rights: Rights,
+        report: Report,
+        ring: Callable[[], None],
+        spin_ns: int,
+    ) -> None:
+        """``ring`` wakes the network thread; it is called when a thread is about to run or wait: so
+        they don't fight for the interpreter's lock between the end of one job and the next."""
+        self._core = core
+        self._engine = engine
+        self._rights = rights
+        self._report = report
+        self._ring = ring
+        self._spin_ns = spin_ns
+        self._lock = threading.Lock()
+        self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
+        self._due_ns = dict.fromkeys(Executor, -1)
+        """Until when each thread waits; -1 while it doesn't."""
+        self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
+        self._stopping = False
+        self.broken = ""
+        """What ended a thread that should not have ended."""
+        self._threads = [
+            threading.Thread(target=self._run, args=(executor,), name=executor, daemon=True)
+            for executor in Executor
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    @contextmanager
+    def driving(self) -> Iterator[WorkerCore]:
+        """Hold the core; afterwards, threads that now have something to do earlier are woken."""
+        with self._lock:
+            yield self._core
+            self._wake()
+
+    def report(self, result: Result) -> None:
+        """With the core held: pass on the end of an action that had not begun."""
+        self._report(result, None)
+        self._ring()
+
+    def unload(self, name: str) -> None:
+        """With the core held: tell the engine before the next LOAD that a model was unloaded."""
+        self._chores[Executor.LOAD].append(lambda: self._engine.unload(name))
+
+    def release(self, name: str) -> None:
+        """With the core held: tell the engine before the next PREPARE that a model was released."""
+        self._chores[Executor.PREPARE].append(lambda: self._engine.release(name))
+        self._wakers[Executor.PREPARE].notify()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Let running jobs finish and end the threads; return whether all have ended in time."""
+        with self._lock:
+            self._stopping = True
+            for waker in self._wakers.values():
+                waker.notify()
+        deadline_s = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    # --- one executor's thread ---
+
+    def _run(self, executor: Executor) -> None:
+        try:
+            match executor:
+                case Executor.EXEC:
+                    self._rights.claim_exec()
+                case Executor.LOAD:
+                    self._rights.claim_load()
+                case Executor.PREPARE:
+                    self._rights.claim_prepare()
+            while (job := self._next(executor)) is not None:
+                self._carry_out(executor, job)
+        except Exception as error:
+            LOG.exception("executor %s ended", executor)
+            self.broken = f"executor {executor} ended: {error!r}"
+
+    def _next(self, executor: Executor) -> Job | None:
+        """Wait for the next job; None when stopping."""
+        with self._lock:
+            while not self._stopping:
+                self._do_chores(executor)
+                now_ns = time.monotonic_ns()
+                job, results = self._core.begin(executor, now_ns)
+                for result in results:
+                    self._report(result, None)
+                if job is not None:
+                    return job
+                if not self._chores[executor]:
+                    self._ring()
+                    self._wait(executor, self._core.wake_ns(executor, now_ns))
+            self._ring()
+        return None
+
+    def _do_chores(self, executor: Executor) -> None:
+        chores = self._chores[executor]
+        while chores:
+            chore = chores.popleft()
+            self._lock.release()
+            try:
+                chore()
+            except Exception as error:
+                LOG.warning("engine could not tidy up: %r", error)
+            finally:
+                self._lock.acquire()
+
+    def _wait(self, executor: Executor, wake_ns: int | None) -> None:
+        """With the lock held: wait for an instant, or be woken by `_wake`; EXEC waits in two steps."""
+        now_ns = time.monotonic_ns()
+        due_ns = now_ns + LONGEST_WAIT_NS if wake_ns is None else min(wake_ns, now_ns + LONGEST_WAIT_NS)
+        exact_ns = EXACT_NS if executor is Executor.EXEC and due_ns == wake_ns else 0
+        sleep_ns = due_ns - exact_ns - now_ns
+        if sleep_ns > 0:
+            self._due_ns[executor] = due_ns
+            self._wakers[executor].wait(sleep_ns / 1e9)
+        elif exact_ns:
+            self._lock.release()
+            try:
+                wait_until(due_ns, self._spin_ns)
+            finally:
+                self._lock.acquire()
+        self._due_ns[executor] = -1
+
+    def _wake(self) -> None:
+        """With the lock held: wake the threads that wait longer than they now should."""
+        now_ns = 0
+        for executor, due_ns in self._due_ns.items():
+            if due_ns < 0:
+                continue
+            wake_ns = self._core.wake_ns(executor, now_ns)
+            if wake_ns is not None and wake_ns < due_ns:
+                self._wakers[executor].notify()
+
+    def _carry_out(self, executor: Executor, job: Job) -> None:
+        action = job.action
+        status, detail, device_ns = Status.OK, "", 0
+        try:
+            device_ns = self._on_engine(job)
+        except Exception as error:
+            status, detail = Status.ENGINE_ERROR, str(error) or repr(error)
+        end_ns = time.monotonic_ns()
+        with self._lock:
+            result = self._core.finish(
+                executor,
+                action.action_id,
+                job.begin_ns,
+                end_ns,
+                device_ns=device_ns,
+                status=status,
+                detail=detail,
+            )
+            self._report(result, job.io if status is Status.OK else None)
+            self._wake()
+
+    def _on_engine(self, job: Job) -> int:
+        self._ring()
+        action = job.action
+        if isinstance(action, Infer):
+            assert job.io is not None, f"{job} has no IO memory"
+            return self._engine.execute(action, job.io)
+        if isinstance(action, Load):
+            return self._engine.load(action)
+        begin_ns = time.monotonic_ns()
+        self._engine.prepare(action.model)
+        return time.monotonic_ns() - begin_ns

@@ -1,0 +1,187 @@
+"""Tensors on their way through a worker: from frames into IO memory, from IO memory into frames.
+
+Used by the network thread alone. An `Input` may come before the Infer it belongs to, because they come by
+different sockets: such inputs are held, bounded in number, bytes and age.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import zmq
+
+from mainspring.messages.actions import Infer
+from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.worker.admission import RecentIds
+from mainspring.worker.engine import Bytes
+from mainspring.worker.jobs import Reservation
+
+Frames = Sequence[zmq.Frame]
+
+
+class HeldInput(msgspec.Struct, frozen=True):
+    """One request's inputs; ``frames`` None if it was withdrawn."""
+
+    sender: bytes
+    frames: Frames | None
+    since_ns: int
+    size: int
+
+
+class _Batch:
+    """An Infer that was accepted, and who gets which of its outputs."""
+
+    def __init__(self, action: Infer, model: ModelSpec, io: Reservation) -> None:
+        self.action = action
+        self.model = model
+        self.io = io
+        self.senders: dict[int, bytes | None] = {}
+        """Who sent each request's inputs; None if it was withdrawn."""
+        self.rows: dict[int, tuple[int, int]] = {}
+        start = 0
+        for request_id, count in zip(action.request_ids, action.rows, strict=True):
+            self.rows[request_id] = (start, start + count)
+            start += count
+        self.used = start
+
+
+class Inputs:
+    """Batches that wait for inputs or outputs, and inputs that wait for their batch."""
+
+    def __init__(self, memory: Bytes, limit: int, limit_bytes: int, age_ns: int) -> None:
+        self._memory = memory
+        self._limit = limit
+        self._limit_bytes = limit_bytes
+        self._age_ns = age_ns
+        self._batches: dict[int, _Batch] = {}
+        self._ended = RecentIds()
+        self._early: OrderedDict[tuple[int, int], HeldInput] = OrderedDict()
+        self._early_bytes = 0
+
+    @property
+    def early(self) -> int:
+        """Inputs held for actions that have not come."""
+        return len(self._early)
+
+    def open(self, action: Infer, model: ModelSpec, io: Reservation) -> list[tuple[int, HeldInput]]:
+        """An Infer was accepted: zero its padding; return the inputs that came before it."""
+        batch = _Batch(action, model, io)
+        self._batches[action.action_id] = batch
+        self._zero(batch, batch.used, action.batch_size)
+        found = []
+        for request_id in action.request_ids:
+            held = self._early.pop((action.action_id, request_id), None)
+            if held is not None:
+                self._early_bytes -= held.size
+                found.append((request_id, held))
+        return found
+
+    def place(self, action_id: int, request_id: int, arrived: HeldInput) -> str:
+        """Copy a request's inputs to their rows, or zero them; return what is wrong with them, or ""."""
+        batch = self._batches[action_id]
+        first, end = batch.rows[request_id]
+        if arrived.frames is None:
+            self._zero(batch, first, end)
+            batch.senders[request_id] = None
+            return ""
+        fault = _fault(batch.model.inputs, arrived.frames, end - first)
+        if fault:
+            return fault
+        for tensor, start, frame in zip(
+            batch.model.inputs, batch.io.layout.inputs, arrived.frames, strict=True
+        ):
+            if tensor.row_bytes:
+                self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame.buffer, np.uint8)
+        batch.senders[request_id] = arrived.sender
+        return ""
+
+    def expects(self, action_id: int, request_id: int) -> bool:
+        """Whether a batch waits for this request's inputs."""
+        batch = self._batches.get(action_id)
+        return batch is not None and request_id in batch.rows and request_id not in batch.senders
+
+    def hold(self, action_id: int, request_id: int, held: HeldInput) -> int:
+        """Keep inputs whose action has not come; return how many inputs were dropped to make room or as
+        unusable: those of actions that have ended or don't name the request, repeated ones, the oldest."""
+        key = (action_id, request_id)
+        if action_id in self._batches or action_id in self._ended or key in self._early:
+            return 1
+        if held.size > self._limit_bytes:
+            return 1
+        self._early[key] = held
+        self._early_bytes += held.size
+        dropped = 0
+        while len(self._early) > self._limit or self._early_bytes > self._limit_bytes:
+            self._drop_oldest()
+            dropped += 1
+        return dropped
+
+    def expire(self, now_ns: int) -> int:
+        """Drop held inputs that are too old; return how many."""
+        dropped = 0
+        while self._early and next(iter(self._early.values())).since_ns < now_ns - self._age_ns:
+            self._drop_oldest()
+            dropped += 1
+        return dropped
+
+    def close(self, action_id: int) -> None:
+        """The action has ended."""
+        self._batches.pop(action_id, None)
+        self._ended.add(action_id)
+
+    def refuse(self, action_id: int) -> None:
+        """An action was refused; one of the same id that was accepted before goes on."""
+        if action_id not in self._batches:
+            self._ended.add(action_id)
+
+    def clear(self) -> None:
+        """Forget everything: the controller that chose these ids is gone."""
+        self._batches.clear()
+        self._early.clear()
+        self._early_bytes = 0
+        self._ended = RecentIds()
+
+    def outputs(self, action_id: int) -> Iterator[tuple[int, bytes, list[memoryview]]]:
+        """For each request that was not withdrawn: its id, its sender, its output frames.
+
+        Frames that ZeroMQ would not copy when they are sent (`zmq.COPY_THRESHOLD`) are copies already, made
+        without the interpreter's lock; smaller ones are views of IO memory.
+        """
+        batch = self._batches.get(action_id)
+        if batch is None:
+            return
+        for request_id, sender in batch.senders.items():
+            if sender is None:
+                continue
+            first, end = batch.rows[request_id]
+            frames = []
+            for tensor, start in zip(batch.model.outputs, batch.io.layout.outputs, strict=True):
+                rows = self._rows(batch, tensor, start, first, end)
+                frames.append((rows.copy() if rows.nbytes >= zmq.COPY_THRESHOLD else rows).data)
+            yield request_id, sender, frames
+
+    def _rows(self, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int) -> Bytes:
+        base = batch.io.slot.offset + start
+        return self._memory[base + first * tensor.row_bytes : base + end * tensor.row_bytes]
+
+    def _zero(self, batch: _Batch, first: int, end: int) -> None:
+        if first < end:
+            for tensor, start in zip(batch.model.inputs, batch.io.layout.inputs, strict=True):
+                self._rows(batch, tensor, start, first, end)[:] = 0
+
+    def _drop_oldest(self) -> None:
+        _, held = self._early.popitem(last=False)
+        self._early_bytes -= held.size
+
+
+def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:
+    if len(frames) != len(tensors):
+        return f"{len(frames)} frames came, the model has {len(tensors)} inputs"
+    for tensor, frame in zip(tensors, frames, strict=True):
+        expected = rows * tensor.row_bytes
+        if len(frame.buffer) != expected:
+            return f"{tensor.name} has {len(frame.buffer)} bytes, {rows} rows have {expected}"
+    return ""

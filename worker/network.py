@@ -1,0 +1,298 @@
+"""The network thread's work: what comes from the controller and the gateways, and what goes back to them.
+
+Tensors go from frames straight into IO memory and back, beside EXEC (Clockwork, section 4.4: INPUT and
+OUTPUT). Whatever arrives, nothing stops the thread: what can't be used is counted by reason and dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import os
+import time
+from collections import Counter, deque
+
+import zmq
+
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.codec import INPUT, TO_WORKER, BadMessage, encode
+from mainspring.messages.codes import Status
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.peers import Goodbye, Output, Ping, Pong, Refused, Welcome, WorkerHello
+from mainspring.worker.config import WorkerConfig
+from mainspring.worker.executors import Executors
+from mainspring.worker.inputs import HeldInput, Inputs
+from mainspring.worker.jobs import Reservation
+from mainspring.worker.session import Session, State
+from mainspring.worker.sockets import Sockets
+
+LOG = logging.getLogger(__name__)
+
+BURST = 64
+"""Messages taken from one socket before the others get a turn."""
+TICK_NS = 5_000_000
+"""Time between two looks at what is due: hellos, silence, old inputs."""
+IDLE_NS = 1_000_000_000
+"""Time without an action after which garbage is collected."""
+
+
+class Outbox:
+    """Ends of actions on their way from the executors to the network thread, with a bell that wakes it."""
+
+    def __init__(self) -> None:
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
+
+    def put(self, result: Result | None, io: Reservation | None) -> None:
+        """Add an end (`executors.Report`)."""
+        self._ends.append((result, io))
+
+    def ring(self) -> None:
+        """Wake the network thread if there is something for it."""
+        if self._ends:
+            os.eventfd_write(self.bell, 1)
+
+    def pop(self) -> tuple[Result | None, Reservation | None] | None:
+        """Remove and return the oldest end, or None."""
+        return self._ends.popleft() if self._ends else None
+
+    def silence(self) -> None:
+        """Stop ringing."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.bell)
+
+    def close(self) -> None:
+        """Close the bell."""
+        os.close(self.bell)
+
+
+class Network:
+    """The sockets' side of a worker; one thread calls it."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        sockets: Sockets,
+        executors: Executors,
+        inputs: Inputs,
+        outbox: Outbox,
+        notes: list[str],
+    ) -> None:
+        self._config = config
+        self._sockets = sockets
+        self._executors = executors
+        self._inputs = inputs
+        self._outbox = outbox
+        self._notes = notes
+        now_ns = time.monotonic_ns()
+        self._session = Session(
+            now_ns, config.hello_retry_ms * 1_000_000, config.controller_silence_ms * 1_000_000
+        )
+        self._next_tick_ns = now_ns
+        self._acted_ns = now_ns
+        self._collected = False
+        self.dropped: Counter[str] = Counter()
+        """Messages that could not be used or delivered, by why."""
+        self._refusals: set[str] = set()
+
+    def step(self, timeout_ms: int) -> None:
+        """Wait for something to do, at most this long, and do it."""
+        bell, controller, data = self._sockets.poll(timeout_ms)
+        if bell:
+            self._outbox.silence()
+        self.flush()
+        if controller:
+            for frames in self._sockets.from_controller(BURST):
+                self._from_controller(frames)
+        if data:
+            for parts in self._sockets.from_data(BURST):
+                self._from_gateway(parts)
+        self.flush()
+        self._tick(time.monotonic_ns())
+
+    def flush(self) -> None:
+        """Send what has ended: each request's outputs, then the action's result."""
+        while (end := self._outbox.pop()) is not None:
+            result, io = end
+            if io is not None:
+                if result is not None:
+                    self._send_outputs(result)
+                with self._executors.driving() as core:
+                    core.outputs_sent(io.slot)
+            if result is not None:
+                self._finish(result)
+
+    def goodbye(self, detail: str) -> None:
+        """Take leave of the controller."""
+        if self._session.state is State.WELCOMED:
+            self._to_controller(encode(Goodbye(detail)))
+
+    # --- the controller ---
+
+    def _from_controller(self, frames: list[bytes]) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            if len(frames) != 1:
+                raise BadMessage(f"{len(frames)} frames instead of one")
+            message = TO_WORKER.decode(frames[0])
+        except BadMessage as error:
+            self._drop("controller: undecodable", str(error))
+            return
+        self._session.heard(now_ns)
+        match message:
+            case Ping():
+                pong = Pong(message.sequence, message.sent_ns, now_ns, time.monotonic_ns())
+                self._to_controller(encode(pong))
+            case Welcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
+                detail = f"it speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
+                self._drop("controller: other protocol", f"{detail}; install the same release on both")
+            case Welcome():
+                if self._session.welcome(now_ns):
+                    self._abandon("the controller began another session")
+                else:
+                    LOG.info("welcomed by the controller")
+            case Refused():
+                self._refused(now_ns, message)
+            case Goodbye():
+                if self._session.state is State.WELCOMED:
+                    self._session.lose(now_ns)
+                    self._abandon(f"the controller said goodbye: {message.detail}")
+            case Infer() | Load() | Prepare() | Release() | Unload():
+                self._accept(now_ns, message)
+
+    def _accept(self, now_ns: int, action: Infer | Load | Prepare | Release | Unload) -> None:
+        if self._session.state is not State.WELCOMED:
+            self._drop("controller: action before welcome", f"action {action.action_id}")
+            return
+        self._session.acted()
+        self._acted_ns, self._collected = now_ns, False
+        with self._executors.driving() as core:
+            results = core.submit(now_ns, action)
+            prepared = core.holdings.find(action.model) if isinstance(action, Infer) else None
+            io = None if results else core.reservation(action.action_id)
+            if results and results[0].status is Status.OK:
+                if isinstance(action, Unload):
+                    self._executors.unload(action.model)
+                elif isinstance(action, Release):
+                    self._executors.release(action.model)
+        for result in results:
+            self._inputs.refuse(result.action_id)
+            self._send_result(result)
+        if isinstance(action, Infer) and prepared is not None and io is not None:
+            for request_id, held in self._inputs.open(action, prepared.model, io):
+                # Unusable inputs of one request end the action for all of them.
+                if self._inputs.expects(action.action_id, request_id):
+                    self._place(action.action_id, request_id, held)
+
+    def _refused(self, now_ns: int, message: Refused) -> None:
+        if self._session.refused(now_ns, message):
+            self._abandon(f"the controller does not know this session: {message.detail}")
+        elif self._session.state is State.GREETING and message.code not in self._refusals:
+            self._refusals.add(message.code)
+            LOG.warning("the controller refuses this worker (%s): %s", message.code, message.detail)
+
+    def _abandon(self, why: str) -> None:
+        """The controller has lost us: drop what it had asked for, so that the next hello tells the truth."""
+        LOG.warning("greeting the controller anew: %s", why)
+        self.flush()
+        with self._executors.driving() as core:
+            core.abandon()
+        self._inputs.clear()
+
+    def _greet(self, now_ns: int) -> None:
+        """Say hello, unless EXEC or LOAD still runs a job of the session before."""
+        with self._executors.driving() as core:
+            if not core.quiet:
+                return
+            prepared, resident = core.holdings.prepared(), core.holdings.resident()
+            pages = len(core.holdings.pages)
+        hello = WorkerHello(
+            PROTOCOL_VERSION,
+            self._config.name,
+            self._config.device_kind,
+            pages,
+            PAGE_BYTES,
+            self._sockets.data_address,
+            prepared,
+            resident,
+            tuple(self._notes),
+        )
+        self._to_controller(encode(hello))
+        self._session.hello_sent(now_ns)
+
+    # --- the gateways ---
+
+    def _from_gateway(self, parts: list[zmq.Frame]) -> None:
+        try:
+            if len(parts) < 2:
+                raise BadMessage("no frames")
+            message = INPUT.decode(parts[1].buffer)
+        except BadMessage as error:
+            self._drop("gateway: undecodable", str(error))
+            return
+        frames = None if message.withdrawn else parts[2:]
+        size = sum(len(frame.buffer) for frame in frames or ())
+        held = HeldInput(parts[0].bytes, frames, time.monotonic_ns(), size)
+        if self._inputs.expects(message.action_id, message.request_id):
+            self._place(message.action_id, message.request_id, held)
+        else:
+            dropped = self._inputs.hold(message.action_id, message.request_id, held)
+            self._drop("gateway: input without action", f"action {message.action_id}", dropped)
+
+    def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
+        fault = self._inputs.place(action_id, request_id, held)
+        result = None
+        with self._executors.driving() as core:
+            if fault:
+                result = core.input_refused(time.monotonic_ns(), action_id, request_id, fault)
+            else:
+                core.input_arrived(action_id, request_id)
+        if fault:
+            self._drop("gateway: unusable input", fault)
+        if result is not None:
+            self._finish(result)
+
+    def _send_outputs(self, result: Result) -> None:
+        for request_id, sender, frames in self._inputs.outputs(result.action_id):
+            header = encode(Output(result.action_id, request_id, result.device_ns))
+            if not self._sockets.to_gateway(sender, header, frames):
+                self._drop("gateway: output undeliverable", f"request {request_id}")
+
+    # --- both ---
+
+    def _finish(self, result: Result) -> None:
+        """Send a result and forget the action."""
+        self._inputs.close(result.action_id)
+        self._send_result(result)
+
+    def _send_result(self, result: Result) -> None:
+        if result.status is not Status.OK:
+            LOG.info("action %d ended %s: %s", result.action_id, result.status, result.detail)
+        if self._session.state is State.WELCOMED:
+            self._to_controller(encode(result))
+
+    def _tick(self, now_ns: int) -> None:
+        if now_ns < self._next_tick_ns:
+            return
+        self._next_tick_ns = now_ns + TICK_NS
+        if self._session.silent(now_ns):
+            self._session.lose(now_ns)
+            self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
+        if self._session.hello_due(now_ns):
+            self._greet(now_ns)
+        self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
+        if not self._collected and now_ns - self._acted_ns > IDLE_NS:
+            self._collected = True
+            if self._config.realtime:
+                gc.collect()
+
+    def _to_controller(self, data: bytes) -> None:
+        if not self._sockets.to_controller(data):
+            self._drop("controller: unreachable", "message not sent")
+
+    def _drop(self, reason: str, detail: str, count: int = 1) -> None:
+        if count and not self.dropped[reason]:
+            LOG.warning("dropped a message (%s): %s; more of this kind are only counted", reason, detail)
+        self.dropped[reason] += count

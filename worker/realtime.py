@@ -1,0 +1,149 @@
+"""Priority, affinity and locked memory, where the user may have them (design.md, section 6).
+
+What is missing is noted once, for the operator, and the worker goes on without it.
+
+EXEC has a core of its own: a SCHED_FIFO thread that leaves no time to a normal thread on its core is paused
+by the kernel for about 50 ms of each second, so every other thread of the process is kept off that core.
+The network thread has real-time priority too: it holds the interpreter's lock, for which EXEC would wait if
+another process preempted it. LOAD and PREPARE run without real-time priority, lest their copies starve
+others; LOAD, whose duration is predicted, goes before what does not matter, PREPARE behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import resource
+import sys
+import threading
+from pathlib import Path
+
+EXEC_PRIORITY = 50
+NETWORK_PRIORITY = 40
+LOAD_NICE = -10
+PREPARE_NICE = 5
+SWITCH_INTERVAL_S = 50e-6
+"""How long a thread may keep the interpreter's lock when another wants it."""
+_LOCK_CURRENT_FUTURE_ON_FAULT = 1 | 2 | 4
+_CAP_IPC_LOCK = 14
+
+
+class Rights:
+    """What a worker asks of the operating system; without ``realtime`` it asks for nothing."""
+
+    def __init__(self, realtime: bool, exec_core: int | None = None) -> None:
+        self.realtime = realtime
+        self.notes: list[str] = []
+        self._exec_cores: frozenset[int] = frozenset()
+        self._other_cores: frozenset[int] = frozenset()
+        if realtime:
+            self._divide_cores(exec_core)
+
+    def claim_process(self) -> None:
+        """Lock memory, set the interpreter up, allow many open files. Call once, when all memory stands."""
+        _allow_open_files()
+        if not self.realtime:
+            return
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        failure = _lock_memory()
+        if failure:
+            self._note(f"memory is not locked ({failure}): pages may be swapped out")
+
+    def release_process(self) -> None:
+        """Let the garbage collector run again: the worker serves no more."""
+        if self.realtime:
+            gc.enable()
+            gc.unfreeze()
+
+    def claim_exec(self) -> None:
+        """The calling thread is EXEC: its own core, highest priority."""
+        self._pin(self._exec_cores)
+        self._prioritise(EXEC_PRIORITY, "EXEC")
+
+    def claim_network(self) -> None:
+        """The calling thread is the network thread; threads that it starts inherit its place."""
+        self._pin(self._other_cores)
+        self._prioritise(NETWORK_PRIORITY, "network")
+
+    def claim_load(self) -> None:
+        """The calling thread is LOAD: off EXEC's core, before others' normal threads."""
+        self._claim_background(LOAD_NICE)
+
+    def claim_prepare(self) -> None:
+        """The calling thread is PREPARE: off EXEC's core, behind others' normal threads."""
+        self._claim_background(PREPARE_NICE)
+
+    def _claim_background(self, nice: int) -> None:
+        self._pin(self._other_cores)
+        if not self.realtime:
+            return
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+
+    def _divide_cores(self, exec_core: int | None) -> None:
+        allowed = os.sched_getaffinity(0)
+        wanted = max(allowed) if exec_core is None else exec_core
+        if wanted not in allowed:
+            self._note(
+                f"core {wanted} is not among this process's cores {sorted(allowed)}: EXEC is not pinned"
+            )
+        elif len(allowed) == 1:
+            self._note("this process has one core: EXEC shares it with everything else")
+        else:
+            self._exec_cores = frozenset([wanted])
+            self._other_cores = frozenset(allowed - {wanted})
+
+    def _pin(self, cores: frozenset[int]) -> None:
+        if not cores:
+            return
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError as error:
+            self._note(f"threads are not pinned ({error.strerror}): they may disturb each other")
+
+    def _prioritise(self, priority: int, thread: str) -> None:
+        if not self.realtime:
+            return
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        except OSError as error:
+            self._note(f"no real-time priority for {thread} ({error.strerror}): actions may begin late")
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def _allow_open_files() -> None:
+    """Raise the soft limit to the hard one: each prepared model keeps a file open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _lock_memory() -> str:
+    """Lock what is touched now and later; return why not, or an empty string.
+
+    Under a finite limit nothing is locked: mappings that go past it later would fail.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft != resource.RLIM_INFINITY and not _may_lock():
+        return f"limit of {soft // 1024} KiB"
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlockall(_LOCK_CURRENT_FUTURE_ON_FAULT):
+        return os.strerror(ctypes.get_errno())
+    return ""
+
+
+def _may_lock() -> bool:
+    """Whether the process has CAP_IPC_LOCK."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1)
+    return False

@@ -1,0 +1,116 @@
+"""The worker's two sockets: a DEALER to the controller, and a ROUTER for the gateways' tensors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+LINGER_MS = 500
+SEND_LIMIT = 10_000
+"""Messages that may wait for one peer that reads slowly; beyond, they are dropped and counted."""
+
+
+class Sockets:
+    """Both sockets, and the poller that waits for them and for the executors' bell."""
+
+    def __init__(
+        self, name: str, controller: str, data_address: str, *, data_host: str, max_bytes: int, bell: int
+    ) -> None:
+        """Raise `OSError` that names the address if one can't be used."""
+        self._context = zmq.Context()
+        if os.sched_getscheduler(0) == os.SCHED_FIFO:
+            # ZeroMQ's own thread must not keep this one, which holds the interpreter's lock, off their core.
+            self._context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_FIFO)
+            self._context.set(zmq.THREAD_PRIORITY, os.sched_getparam(0).sched_priority - 1)
+        self._bell = bell
+        try:
+            self._controller = self._context.socket(zmq.DEALER)
+            self._controller.set(zmq.IDENTITY, f"worker:{name}:{secrets.token_hex(4)}".encode())
+            # Nothing is queued for a controller that isn't there: it would be of a session that is over.
+            self._controller.set(zmq.IMMEDIATE, 1)
+            self._controller.set(zmq.RECONNECT_IVL, 50)
+            self._controller.set(zmq.RECONNECT_IVL_MAX, 500)
+            self._data = self._context.socket(zmq.ROUTER)
+            self._data.set(zmq.ROUTER_MANDATORY, 1)
+            self._data.set(zmq.MAXMSGSIZE, max_bytes)
+            for each in (self._controller, self._data):
+                each.set(zmq.LINGER, LINGER_MS)
+                each.set(zmq.SNDHWM, SEND_LIMIT)
+            _use(self._data.bind, data_address, "data_address")
+            _use(self._controller.connect, controller, "controller")
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self.data_address = _reachable(self._data.get_string(zmq.LAST_ENDPOINT), data_host)
+        self._poller = zmq.Poller()
+        for source in (bell, self._controller, self._data):
+            self._poller.register(source, zmq.POLLIN)
+
+    def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
+        """Wait; return whether the bell rang, the controller wrote, a gateway wrote."""
+        ready = dict(self._poller.poll(timeout_ms))
+        return self._bell in ready, self._controller in ready, self._data in ready
+
+    def from_controller(self, limit: int) -> Iterator[list[bytes]]:
+        """Yield at most ``limit`` messages that are there."""
+        for _ in range(limit):
+            if not _readable(self._controller):
+                return
+            yield self._controller.recv_multipart(zmq.NOBLOCK)
+
+    def from_data(self, limit: int) -> Iterator[list[zmq.Frame]]:
+        """Yield at most ``limit`` messages that are there: sender, message, tensors; nothing is copied."""
+        for _ in range(limit):
+            if not _readable(self._data):
+                return
+            yield self._data.recv_multipart(zmq.NOBLOCK, copy=False)
+
+    def to_controller(self, data: bytes) -> bool:
+        """Send without waiting; return whether it was possible."""
+        try:
+            self._controller.send(data, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def to_gateway(self, receiver: bytes, header: bytes, frames: Sequence[memoryview]) -> bool:
+        """Send without waiting; return whether it was possible. See `zmq.COPY_THRESHOLD` for the frames."""
+        try:
+            self._data.send_multipart([receiver, header, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both; what was sent still gets `LINGER_MS` to leave."""
+        self._controller.close()
+        self._data.close()
+        self._context.term()
+
+
+def _readable(source: zmq.Socket[bytes]) -> bool:
+    """Whether a whole message is there; asking costs a fifth of a failed attempt."""
+    return bool(int(source.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _use(action: object, address: str, field: str) -> None:
+    assert callable(action)
+    try:
+        action(address)
+    except zmq.ZMQError as error:
+        code = error.errno or errno.EINVAL
+        what = "is taken by another process" if code == errno.EADDRINUSE else os.strerror(code)
+        raise OSError(code, f"{field} {address}: {what}") from error
+
+
+def _reachable(address: str, host: str) -> str:
+    """The address that gateways connect to, for the one that was bound."""
+    bound_host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not address.startswith("tcp://") or (not host and bound_host not in ("0.0.0.0", "[::]")):
+        return address
+    return f"tcp://{host or socket.gethostname()}:{port}"
