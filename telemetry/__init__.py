@@ -1,0 +1,10 @@
+"""What was observed: the event log, and what is made of it.
+
+* ``log``                       -- the segmented event log: its format, writer and reader
+* ``summary``, ``samples``      -- what a log tells of a run
+* ``report``                    -- the report of a run as clients saw it, with what the log adds
+* ``plots``, ``prediction_plots``, ``style`` -- its picture
+* ``publish``                   -- ``summary.json`` and ``report.png``
+
+The controller writes; telemetry, console and replay read. There is no second bookkeeping (design, rule 9).
+"""

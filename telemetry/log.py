@@ -1,0 +1,234 @@
+"""The event log: all that went into the scheduler and all that came out, with the instant of each.
+
+A folder of segments ``NNNNNNNN.events``, numbered upwards. A segment is a row of MessagePack records
+``[now_ns, entry]`` without separators; ``now_ns`` is on the controller's monotonic clock. An entry is
+
+* a `SegmentHeader`, first in each segment and nowhere else,
+* an event: ``Scheduler.handle(now_ns, event)`` was called,
+* the event `Wakeup`, moreover: ``Scheduler.schedule(now_ns)`` was called next,
+* a command: it came out of the call of ``schedule`` for which the last `Wakeup` stands.
+
+**Replay.** A scheduler changes its state in ``schedule`` even when no command comes out of it (an alarm
+rings, a request expires unseen), so the commands alone do not tell when it was called. Hence a `Wakeup` for
+**every** call, whether or not events stand before it: a fresh scheduler of the configuration in
+``SegmentHeader.about`` that is handed every event in the order of the log, and asked to ``schedule`` after
+each `Wakeup`, puts out the very commands that follow it. This needs a run from its first segment on
+(``first_of_run``); the size bound deletes the oldest segments.
+
+Records are buffered: `EventLogWriter.flush` hands them to the operating system, nothing waits for the disk.
+What a crash cuts off is the end of one segment; readers stop there and go on with the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import msgspec
+
+from mainspring.messages.codec import BadMessage, Codec
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event
+
+FORMAT = 1
+"""Version of the log's format."""
+
+_SUFFIX = ".events"
+_BUFFER_BYTES = 64 * 1024
+_LOGGER = logging.getLogger(__name__)
+
+
+class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):
+    """The first entry of each segment."""
+
+    format: int
+    run: int
+    """Unix time in nanoseconds at which the writer was opened: the same in all segments of one run."""
+    first_of_run: bool
+    unix_ns: int
+    """Unix time of the record, to relate the controller's monotonic clock to the calendar."""
+    about: dict[str, Any]
+    """What a reader must know of the writer: for the controller, the scheduler's configuration."""
+
+
+Entry = Event | Command | SegmentHeader
+
+_RECORD: Codec[tuple[int, Entry]] = Codec(tuple[int, Entry])
+
+
+class EventLogWriter:
+    """Appends to a log, in a segment of its own for each run; bounded in size; never raises after opening.
+
+    An error of the file system (disk full, folder gone) switches the log off for good: one warning, then
+    ``problem`` says why and ``dropped`` counts what was not written.
+    """
+
+    def __init__(
+        self,
+        directory: Path | str,
+        segment_bytes: int = 64 << 20,
+        max_bytes: int = 1 << 30,
+        about: dict[str, Any] | None = None,
+    ) -> None:
+        """Open a new segment after those that are there; make the folder if it is missing.
+
+        ``max_bytes`` bounds all segments together, the one being written included; the oldest are deleted.
+        Raises ValueError unless ``0 < segment_bytes <= max_bytes``.
+        """
+        if not 0 < segment_bytes <= max_bytes:
+            raise ValueError(
+                f"an event log needs 0 < segment_bytes <= max_bytes, not segment_bytes={segment_bytes}, "
+                f"max_bytes={max_bytes}"
+            )
+        self.problem: str | None = None
+        """Why the log is off; None while it is written."""
+        self.dropped = 0
+        """Records that were not written because the log is off."""
+        self._directory = Path(directory)
+        self._segment_bytes = segment_bytes
+        self._max_bytes = max_bytes
+        self._about = about or {}
+        self._run = time.time_ns()
+        self._first_of_run = True
+        self._encoder = msgspec.msgpack.Encoder()
+        self._buffer = bytearray()
+        self._buffered = 0
+        self._file = -1
+        self._written_bytes = 0
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._open_segment(time.monotonic_ns())
+        except OSError as error:
+            self._switch_off(error)
+
+    def append(self, now_ns: int, entry: Entry) -> None:
+        """Add a record. Raises OverflowError on an integer beyond 64 bits, with nothing added."""
+        if self.problem is not None:
+            self.dropped += 1
+            return
+        before = len(self._buffer)
+        try:
+            self._encoder.encode_into((now_ns, entry), self._buffer, -1)
+        except OverflowError:
+            del self._buffer[before:]
+            raise
+        self._buffered += 1
+        if (
+            len(self._buffer) >= _BUFFER_BYTES
+            or self._written_bytes + len(self._buffer) >= self._segment_bytes
+        ):
+            self._write_out(now_ns)
+
+    def flush(self) -> None:
+        """Hand all records to the operating system."""
+        if self.problem is None and self._buffer:
+            try:
+                self._write_buffer()
+            except OSError as error:
+                self._switch_off(error)
+
+    def close(self) -> None:
+        """Flush, and close the segment. Appending afterwards only counts as dropped."""
+        self.flush()
+        if self.problem is None:
+            self.problem = "closed"
+            os.close(self._file)
+
+    def _write_out(self, now_ns: int) -> None:
+        try:
+            self._write_buffer()
+            if self._written_bytes >= self._segment_bytes:
+                os.close(self._file)
+                self._file = -1
+                self._open_segment(now_ns)
+        except OSError as error:
+            self._switch_off(error)
+
+    def _write_buffer(self) -> None:
+        view = memoryview(bytes(self._buffer))
+        while view:
+            count = os.write(self._file, view)
+            self._written_bytes += count
+            view = view[count:]
+        self._buffer.clear()
+        self._buffered = 0
+
+    def _open_segment(self, now_ns: int) -> None:
+        existing = segments(self._directory)
+        self._make_room(existing)
+        number = int(existing[-1].stem) + 1 if existing else 1
+        path = self._directory / f"{number:08d}{_SUFFIX}"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._written_bytes = 0
+        header = SegmentHeader(FORMAT, self._run, self._first_of_run, time.time_ns(), self._about)
+        self._first_of_run = False
+        self._encoder.encode_into((now_ns, header), self._buffer, 0)
+        self._buffered = 1
+        self._write_buffer()
+
+    def _make_room(self, existing: list[Path]) -> None:
+        sizes = [path.stat().st_size for path in existing]
+        total_bytes = sum(sizes)
+        for path, size_bytes in zip(existing, sizes, strict=True):
+            if total_bytes + self._segment_bytes <= self._max_bytes:
+                return
+            path.unlink()
+            total_bytes -= size_bytes
+
+    def _switch_off(self, error: OSError) -> None:
+        self.problem = f"{error.strerror or error} ({self._directory})"
+        self.dropped += self._buffered
+        self._buffer.clear()
+        if self._file >= 0:
+            os.close(self._file)
+        _LOGGER.warning(
+            "the event log is off until the next start: %s; serving goes on without it", self.problem
+        )
+
+
+def segments(directory: Path | str) -> list[Path]:
+    """Return the log's segments, oldest first."""
+    found = [path for path in Path(directory).glob(f"*{_SUFFIX}") if path.stem.isdecimal()]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def read_entries(directory: Path | str) -> Iterator[tuple[int, Entry]]:
+    """Yield every record ``(now_ns, entry)``, oldest first, headers included.
+
+    A segment whose end was cut off or is damaged is read up to there, with a warning if it is damaged.
+    Raises OSError if the folder or a segment can't be read.
+    """
+    if not Path(directory).is_dir():
+        raise FileNotFoundError(f"{directory} is no event log: there is no such folder")
+    for path in segments(directory):
+        yield from _read_segment(path)
+
+
+def read_log(directory: Path | str) -> Iterator[tuple[int, Event | Command]]:
+    """Yield the records ``(now_ns, event or command)`` only, oldest first; otherwise as `read_entries`."""
+    for now_ns, entry in read_entries(directory):
+        if not isinstance(entry, SegmentHeader):
+            yield now_ns, entry
+
+
+def _read_segment(path: Path) -> Iterator[tuple[int, Entry]]:
+    data = path.read_bytes()
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
+    unpacker.feed(data)
+    view = memoryview(data)
+    while True:
+        start = unpacker.tell()
+        try:
+            unpacker.skip()
+            record = _RECORD.decode(view[start : unpacker.tell()])
+        except msgpack.OutOfData:
+            return
+        except (BadMessage, ValueError) as error:
+            _LOGGER.warning("%s is damaged at byte %d (%s); its rest is passed over", path, start, error)
+            return
+        yield record

@@ -1,0 +1,220 @@
+"""The picture of a run, ``report.png``: one page of panels; see `draw_report`.
+
+Colours are Okabe and Ito's, which people with any common colour blindness can tell apart, and lines that
+share a panel also differ in dash or marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+from mainspring.telemetry.prediction_plots import completion_error, duration_error, predicted_against_actual
+from mainspring.telemetry.report import Summary
+from mainspring.telemetry.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    finish_axes,
+    plain_log_ticks,
+)
+from mainspring.telemetry.summary import Analysis
+
+COLUMNS = 2
+PANEL_INCHES = (7.6, 3.3)
+DPI = 110
+
+Panel = Callable[[Axes], None]
+
+
+def draw_report(path: Path, title: str, summary: Summary, analysis: Analysis | None = None) -> None:
+    """Write the picture of a run as PNG: clients' panels, and with an ``analysis`` those of the event log.
+
+    ``title`` says what was run. The file appears whole or not at all.
+    """
+    panels: list[Panel] = [
+        lambda axes: _throughput(axes, summary),
+        lambda axes: _latency(axes, summary),
+        lambda axes: _unserved(axes, summary),
+        lambda axes: _batch_over_time(axes, summary),
+    ]
+    if analysis is not None:
+        panels += [
+            lambda axes: _cold_starts(axes, summary, analysis),
+            lambda axes: _batch_sizes(axes, analysis),
+            lambda axes: _occupancy(axes, analysis, summary),
+            lambda axes: predicted_against_actual(axes, analysis),
+            lambda axes: duration_error(axes, analysis),
+            lambda axes: completion_error(axes, analysis),
+        ]
+    else:
+        panels += [lambda axes: _cold_starts(axes, summary, None)]
+    _draw(path, title, _headline(summary), panels)
+
+
+def _draw(path: Path, title: str, headline: str, panels: list[Panel]) -> None:
+    rows = -(-len(panels) // COLUMNS)
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12, hspace=0.04, wspace=0.03)
+    figure = Figure(figsize=(PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 1.1), layout=layout)
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"{title}\n", fontsize=17, fontweight="bold", color=BLACK)
+    height = figure.get_size_inches()[1]
+    figure.text(0.5, 1 - 0.62 / height, headline, ha="center", va="center", fontsize=12.5, color=GREY)
+    grid = figure.add_gridspec(rows, COLUMNS)
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, COLUMNS)
+        last = number == len(panels) - 1
+        panel(figure.add_subplot(grid[row, column:] if last else grid[row, column]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        figure.savefig(temporary, format="png", dpi=DPI, facecolor="white")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _headline(summary: Summary) -> str:
+    def milliseconds(value: float | None) -> str:
+        return "none" if value is None else f"{value:.1f} ms"
+
+    unsent = f"  ·  unsent {summary.unsent:,}" if summary.unsent else ""
+    return (
+        f"{summary.offered:,} requests, {summary.offered_rate:,.0f} a second over {summary.duration_s:,.0f} s"
+        f"  ·  goodput {summary.goodput_share:.2%}  ·  rejected {summary.rejected_total:,}"
+        f"  ·  late {summary.late:,}  ·  lost {summary.lost:,}{unsent}"
+        f"  ·  p50 {milliseconds(summary.p50_ms)}  ·  p99 {milliseconds(summary.p99_ms)}"
+        f"  ·  max {milliseconds(summary.max_ms)}"
+    )
+
+
+def _throughput(axes: Axes, summary: Summary) -> None:
+    series = summary.series
+    axes.fill_between(series.second, series.goodput, step="mid", color=SKY, alpha=0.45, linewidth=0)
+    axes.step(series.second, series.goodput, where="mid", color=BLUE, label="goodput (in time)")
+    axes.step(series.second, series.offered, where="mid", color=BLACK, linestyle=":", label="offered")
+    axes.set_ylim(bottom=0, top=max([1, *series.offered]) * 1.25)
+    finish_axes(axes, "Offered load and goodput", "requests / s")
+    axes.legend(loc="upper right", ncols=2)
+
+
+def _latency(axes: Axes, summary: Summary) -> None:
+    series = summary.series
+
+    def line(values: list[float | None], **look: Any) -> None:
+        points = [(x, y) for x, y in zip(series.second, values, strict=True) if y is not None]
+        axes.plot([x for x, _ in points], [y for _, y in points], **look)
+
+    line(series.max_ms, color=GREY, linestyle=":", label="maximum")
+    line(series.p99_ms, color=ORANGE, linestyle="--", label="p99")
+    line(series.p50_ms, color=BLUE, label="median")
+    if summary.slo_ms is not None:
+        axes.axhline(summary.slo_ms, color=RED, linewidth=1.4)
+        axes.annotate(
+            f"SLO {summary.slo_ms:g} ms", (0.01, summary.slo_ms), xycoords=("axes fraction", "data"),
+            xytext=(0, 4), textcoords="offset points", color=RED, fontsize=10.5,
+        )  # fmt: skip
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, summary.slo_ms or 0) * 2.5)
+    plain_log_ticks(axes.yaxis)
+    finish_axes(axes, "Latency of answers, from the intended send", "milliseconds")
+    axes.legend(loc="upper right", ncols=3)
+
+
+def _unserved(axes: Axes, summary: Summary) -> None:
+    series = summary.series
+    totals = {"rejected": series.rejected, "late": series.late, "lost": series.lost}
+    looks = {"rejected": (ORANGE, "-"), "late": (PURPLE, "--"), "lost": (RED, ":")}
+    for name, values in totals.items():
+        colour, dash = looks[name]
+        label = f"{name} ({sum(values):,})"
+        axes.step(series.second, values, where="mid", color=colour, linestyle=dash, label=label)
+    axes.set_ylim(bottom=0, top=max([1, *series.rejected, *series.late, *series.lost]) * 1.3)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    reasons = sorted(summary.rejected.items(), key=lambda item: -item[1])[:4]
+    text = "\n".join(f"{count:,}  {reason.replace('_', ' ')}" for reason, count in reasons)
+    axes.text(0.015, 0.94, text, transform=axes.transAxes, va="top", fontsize=10, color=GREY)
+    finish_axes(axes, "Rejected, late and lost", "requests / s")
+    axes.legend(loc="upper right", ncols=3)
+
+
+def _batch_over_time(axes: Axes, summary: Summary) -> None:
+    series = summary.series
+    points = [(x, y) for x, y in zip(series.second, series.mean_batch, strict=True) if y is not None]
+    axes.plot([x for x, _ in points], [y for _, y in points], color=GREEN)
+    axes.set_ylim(bottom=0, top=max([1.0, *(y for _, y in points)]) * 1.25)
+    finish_axes(axes, "Batch size that the average request ran in", "requests")
+
+
+def _cold_starts(axes: Axes, summary: Summary, analysis: Analysis | None) -> None:
+    series = summary.series
+    label = f"cold starts ({summary.cold_starts:,}, {summary.cold_start_share:.1%} of answers)"
+    axes.step(series.second, series.cold_starts, where="mid", color=BLUE, label=label)
+    highest = max([1, *series.cold_starts])
+    if analysis is not None:
+        log = analysis.summary.log_series
+        seconds = _aligned(log.second, log.start_ns, summary.start_ns)
+        label = f"LOAD actions ({analysis.summary.loads:,})"
+        axes.step(seconds, log.loads, where="mid", color=ORANGE, linestyle="--", label=label)
+        highest = max([highest, *log.loads])
+    axes.set_ylim(bottom=0, top=highest * 1.3)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    finish_axes(axes, "Cold starts", "per second")
+    _span(axes, summary)
+    axes.legend(loc="upper right", ncols=2)
+
+
+def _batch_sizes(axes: Axes, analysis: Analysis) -> None:
+    sizes = analysis.summary.batch_sizes
+    total = max(sum(sizes.values()), 1)
+    shares = [count / total * 100 for count in sizes.values()]
+    bars = axes.bar([str(size) for size in sizes], shares, color=GREEN, width=0.6)
+    axes.bar_label(bars, [f"{count:,}" for count in sizes.values()], fontsize=10, color=GREY, padding=2)
+    axes.set_ylim(0, max([1.0, *shares]) * 1.2)
+    mean = analysis.summary.mean_action_batch
+    told = "" if mean is None else f" (mean {mean:.2f} rows)"
+    finish_axes(axes, f"Batch sizes of INFER actions{told}", "% of actions", "batch size")
+    axes.margins(x=0.08)
+
+
+def _occupancy(axes: Axes, analysis: Analysis, summary: Summary) -> None:
+    series = analysis.summary.log_series
+    seconds = _aligned(series.second, series.start_ns, summary.start_ns)
+
+    def line(values: list[float | None], **look: Any) -> None:
+        points = [(x, y * 100) for x, y in zip(seconds, values, strict=True) if y is not None]
+        axes.plot([x for x, _ in points], [y for _, y in points], **look)
+
+    line(series.page_occupancy, color=BLACK, linestyle="--", label="pages holding weights")
+    line(series.exec_utilisation, color=BLUE, label="EXEC busy")
+    line(series.load_utilisation, color=ORANGE, linestyle=":", label="LOAD busy")
+    axes.set_ylim(0, 128)
+    axes.set_yticks([0, 25, 50, 75, 100])
+    finish_axes(axes, "Page cache and executors", "%")
+    _span(axes, summary)
+    axes.legend(loc="upper right", ncols=3)
+
+
+def _span(axes: Axes, summary: Summary) -> None:
+    """Show the run's own time only: a log may begin before it and go on after."""
+    last = max(len(summary.series.second) - 1, 1)
+    axes.set_xlim(-0.01 * last, 1.01 * last)
+
+
+def _aligned(seconds: list[int], log_start_ns: int, run_start_ns: int) -> list[float]:
+    """Return the log's seconds on the run's axis; both clocks are one machine's monotonic clock."""
+    shift = (log_start_ns - run_start_ns) / 1e9
+    return [second + shift for second in seconds]
