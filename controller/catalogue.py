@@ -1,0 +1,157 @@
+"""The models that are served, and the requests of administrators to change or see the cluster."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from mainspring.controller.counters import Dropped
+from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.post import Post
+from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import ModelAdded, ModelRemoved
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.messages.peers import (
+    AdminReply,
+    AdminRequest,
+    ClusterStatus,
+    ModelDown,
+    ModelUp,
+    WorkerStatus,
+)
+
+STATUS_AGE_NS = 50_000_000
+"""A status is made at most once in this time, however many ask: making one passes over every model."""
+MAX_NAME_CHARACTERS = 128
+
+
+def spec_fault(spec: ModelSpec) -> str | None:
+    """Return what is wrong with a model that came from outside, or None."""
+    sizes = spec.batch_sizes
+    if not 0 < len(spec.name) <= MAX_NAME_CHARACTERS:
+        return f"its name has {len(spec.name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+        return f"its batch sizes are {sizes}; they must be positive and ascending, such as (1, 2, 4, 8, 16)"
+    if any(extent < 1 for extent in spec.extents):
+        return f"its extents are {spec.extents}; each must have at least one page"
+    if not 0 <= spec.weights_bytes <= spec.pages * PAGE_BYTES:
+        return f"its weights have {spec.weights_bytes} bytes, its extents hold {spec.pages * PAGE_BYTES}"
+    for kind, profile in spec.profiles.items():
+        missing = [size for size in sizes if profile.infer_ns.get(size, 0) < 1]
+        if missing or profile.load_ns < 0:
+            return f"its profile for {kind!r} lacks a positive duration for batch sizes {missing} or for LOAD"
+    for tensor in (*spec.inputs, *spec.outputs):
+        if not _is_dtype(tensor.dtype):
+            return f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; it must be numpy's, such as 'float32'"
+        if any(axis < 0 for axis in tensor.shape):
+            return f"tensor {tensor.name!r} has shape {tensor.shape}; each axis must be at least 0"
+    return None
+
+
+def _is_dtype(name: str) -> bool:
+    try:
+        np.dtype(name)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+class Catalogue:
+    """The models by name; changes are fed to the scheduler and told to every gateway."""
+
+    def __init__(
+        self,
+        max_models: int,
+        scheduler: LoggedScheduler,
+        sessions: SessionTable,
+        post: Post,
+        dropped: Dropped,
+    ) -> None:
+        self.models: dict[str, ModelSpec] = {}
+        """Every served model by name."""
+        self.draining = False
+        """Whether the controller is leaving, so that changes are refused."""
+        self._max_models = max_models
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._post = post
+        self._dropped = dropped
+        self._status: tuple[int, ClusterStatus] | None = None
+
+    def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
+        """Do what an administrator asks and answer."""
+        asked = (request.add is not None) + (request.remove is not None) + request.status
+        reply = AdminReply(request.token)
+        if asked != 1:
+            detail = f"{asked} of add, remove and status were asked for; ask for exactly one"
+            reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
+        elif request.status:
+            reply = AdminReply(request.token, status=self.status(now_ns))
+        else:
+            refusal = self._change(now_ns, request)
+            if refusal is not None:
+                reply = AdminReply(request.token, *refusal)
+        self._post.to(gateway, reply)
+
+    def add(self, now_ns: int, spec: ModelSpec) -> tuple[Reason, str] | None:
+        """Serve a model from now on; return why not, or None. Adding what is served already is done."""
+        known = self.models.get(spec.name)
+        if known is not None:
+            if (known.weights_hash, known.executable) == (spec.weights_hash, spec.executable):
+                return None
+            detail = (
+                f"model {spec.name!r} is served with other weights; remove it first, or choose another name"
+            )
+            return Reason.MODEL_EXISTS, detail
+        fault = spec_fault(spec)
+        if fault is not None:
+            return Reason.BAD_MESSAGE, f"model {spec.name[:MAX_NAME_CHARACTERS]!r} can't be served: {fault}"
+        if len(self.models) >= self._max_models:
+            detail = (
+                f"{self._max_models} models are served, which is the bound (max_models); remove one first"
+            )
+            return Reason.OVERLOADED, detail
+        self.models[spec.name] = spec
+        self._scheduler.handle(now_ns, ModelAdded(spec))
+        self._post.to_gateways(ModelUp(spec))
+        return None
+
+    def remove(self, now_ns: int, name: str) -> tuple[Reason, str] | None:
+        """Serve a model no more; return why not, or None."""
+        if self.models.pop(name, None) is None:
+            return Reason.UNKNOWN_MODEL, f"there is no model {name[:MAX_NAME_CHARACTERS]!r} to remove"
+        self._scheduler.handle(now_ns, ModelRemoved(name))
+        self._post.to_gateways(ModelDown(name))
+        return None
+
+    def status(self, now_ns: int) -> ClusterStatus:
+        """Return the cluster as it is now, or was at most `STATUS_AGE_NS` ago."""
+        if self._status is None or now_ns - self._status[0] > STATUS_AGE_NS:
+            status = self._scheduler.status()
+            status = msgspec.structs.replace(
+                status,
+                workers=tuple(self._with_session(worker) for worker in status.workers),
+                dropped_messages={**self._dropped.snapshot(), **status.dropped_messages},
+            )
+            self._status = (now_ns, status)
+        return self._status[1]
+
+    def _change(self, now_ns: int, request: AdminRequest) -> tuple[Reason, str] | None:
+        self._status = None
+        if self.draining:
+            return Reason.SHUTTING_DOWN, "the controller is stopping"
+        if request.add is not None:
+            return self.add(now_ns, request.add)
+        assert request.remove is not None
+        return self.remove(now_ns, request.remove)
+
+    def _with_session(self, worker: WorkerStatus) -> WorkerStatus:
+        session = self._sessions.workers.get(worker.worker)
+        if session is None:
+            return worker
+        return msgspec.structs.replace(
+            worker, clock_offset_ns=session.clock.offset_ns, notes=session.hello.notes
+        )

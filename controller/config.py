@@ -1,0 +1,60 @@
+"""The controller's configuration: one flat struct, every field with its unit and what its limit means."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may set of the controller. Raises ValueError on a value that can't work."""
+
+    address: str = "tcp://127.0.0.1:7401"
+    """ZeroMQ address that workers and gateways connect to; port ``*`` takes any free one."""
+    event_log_dir: str | None = None
+    """Folder of the event log; None for no log."""
+    event_log_segment_bytes: int = 64 << 20
+    """Size at which a segment of the event log is closed and the next begun."""
+    event_log_max_bytes: int = 1 << 30
+    """Size of all segments together; beyond it the oldest are deleted."""
+    heartbeat_interval_ms: float = 100.0
+    """Between two pings to each peer. It also bounds how long the controller takes to notice a stop."""
+    heartbeat_timeout_ms: float = 1000.0
+    """A peer that was silent for this long has left; its work is dispatched elsewhere or rejected."""
+    clock_window_samples: int = 1024
+    """Pongs over which a peer's clock offset is estimated."""
+    join_pongs: int = 8
+    """Pongs that a worker must have answered, for a first clock offset, before it is given work."""
+    burst_messages: int = 256
+    """Messages taken in before the scheduler is called, however many more are waiting."""
+    message_max_bytes: int = 64 << 20
+    """Size of one incoming message; ZeroMQ disconnects a peer that sends a larger one."""
+    peer_backlog_messages: int = 100_000
+    """Messages that may wait for one peer, and from it; a peer that reads too slowly for it is dropped."""
+    max_peers: int = 4096
+    """Peers at one time; one more is refused."""
+    max_models: int = 65_536
+    """Models at one time; adding one more is refused."""
+    start_grace_ms: float = 1000.0
+    """After its start, how long the controller keeps requests for the first worker to join, so that a restart
+    costs none; requests whose deadline is sooner are rejected at once."""
+    drain_timeout_ms: float = 5000.0
+    """On a stop, how long outstanding requests may take to finish before the controller leaves."""
+    goodbye_linger_ms: float = 200.0
+    """On a stop, how long the last messages may take to leave before the socket is closed."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, int | float) and not value > 0:
+                raise ValueError(f"the controller's {field} is {value}; it must be greater than 0")
+        if self.heartbeat_timeout_ms < 2 * self.heartbeat_interval_ms:
+            raise ValueError(
+                f"the controller's heartbeat_timeout_ms is {self.heartbeat_timeout_ms}; it must be at least "
+                f"twice heartbeat_interval_ms, {2 * self.heartbeat_interval_ms}"
+            )
+        if self.event_log_segment_bytes > self.event_log_max_bytes:
+            raise ValueError(
+                f"the controller's event_log_segment_bytes is {self.event_log_segment_bytes}; it must be at "
+                f"most event_log_max_bytes, {self.event_log_max_bytes}"
+            )

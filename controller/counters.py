@@ -1,0 +1,48 @@
+"""Counts of what could not be used, by why, and a bound on how often a peer is told. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+ANSWER_INTERVAL_NS = 50_000_000
+"""A peer is told the same code at most once in this time."""
+PEERS_REMEMBERED = 4096
+"""(peer, code) pairs whose last answer is remembered; beyond it the oldest is forgotten."""
+
+
+class Dropped:
+    """Messages that could not be used or sent, by why."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def count(self, why: str, messages: int = 1) -> None:
+        """Count messages dropped for this reason."""
+        self._counts[why] += messages
+
+    def __getitem__(self, why: str) -> int:
+        """How many were dropped for this reason."""
+        return self._counts[why]
+
+    def snapshot(self) -> dict[str, int]:
+        """Every count above zero by its reason, sorted by reason."""
+        return {why: count for why, count in sorted(self._counts.items()) if count}
+
+
+class AnswerLimit:
+    """Whether a peer may be sent another `Refused` of one code: at most one each `ANSWER_INTERVAL_NS`."""
+
+    def __init__(self) -> None:
+        self._last_ns: OrderedDict[tuple[bytes, str], int] = OrderedDict()
+
+    def allows(self, now_ns: int, routing_id: bytes, code: str) -> bool:
+        """Say whether an answer may be sent now, and if so take note of it."""
+        key = (routing_id, code)
+        last_ns = self._last_ns.get(key)
+        if last_ns is not None and now_ns - last_ns < ANSWER_INTERVAL_NS:
+            return False
+        self._last_ns[key] = now_ns
+        self._last_ns.move_to_end(key)
+        if len(self._last_ns) > PEERS_REMEMBERED:
+            self._last_ns.popitem(last=False)
+        return True

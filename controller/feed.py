@@ -1,0 +1,119 @@
+"""The scheduler behind its event log: nothing goes in or comes out that is not written down.
+
+An error inside the scheduler is a fault of ours. It is logged with all that a person needs to find it and
+counted, and serving goes on: stopping would fail every request instead of one.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from mainspring.controller.counters import Dropped
+from mainspring.controller.tally import Tally
+from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.events import Event, Wakeup
+from mainspring.messages.peers import ClusterStatus
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.telemetry.log import EventLogWriter
+
+_LOGGER = logging.getLogger(__name__)
+_WAKEUP = Wakeup()
+_WITHOUT_ACTION = (Reject, DropWorker)
+ERROR_PAUSE_NS = 10_000_000
+"""After an error in ``schedule``, how long until it is called again if nothing happens."""
+
+
+def about(config: SchedulerConfig) -> dict[str, object]:
+    """Return what the event log's header says, so that a replay can build the same scheduler."""
+    return {"scheduler": msgspec.to_builtins(config)}
+
+
+class LoggedScheduler:
+    """`Scheduler` with its log: the same calls, none of which raises."""
+
+    def __init__(self, scheduler: Scheduler, log: EventLogWriter | None, dropped: Dropped) -> None:
+        self.dirty = False
+        """Whether events were taken in since the last ``schedule``."""
+        self.last_action_id = 0
+        """The highest action id that came out so far."""
+        self._scheduler = scheduler
+        self._log = log
+        self._dropped = dropped
+        self._tally = Tally()
+        self._paused_until_ns = 0
+
+    def handle(self, now_ns: int, event: Event) -> None:
+        """Write the event down and take it in."""
+        self.dirty = True
+        if self._log is not None:
+            self._log.append(now_ns, event)
+        self._tally.event(event)
+        try:
+            self._scheduler.handle(now_ns, event)
+        except Exception:
+            self._report("handle", now_ns, event)
+
+    def due(self, now_ns: int) -> bool:
+        """Say whether ``schedule`` is to be called now."""
+        if self.dirty:
+            return True
+        wakeup_ns = self.next_wakeup_ns()
+        return wakeup_ns is not None and wakeup_ns <= now_ns
+
+    def schedule(self, now_ns: int) -> list[Command]:
+        """Return the commands to be carried out now, after writing them down."""
+        self.handle(now_ns, _WAKEUP)
+        self.dirty = False
+        try:
+            commands = self._scheduler.schedule(now_ns)
+        except Exception:
+            self._paused_until_ns = now_ns + ERROR_PAUSE_NS
+            self._report("schedule", now_ns, None)
+            return []
+        log = self._log
+        for command in commands:
+            self._tally.command(command)
+            if log is not None:
+                log.append(now_ns, command)
+            if not isinstance(command, _WITHOUT_ACTION):
+                self.last_action_id = max(self.last_action_id, command.action_id)
+        return commands
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when ``schedule`` is to be called even if nothing happens; None for never."""
+        wakeup_ns = self._scheduler.next_wakeup_ns()
+        return None if wakeup_ns is None else max(wakeup_ns, self._paused_until_ns)
+
+    def status(self) -> ClusterStatus:
+        """Return the scheduler's part of the status with each model's counts, and what was not logged."""
+        status = self._scheduler.status()
+        status = msgspec.structs.replace(status, models=tuple(map(self._tally.counted, status.models)))
+        if self._log is None or self._log.problem is None:
+            return status
+        return msgspec.structs.replace(
+            status, dropped_messages={f"event log off: {self._log.problem}": self._log.dropped}
+        )
+
+    def flush(self) -> None:
+        """Hand the log to the operating system."""
+        if self._log is not None:
+            self._log.flush()
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._log is not None:
+            self._log.close()
+
+    def _report(self, call: str, now_ns: int, event: Event | None) -> None:
+        self._dropped.count("scheduler_error")
+        _LOGGER.critical(
+            "the scheduler failed in %s(now_ns=%d) on %s; its state may be wrong from here on. Please report "
+            "this with the event log.",
+            call,
+            now_ns,
+            event,
+            exc_info=True,
+        )

@@ -1,0 +1,189 @@
+"""What arrives from peers, made into events: the shell around the scheduler, without socket or clock."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from mainspring.controller.carrier import GATEWAY_SHIFT, Carrier
+from mainspring.controller.catalogue import Catalogue
+from mainspring.controller.config import ControllerConfig
+from mainspring.controller.counters import Dropped
+from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.grace import StartGrace
+from mainspring.controller.members import Members, protocol_detail
+from mainspring.controller.post import Post, Transport
+from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Result
+from mainspring.messages.codec import TO_CONTROLLER, BadMessage
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.peers import (
+    AdminRequest,
+    Arrival,
+    Cancel,
+    GatewayHello,
+    Goodbye,
+    Pong,
+    Rejected,
+    ToController,
+    WorkerHello,
+)
+
+_LOGGER = logging.getLogger(__name__)
+FAR_NS = 1 << 60
+"""Durations and instants beyond this (36 years) are taken for nonsense or for "any time"."""
+
+
+class _Hello(msgspec.Struct):
+    """What any version's hello has."""
+
+    type: str
+    protocol: int
+
+
+HELD_ARRIVALS = 100_000
+"""Requests that are held, after the start, for the first worker to join; more go straight on."""
+_HELLOS = (WorkerHello, GatewayHello)
+_HELLO = msgspec.msgpack.Decoder(_Hello)
+
+
+class Shell:
+    """Takes messages in; its parts hold the state. ``now_ns`` is on the controller's monotonic clock."""
+
+    def __init__(
+        self, config: ControllerConfig, scheduler: LoggedScheduler, transport: Transport, dropped: Dropped
+    ) -> None:
+        self.draining = False
+        self.sessions = SessionTable(config.clock_window_samples)
+        self._scheduler = scheduler
+        self._dropped = dropped
+        self._post = Post(transport, self.sessions, dropped)
+        self.catalogue = Catalogue(config.max_models, scheduler, self.sessions, self._post, dropped)
+        self.members = Members(config, scheduler, self.sessions, self._post, self.catalogue, dropped)
+        self.carrier = Carrier(self.sessions, self.members, self._post, dropped)
+        self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
+
+    def drain(self) -> None:
+        """From now on turn requests and changes away; what was accepted is finished."""
+        self.draining = self.catalogue.draining = True
+
+    def drained(self) -> bool:
+        """Say whether every accepted request is answered, as far as the controller can know."""
+        queued = len(self._grace) + self._scheduler.status().requests_queued
+        return queued == 0 and self.carrier.infers_out() == 0
+
+    def settle_start(self, now_ns: int) -> None:
+        """Begin the grace after the start, and end it once a worker has joined or its time is over."""
+        if self._grace.over:
+            return
+        self._grace.began(now_ns)
+        joined = self.draining or any(worker.joined for worker in self.sessions.workers.values())
+        for arrival in self._grace.release(now_ns, joined):
+            if self.sessions.gateway(arrival.request_id >> GATEWAY_SHIFT) is not None:
+                self._scheduler.handle(now_ns, arrival)
+
+    def receive(self, now_ns: int, frames: list[bytes]) -> None:
+        """Take one message in: its sender's routing id and its frames."""
+        routing_id = frames[0]
+        session = self.sessions.find(routing_id)
+        if session is not None:
+            session.heard_ns = now_ns
+        try:
+            if len(frames) != 2:
+                raise BadMessage(f"a message to the controller has one frame, not {len(frames) - 1}")
+            message = TO_CONTROLLER.decode(frames[1])
+        except BadMessage as error:
+            self._undecodable(now_ns, routing_id, session, frames, error)
+            return
+        if isinstance(message, _HELLOS):
+            self.members.hello(now_ns, routing_id, message)
+        elif isinstance(session, GatewaySession):
+            self._from_gateway(now_ns, session, message)
+        elif isinstance(session, WorkerSession):
+            self._from_worker(now_ns, session, message)
+        elif not isinstance(message, Goodbye):
+            self._post.refuse(now_ns, routing_id, "unknown_session", "say hello first")
+        self.members.settle(now_ns)
+        self.settle_start(now_ns)
+
+    def _from_gateway(self, now_ns: int, session: GatewaySession, message: ToController | Result) -> None:
+        match message:
+            case Arrival():
+                self._arrival(now_ns, session, message)
+            case Cancel(request_id=request_id):
+                if request_id >> GATEWAY_SHIFT == session.number:
+                    self._grace.cancel(request_id)
+                    self._scheduler.handle(now_ns, RequestCancelled(request_id))
+                else:
+                    self._dropped.count("foreign_request")
+            case AdminRequest():
+                self.catalogue.answer(now_ns, session, message)
+            case _:
+                self._from_any(now_ns, session, message)
+
+    def _from_worker(self, now_ns: int, session: WorkerSession, message: ToController | Result) -> None:
+        if isinstance(message, Result):
+            self._result(now_ns, session, message)
+        else:
+            self._from_any(now_ns, session, message)
+
+    def _from_any(self, now_ns: int, session: Session, message: ToController | Result) -> None:
+        match message:
+            case Pong():
+                self.members.pong(now_ns, session, message)
+            case Goodbye(detail=detail):
+                self.members.end(now_ns, session, f"it left: {detail}")
+            case _:
+                detail = f"a {session.kind} may not send {type(message).__name__}"
+                self._post.refuse(now_ns, session.routing_id, "bad_message", detail)
+
+    def _arrival(self, now_ns: int, session: GatewaySession, arrival: Arrival) -> None:
+        request_id = arrival.request_id
+        if request_id >> GATEWAY_SHIFT != session.number:
+            self._dropped.count("foreign_request")
+            detail = f"the request's id is of an earlier session; this gateway's number is {session.number}"
+            self._post.to(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))
+            return
+        if self.draining:
+            self._post.to(session, Rejected(request_id, Reason.SHUTTING_DOWN, "the controller is stopping"))
+            return
+        left_ns = arrival.left_ns
+        deadline_ns = None
+        if left_ns is not None:
+            way_ns = session.clock.min_rtt_ns // 2
+            deadline_ns = now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - way_ns
+        event = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns)
+        if not self._grace.hold(now_ns, event):
+            self._scheduler.handle(now_ns, event)
+
+    def _result(self, now_ns: int, session: WorkerSession, result: Result) -> None:
+        if not session.owns(result.action_id):
+            self._dropped.count("stale_result")
+            return
+        begin_ns = session.clock.to_controller(result.begin_ns)
+        end_ns = session.clock.to_controller(result.end_ns)
+        sound = abs(begin_ns) < FAR_NS and begin_ns <= end_ns < FAR_NS and 0 <= result.device_ns < FAR_NS
+        if not sound or result.worker != session.name:
+            self._dropped.count("bad_result")
+            _LOGGER.warning("%s sent a result that can't be true: %s", session, result)
+            return
+        self.carrier.ended(result.action_id)
+        self._scheduler.handle(now_ns, msgspec.structs.replace(result, begin_ns=begin_ns, end_ns=end_ns))
+
+    def _undecodable(
+        self, now_ns: int, routing_id: bytes, session: Session | None, frames: list[bytes], error: BadMessage
+    ) -> None:
+        """Answer what is no message: a hello of another version, garbage, or a stranger's garbage."""
+        try:
+            hello = _HELLO.decode(frames[1]) if len(frames) == 2 else None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
+            hello = None
+        if hello is not None and hello.type.endswith("_hello") and hello.protocol != PROTOCOL_VERSION:
+            self._post.refuse(now_ns, routing_id, "protocol_mismatch", protocol_detail(hello.protocol))
+        elif session is not None:
+            self._post.refuse(now_ns, routing_id, "bad_message", str(error))
+        else:
+            self._dropped.count("bad_message")

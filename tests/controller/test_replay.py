@@ -1,0 +1,131 @@
+"""Design rule 3: a live log, fed to a fresh scheduler, brings the same commands out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.commands import Command, Reject
+from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
+from mainspring.messages.peers import Dispatch, Rejected
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.telemetry.log import SegmentHeader, read_entries, segments
+from tests.controller.peers import FakeGateway, FakeWorker, Stage, spec
+
+EVENTS = Event.__args__
+
+
+def replay(directory: Path) -> tuple[list[tuple[int, Command]], list[tuple[int, Command]]]:
+    """Return the commands of a log and those of a fresh scheduler that is fed its events."""
+    scheduler: Scheduler | None = None
+    logged: list[tuple[int, Command]] = []
+    again: list[tuple[int, Command]] = []
+    for now_ns, entry in read_entries(directory):
+        if isinstance(entry, SegmentHeader):
+            if entry.first_of_run:
+                scheduler = Scheduler(msgspec.convert(entry.about["scheduler"], SchedulerConfig))
+        elif isinstance(entry, EVENTS):
+            assert scheduler is not None
+            scheduler.handle(now_ns, entry)
+            if isinstance(entry, Wakeup):
+                again += [(now_ns, command) for command in scheduler.schedule(now_ns)]
+        else:
+            logged.append((now_ns, entry))  # type: ignore[arg-type]
+    assert scheduler is not None
+    scheduler.validate()
+    return logged, again
+
+
+def play(stage: Stage, gateway: FakeGateway, workers: list[FakeWorker], requests: int) -> None:
+    """A lively hour in a second: hot and cold models, hopeless deadlines, a worker that falls silent."""
+    expected = set()
+    for counter in range(requests):
+        left_ms = (15.0, 40.0, 200.0, None)[counter % 4]
+        expected.add(gateway.arrive(counter, f"m{counter * 7 % 12}", 1 + counter % 3, left_ms))
+        stage.pump()
+        if counter == requests // 2:
+            workers[1].answers_pings = False
+            workers[1].holds = (Infer, Load)
+    stage.until(lambda: expected <= answered(gateway))
+
+
+def answered(gateway: FakeGateway) -> set[int]:
+    dispatched = {number for dispatch in gateway.all(Dispatch) for number in dispatch.request_ids}
+    return dispatched | {rejected.request_id for rejected in gateway.all(Rejected)}
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 4000])
+def test_a_recorded_run_replays_to_the_same_commands(
+    stage: Stage, tmp_path: Path, segment_bytes: int
+) -> None:
+    models = tuple(spec(f"m{number}", infer_ms=3) for number in range(12))
+    stage.start(
+        models,
+        SchedulerConfig(lookahead_ms=4.0),
+        event_log_dir=str(tmp_path),
+        event_log_segment_bytes=segment_bytes,
+        heartbeat_interval_ms=50.0,
+        heartbeat_timeout_ms=300.0,
+    )
+    gateway = stage.gateway()
+    workers = [stage.worker("w0"), stage.worker("w1", offset_ns=10**13)]
+    stage.until(lambda: all(stage.knows(gateway, worker.name, 12) for worker in workers))
+    play(stage, gateway, workers, 300)
+    stage.stop()
+    logged, again = replay(tmp_path)
+    assert logged == again
+    assert {Infer, Load, Reject} <= {type(command) for _, command in logged}
+    assert (len(segments(tmp_path)) > 3) == (segment_bytes == 4000)
+
+
+def test_the_log_has_events_on_the_controllers_clock_in_their_order(stage: Stage, tmp_path: Path) -> None:
+    stage.start((spec(),), event_log_dir=str(tmp_path), heartbeat_timeout_ms=60_000.0)
+    gateway = stage.gateway()
+    worker = stage.worker(offset_ns=10**13)
+    stage.until(lambda: stage.knows(gateway, "w0", 1))
+    request_id = gateway.arrive(1, left_ms=10_000)
+    stage.until(lambda: stage.knows(gateway, "w0", 1) and stage.status(gateway).workers[0].outstanding == 0)
+    worker.close()
+    stage.until(lambda: stage.status(gateway).workers == ())
+    stage.stop()
+    entries = [entry for entry in read_entries(tmp_path) if not isinstance(entry[1], Wakeup | SegmentHeader)]
+    names = [type(entry).__name__ for _, entry in entries]
+    assert names == [
+        "ModelAdded",
+        "WorkerJoined",
+        "Prepare",
+        "Result",
+        "RequestArrived",
+        "Load",
+        "Infer",
+        "Result",
+        "Result",
+        "WorkerLeft",
+    ]
+    assert [now_ns for now_ns, _ in entries] == sorted(now_ns for now_ns, _ in entries)
+    arrived_ns, arrived = entries[4]
+    assert isinstance(arrived, RequestArrived)
+    assert arrived.request_id == request_id
+    assert arrived.deadline_ns is not None
+    assert arrived_ns + 9 * 10**9 < arrived.deadline_ns <= arrived_ns + 10 * 10**9
+    for now_ns, entry in entries:
+        if type(entry).__name__ == "Result":
+            assert abs(entry.end_ns - now_ns) < 10**9  # type: ignore[union-attr]
+    assert isinstance(entries[1][1], WorkerJoined)
+    assert isinstance(entries[-1][1], WorkerLeft)
+
+
+def test_a_log_that_cannot_be_written_stops_nothing_and_is_in_the_status(
+    stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    stage.start((spec(),), event_log_dir=str(tmp_path / "file" / "log"))
+    gateway, worker = stage.cluster("m0")
+    gateway.arrive(1)
+    stage.until(lambda: bool(worker.all(Infer)))
+    counts = stage.status(gateway).dropped_messages
+    assert any(why.startswith("event log off") and count > 0 for why, count in counts.items())

@@ -1,0 +1,191 @@
+"""The shell without sockets: peers that can't be sent to, a controller that stood still, translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.controller.carrier import dispatches, on_worker_clock
+from mainspring.controller.config import ControllerConfig
+from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
+from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.router import Delivery
+from mainspring.controller.shell import Shell
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.codec import encode
+from mainspring.messages.events import RequestArrived
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.peers import Arrival, GatewayHello, Pong, WorkerHello
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.telemetry.log import EventLogWriter, read_log
+from tests.controller.peers import MS, spec
+
+
+class Wire:
+    """A transport that remembers what was sent and can be made to fail for a peer."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, dict[str, object]]] = []
+        self.failing: dict[bytes, Delivery] = {}
+
+    def send(self, routing_id: bytes, payload: bytes) -> Delivery:
+        delivery = self.failing.get(routing_id, Delivery.SENT)
+        if delivery is Delivery.SENT:
+            self.sent.append((routing_id, msgspec.msgpack.decode(payload)))
+        return delivery
+
+    def kinds(self, routing_id: bytes) -> list[object]:
+        return [message["type"] for to, message in self.sent if to == routing_id]
+
+
+class Bench:
+    """A shell on a wire, with a gateway and a joined worker."""
+
+    def __init__(self, log: EventLogWriter | None = None) -> None:
+        self.wire, self.dropped = Wire(), Dropped()
+        self.scheduler = Scheduler(SchedulerConfig())
+        self.feed = LoggedScheduler(self.scheduler, log, self.dropped)
+        self.shell = Shell(ControllerConfig(join_pongs=1), self.feed, self.wire, self.dropped)
+        self.shell.catalogue.add(0, spec())
+        self.receive(0, b"g", GatewayHello(PROTOCOL_VERSION, "g0"))
+        self.receive(
+            0, b"w", WorkerHello(PROTOCOL_VERSION, "w0", "cpu", 8, PAGE_BYTES, "tcp://h:1", {"m0": "h0"})
+        )
+        self.receive(10, b"w", Pong(1, 0, 5, 5))
+
+    def receive(self, now_ns: int, routing_id: bytes, message: msgspec.Struct) -> None:
+        self.shell.receive(now_ns, [routing_id, encode(message)])
+
+    def schedule(self, now_ns: int) -> None:
+        self.shell.carrier.carry_out(now_ns, self.feed.schedule(now_ns))
+
+    def workers(self) -> list[str]:
+        return [worker.worker for worker in self.scheduler.status().workers]
+
+
+@pytest.mark.parametrize("delivery", [Delivery.FULL, Delivery.GONE])
+def test_a_worker_that_cannot_be_sent_to_has_left(delivery: Delivery) -> None:
+    bench = Bench()
+    assert bench.workers() == ["w0"]
+    bench.wire.failing[b"w"] = delivery
+    bench.shell.members.beat(100 * MS)
+    assert bench.workers() == []
+    assert bench.wire.kinds(b"g")[-1] == "worker_down"
+    assert bench.dropped[delivery.value] == 1
+
+
+def test_a_gateway_that_reads_too_slowly_is_forgotten() -> None:
+    bench = Bench()
+    bench.wire.failing[b"g"] = Delivery.FULL
+    bench.shell.members.beat(100 * MS)
+    assert bench.shell.sessions.find(b"g") is None
+    assert bench.dropped["peer_too_slow"] == 1
+
+
+def test_a_controller_that_stood_still_does_not_blame_its_peers() -> None:
+    bench = Bench()
+    bench.shell.members.beat(100 * MS)
+    bench.shell.members.beat(10_000 * MS)
+    assert bench.workers() == ["w0"]
+    for beat in range(1, 15):
+        bench.shell.members.beat((10_000 + beat * 100) * MS)
+    assert bench.workers() == []
+    assert bench.dropped["peer_silent"] == 2
+
+
+def test_a_deadline_allows_for_the_way_from_the_gateway(tmp_path: Path) -> None:
+    log = EventLogWriter(tmp_path)
+    bench = Bench(log)
+    bench.receive(3000, b"g", Pong(1, 0, 77, 77))
+    bench.receive(5000, b"g", Arrival((1 << 40) + 1, "m0", 1, 10**9))
+    bench.receive(5000, b"g", Arrival((1 << 40) + 2, "m0", 1, None))
+    log.close()
+    arrived = [event for _, event in read_log(tmp_path) if isinstance(event, RequestArrived)]
+    assert [event.deadline_ns for event in arrived] == [5000 + 10**9 - 1500, None]
+
+
+def test_nothing_is_sent_to_a_worker_that_broke_in_the_middle_of_a_list_of_commands() -> None:
+    bench = Bench()
+    bench.wire.failing[b"w"] = Delivery.GONE
+    actions = [Unload(1, "w0", "a"), Unload(2, "w0", "b")]
+    bench.shell.carrier.carry_out(100, [*actions])
+    assert bench.dropped["peer_gone"] == 2
+    assert bench.workers() == []
+    bench.shell.carrier.carry_out(100, [Unload(3, "w0", "c")])
+    assert bench.dropped["worker_gone"] == 1
+
+
+def test_draining_ends_once_nothing_is_queued_and_no_infer_is_out() -> None:
+    bench = Bench()
+    bench.shell.drain()
+    assert bench.shell.drained()
+    bench.shell.carrier.carry_out(10, [infer((1 << 40) + 1)])
+    assert not bench.shell.drained()
+    bench.wire.failing[b"w"] = Delivery.GONE
+    bench.shell.members.beat(100)
+    assert bench.shell.drained()
+
+
+def infer(*request_ids: int) -> Infer:
+    count = len(request_ids)
+    return Infer(
+        9, "w0", "m0", 16, request_ids, (1,) * count, tuple(n % 2 == 0 for n in range(count)), 10, 30, 15, 5
+    )
+
+
+@given(st.lists(st.integers(0, 2**44), unique=True, min_size=1, max_size=16))
+def test_dispatches_share_a_batch_out_without_loss(request_ids: list[int]) -> None:
+    action = infer(*request_ids)
+    parts = dispatches(action)
+    cold = dict(zip(action.request_ids, action.cold, strict=True))
+    assert sorted(number for part in parts.values() for number in part.request_ids) == sorted(request_ids)
+    for number, part in parts.items():
+        assert {request_id >> 40 for request_id in part.request_ids} == {number}
+        assert part.cold == tuple(cold[request_id] for request_id in part.request_ids)
+        assert (part.action_id, part.worker, part.batch_size) == (9, "w0", 16)
+
+
+@given(st.integers(-(2**62), 2**62))
+def test_only_instants_are_translated(offset_ns: int) -> None:
+    there = on_worker_clock(infer(1), offset_ns)
+    assert isinstance(there, Infer)
+    assert (there.earliest_ns, there.latest_ns, there.predicted_begin_ns) == (
+        10 + offset_ns,
+        30 + offset_ns,
+        15 + offset_ns,
+    )
+    assert on_worker_clock(there, -offset_ns) == infer(1)
+    load = Load(1, "w0", "m0", (3,), 1, 2, 3, 4)
+    moved = on_worker_clock(load, offset_ns)
+    assert isinstance(moved, Load)
+    assert (moved.pages, moved.predicted_duration_ns, moved.latest_ns) == ((3,), 4, 2 + offset_ns)
+    assert on_worker_clock(Unload(1, "w0", "m0"), offset_ns) == Unload(1, "w0", "m0")
+
+
+def test_a_peer_is_told_a_code_at_a_bounded_rate() -> None:
+    limit = AnswerLimit()
+    said: Callable[[int, str], bool] = lambda now_ns, code: limit.allows(now_ns, b"p", code)  # noqa: E731
+    assert [said(0, "a"), said(1, "a"), said(1, "b")] == [True, False, True]
+    assert said(ANSWER_INTERVAL_NS, "a")
+    assert limit.allows(1, b"q", "a")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"heartbeat_interval_ms": 0.0}, "heartbeat_interval_ms is 0"),
+        ({"heartbeat_interval_ms": 600.0}, "heartbeat_timeout_ms is 1000.0; it must be at least"),
+        ({"event_log_segment_bytes": 2, "event_log_max_bytes": 1}, "event_log_segment_bytes is 2"),
+        ({"burst_messages": -1}, "burst_messages is -1"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ControllerConfig(**settings)  # type: ignore[arg-type]
