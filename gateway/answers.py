@@ -1,0 +1,40 @@
+"""A worker's outputs as a request's reply. Pure."""
+
+from __future__ import annotations
+
+from mainspring.gateway.pending import Dispatched, Pending
+from mainspring.gateway.sends import Answer, Frame
+from mainspring.gateway.validation import Accepted
+from mainspring.messages.clients import Timing
+from mainspring.messages.peers import TensorHeader
+
+
+def wrong_outputs(accepted: Accepted, frames: tuple[Frame, ...]) -> str | None:
+    """Return what is wrong with the sizes of a worker's outputs, if anything is."""
+    wanted = [accepted.rows * size for size in accepted.signature.output_row_bytes]
+    given = [len(frame) for frame in frames]
+    return None if given == wanted else f"outputs of {given} bytes instead of {wanted}"
+
+
+def answer(
+    now_ns: int, request: Pending, dispatch: Dispatched, execute_ns: int, frames: tuple[Frame, ...]
+) -> Answer:
+    """Return the reply: the outputs that the client wants, and where its time went."""
+    accepted = request.accepted
+    specs = accepted.signature.spec.outputs
+    wanted = [specs[index] for index in accepted.output_order]
+    return Answer(
+        connection=request.connection,
+        key=request.key,
+        outputs=tuple([TensorHeader(spec.name, spec.dtype, (accepted.rows, *spec.shape)) for spec in wanted]),
+        frames=tuple([frames[index] for index in accepted.output_order]),
+        timing=Timing(
+            total_ns=now_ns - request.arrived_ns,
+            queue_ns=dispatch.at_ns - request.arrived_ns,
+            execute_ns=execute_ns,
+            left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
+            batch_size=dispatch.batch_size,
+            cold_start=dispatch.cold,
+            worker=dispatch.worker,
+        ),
+    )

@@ -1,0 +1,76 @@
+"""The gateway's configuration: one flat struct, every field with its unit and what its limit means."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may set of a gateway. Raises ValueError on a value that can't work."""
+
+    name: str = ""
+    """What the gateway calls itself, alone in the cluster: a newer process takes the name of an older one.
+    Empty for a name of host and process."""
+    address: str = "tcp://127.0.0.1:7400"
+    """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
+    controller_address: str = "tcp://127.0.0.1:7401"
+    """ZeroMQ address of the controller."""
+    grace_ms: float = 100.0
+    """After its deadline, how long a request waits before the gateway answers it with a time-out."""
+    best_effort_timeout_ms: float = 60_000.0
+    """How long a request without a deadline waits before the gateway answers it with a time-out."""
+    max_slo_ms: float = 3_600_000.0
+    """The longest SLO that is taken for meant; a longer one is refused."""
+    max_in_flight: int = 50_000
+    """Requests without an answer in all; one more is refused as overloaded."""
+    max_in_flight_per_connection: int = 8_192
+    """Requests without an answer on one connection; one more is refused as overloaded."""
+    max_in_flight_bytes: int = 2 << 30
+    """Bytes of the inputs of all requests without an answer; beyond it requests are refused as overloaded."""
+    max_message_bytes: int = 256 << 20
+    """Size of one incoming frame; ZeroMQ disconnects a client that sends a larger one."""
+    max_connections: int = 20_000
+    """Clients that the gateway remembers; one more makes it forget one that has nothing in flight, which
+    has to say hello again."""
+    reply_backlog_messages: int = 16_384
+    """Replies that may wait for one client to read them; a client that reads too slowly for it is cut off."""
+    reply_backlog_bytes: int = 512 << 20
+    """Bytes of large outputs that may wait for one client to read them; beyond it the client is cut off."""
+    input_backlog_messages: int = 2_000
+    """Inputs that may wait for one worker to take them; beyond it they are dropped and their action fails."""
+    controller_backlog_messages: int = 100_000
+    """Messages that may wait for the controller; beyond it a request is sent again later, and refused as
+    ``controller_unreachable`` once its deadline leaves no time for that."""
+    hello_interval_ms: float = 200.0
+    """Between two hellos to a controller that has not answered."""
+    controller_timeout_ms: float = 1_000.0
+    """A controller that was silent for this long is lost."""
+    controller_wait_ms: float = 5_000.0
+    """How long a request waits for a lost controller to come back, if its deadline is not nearer."""
+    admin_timeout_ms: float = 10_000.0
+    """How long the controller may take to answer a wish to change or see the cluster."""
+    max_admin_requests: int = 256
+    """Such wishes at one time; one more is refused as overloaded."""
+    burst_messages: int = 16
+    """Messages taken from one socket before the next socket is served."""
+    drain_timeout_ms: float = 5_000.0
+    """On a stop, how long requests in flight may take before they are answered as shutting down."""
+    goodbye_linger_ms: float = 500.0
+    """On a stop, how long the last replies may take to leave before the sockets are closed."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, int | float) and not value > 0:
+                raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
+        if self.controller_timeout_ms < 2 * self.hello_interval_ms:
+            raise ValueError(
+                f"the gateway's controller_timeout_ms is {self.controller_timeout_ms}; it must be at least "
+                f"twice hello_interval_ms, {2 * self.hello_interval_ms}"
+            )
+
+
+def milliseconds(value: float) -> int:
+    """Return a duration given in milliseconds as nanoseconds."""
+    return round(value * 1_000_000)

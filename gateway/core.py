@@ -1,0 +1,345 @@
+"""The request table: exactly one reply for each request, whatever dies. Pure.
+
+Messages go in through the methods, each with ``now_ns`` on the gateway's clock; what is to be sent comes
+out of `drain`. No socket, clock or thread: `plane` drives it. Neither does it know of ZeroMQ's clients:
+any front end submits, and gets one `Answer` or `Refuse` back through its `Connection`.
+
+A request is *waiting* (there is no controller), *submitted* (the controller knows its id) or *dispatched*
+(its inputs were pushed to a worker at least once). A new controller, or one that forgot this gateway,
+gets all that is pending under new ids; outputs that come for an old id are accepted all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mainspring.gateway.answers import answer, wrong_outputs
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.pending import Dispatched, Pending, Timers
+from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
+from mainspring.gateway.validation import Accepted
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import Dispatch, Input, Output, Rejected
+
+ARRIVAL_RETRY_NS = 20_000_000
+"""After this a request that could not be sent to the controller is sent again."""
+
+_NUMBER_SHIFT = 40
+"""A request id is the gateway's number from this bit up, and a counter below it."""
+
+
+class GatewayCore:
+    """The request table; see the module's docstring."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._grace_ns = milliseconds(config.grace_ms)
+        self._best_effort_ns = milliseconds(config.best_effort_timeout_ms)
+        self._rejoin_ns = milliseconds(config.hello_interval_ms)
+        self._wait_ns = milliseconds(config.controller_wait_ms)
+        self._number: int | None = None
+        self._closing = False
+        self._serial = 0
+        self._next_id = 0
+        self._pending: dict[int, Pending] = {}
+        self._by_id: dict[int, Pending] = {}
+        self._by_connection: dict[Connection, dict[int, Pending]] = {}
+        self._input_bytes = 0
+        self._timers = Timers(self._pending)
+        self._sends: list[Send] = []
+        self.counts: Counter[str] = Counter()
+        """What happened, by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
+        the others count messages that could not be used."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._pending)
+
+    def connection_in_flight(self, connection: Connection) -> int:
+        """Requests without an answer on one connection."""
+        return len(self._by_connection.get(connection, ()))
+
+    # --- front ends ---
+
+    def submit(
+        self, now_ns: int, connection: Connection, key: int, accepted: Accepted, frames: list[Frame]
+    ) -> None:
+        """Take a request that passed validation, or refuse it; ``frames`` as the client ordered them."""
+        ordered = tuple([frames[place] for place in accepted.frame_order])
+        deadline_ns = None if accepted.slo_ns is None else now_ns + accepted.slo_ns
+        request = Pending(
+            serial=self._serial,
+            connection=connection,
+            key=key,
+            accepted=accepted,
+            frames=ordered,
+            arrived_ns=now_ns,
+            deadline_ns=deadline_ns,
+            expires_ns=now_ns + self._best_effort_ns if deadline_ns is None else deadline_ns + self._grace_ns,
+            input_bytes=sum(map(len, ordered)),
+        )
+        refusal = self._refusal(request)
+        if refusal is not None:
+            # Never entered: a duplicate's key belongs to the request that is in flight.
+            self._sends.append(Refuse(connection, key, *refusal))
+            return
+        self._serial += 1
+        self.counts["submitted"] += 1
+        self._pending[request.serial] = request
+        self._by_connection.setdefault(connection, {})[key] = request
+        self._input_bytes += request.input_bytes
+        if self._number is not None:
+            self._arrive(request)
+            self._timers.arm(request, request.expires_ns)
+        else:
+            self._wait_for_controller(now_ns, request)
+
+    def cancel(self, connection: Connection, key: int) -> None:
+        """Give a request up for its client; nothing happens if it has been answered."""
+        request = self._by_connection.get(connection, {}).get(key)
+        if request is not None:
+            self._give_up(request, Reason.CANCELLED, "the client cancelled the request")
+
+    def forget_connection(self, connection: Connection) -> None:
+        """Give up the requests of a client that is gone: no replies."""
+        for request in list(self._by_connection.get(connection, {}).values()):
+            self._withdraw(request)
+            self._remove(request)
+            self.counts["abandoned"] += 1
+
+    # --- controller ---
+
+    def controller_welcomed(self, now_ns: int, number: int) -> None:
+        """Submit what is pending to a controller that does not know it, under new ids."""
+        self._number = number
+        for request in self._pending.values():
+            self._withdraw(request)
+            if request.deadline_ns is None or request.deadline_ns > now_ns:
+                self._arrive(request)
+            if request.wake_ns != request.expires_ns:
+                self._timers.arm(request, request.expires_ns)
+
+    def controller_lost(self, now_ns: int) -> None:
+        """Keep what can wait for a controller, or for outputs on their way; refuse the rest."""
+        if self._number is None:
+            return
+        self._number = None
+        for request in list(self._pending.values()):
+            request.request_id = None
+            if not request.dispatches:
+                self._wait_for_controller(now_ns, request)
+
+    def arrival_unsent(self, now_ns: int, request_id: int) -> None:
+        """Try again soon with a request that could not be sent to the controller, while its deadline allows.
+
+        Its connection may be about to be found broken, or its queue is full.
+        """
+        request = self._by_id.get(request_id)
+        if request is None or request.request_id != request_id:
+            return
+        request.request_id = None
+        until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
+        if now_ns + ARRIVAL_RETRY_NS < until_ns:
+            self._timers.arm(request, now_ns + ARRIVAL_RETRY_NS)
+        else:
+            detail = "it could not be sent: the controller is not connected, or does not read"
+            self._refuse(request, Reason.CONTROLLER_UNREACHABLE, detail)
+
+    def dispatched(self, now_ns: int, message: Dispatch) -> None:
+        """Push the inputs of each request that still waits; tell the worker which don't."""
+        if len(message.cold) != len(message.request_ids):
+            self.counts["bad_dispatches"] += 1
+            return
+        for request_id, cold in zip(message.request_ids, message.cold, strict=True):
+            request = self._by_id.get(request_id)
+            if request is None or request.request_id != request_id:
+                self.counts["withdrawn_inputs"] += 1
+                self._sends.append(Push(message.worker, Input(message.action_id, request_id, True), ()))
+                continue
+            request.dispatches.append(
+                Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns)
+            )
+            self._sends.append(Push(message.worker, Input(message.action_id, request_id), request.frames))
+
+    def rejected(self, message: Rejected) -> None:
+        """Pass the controller's rejection on."""
+        request = self._by_id.get(message.request_id)
+        if request is None or request.request_id != message.request_id:
+            self.counts["late_rejections"] += 1
+            return
+        self._refuse(request, message.reason, message.detail, message.earliest_finish_left_ns)
+
+    # --- workers ---
+
+    def worker_lost(self, now_ns: int, worker: str) -> None:
+        """Submit anew what was last dispatched to a worker that is gone.
+
+        The controller dispatches the requests of unfinished actions again by itself. But an action may
+        have been reported as done and its outputs have died with the worker: only the gateway knows that
+        they never came.
+        """
+        for request in self._pending.values():
+            if request.request_id is None or not request.dispatches:
+                continue
+            in_time = request.deadline_ns is None or request.deadline_ns > now_ns
+            if in_time and request.dispatches[-1].worker == worker:
+                self._withdraw(request)
+                self._arrive(request)
+                self.counts["resubmitted"] += 1
+
+    def outputs(self, now_ns: int, message: Output, frames: tuple[Frame, ...]) -> None:
+        """Answer the request with a worker's outputs, in the order of the model's outputs."""
+        request = self._by_id.get(message.request_id)
+        if request is None:
+            self.counts["late_outputs"] += 1
+            return
+        dispatch = next((d for d in request.dispatches if d.action_id == message.action_id), None)
+        if dispatch is None:
+            self.counts["unexpected_outputs"] += 1
+            return
+        wrong = wrong_outputs(request.accepted, frames)
+        if wrong is not None:
+            self.counts["bad_outputs"] += 1
+            detail = f"worker {dispatch.worker} answered with {wrong}"
+            self._give_up(request, Reason.WORKER_FAILED, detail)
+            return
+        if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
+            # The controller has sent it elsewhere meanwhile, or is about to.
+            self._withdraw(request)
+        self._remove(request)
+        self.counts["answered"] += 1
+        self._sends.append(answer(now_ns, request, dispatch, message.execute_ns, frames))
+
+    # --- time ---
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when `tick` is to be called next, if nothing else happens."""
+        return self._timers.next_ns()
+
+    def tick(self, now_ns: int) -> None:
+        """Answer what has run out of time."""
+        while (request := self._timers.pop_due(now_ns)) is not None:
+            if request.request_id is None and not request.dispatches:
+                if self._number is None:
+                    self._unreachable(request, now_ns)
+                else:
+                    self._timers.arm(request, request.expires_ns)
+                    self._arrive(request)
+                continue
+            limit = (
+                "its deadline and the grace"
+                if request.deadline_ns is not None
+                else "the limit for best effort"
+            )
+            waited_ms = (now_ns - request.arrived_ns) / 1e6
+            detail = f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
+            self._give_up(request, Reason.TIMED_OUT, detail)
+
+    def shut_down(self) -> None:
+        """Refuse all that comes from now on."""
+        self._closing = True
+
+    def abandon(self) -> None:
+        """Answer all that is left: the gateway stops."""
+        for request in list(self._pending.values()):
+            self._give_up(request, Reason.SHUTTING_DOWN, "the gateway stops")
+
+    def drain(self) -> list[Send]:
+        """Return what is to be sent, in order, and forget it."""
+        sends, self._sends = self._sends, []
+        return sends
+
+    def validate(self) -> None:
+        """Check that every table says the same; raise AssertionError with the story of what does not."""
+        for request in self._pending.values():
+            own = self._by_connection.get(request.connection, {}).get(request.key)
+            assert own is request, f"not under its key: {request.story()}"
+            lost = [each for each in request.ids if self._by_id.get(each) is not request]
+            assert not lost, f"ids {lost} do not lead to {request.story()}"
+            known = request.request_id is None or request.request_id == request.ids[-1]
+            assert known, f"not known by its last id: {request.story()}"
+        armed = self._timers.armed()
+        assert armed == {r.serial: r.wake_ns for r in self._pending.values()}, f"timers {armed}"
+        assert len(self._by_id) == sum(len(r.ids) for r in self._pending.values()), "ids of answered requests"
+        keys = sum(map(len, self._by_connection.values()))
+        assert keys == len(self._pending), f"{keys} keys for {len(self._pending)} requests"
+        assert all(self._by_connection.values()), "a connection without requests"
+        held = sum(r.input_bytes for r in self._pending.values())
+        assert held == self._input_bytes, f"{held} bytes held, {self._input_bytes} counted"
+        ended = self.counts["answered"] + self.counts["refused"] + self.counts["abandoned"]
+        assert self.counts["submitted"] == ended + len(self._pending), f"requests lost: {self.counts}"
+
+    # --- the steps ---
+
+    def _refusal(self, request: Pending) -> tuple[Reason, str] | None:
+        """Return why the request can't be taken, if it can't."""
+        own = self._by_connection.get(request.connection, {})
+        config = self._config
+        if self._closing:
+            return Reason.SHUTTING_DOWN, "the gateway stops"
+        if request.key in own:
+            return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
+        if len(own) >= config.max_in_flight_per_connection:
+            return (
+                Reason.OVERLOADED,
+                f"{len(own)} requests are in flight on this connection, the most it may have",
+            )
+        if len(self._pending) >= config.max_in_flight:
+            return (
+                Reason.OVERLOADED,
+                f"{len(self._pending)} requests are in flight, the most the gateway takes",
+            )
+        if self._input_bytes + request.input_bytes > config.max_in_flight_bytes:
+            return (
+                Reason.OVERLOADED,
+                f"requests in flight hold {self._input_bytes:,} bytes of inputs, the most allowed",
+            )
+        return None
+
+    def _arrive(self, request: Pending) -> None:
+        assert self._number is not None
+        request.request_id = (self._number << _NUMBER_SHIFT) | self._next_id
+        self._next_id += 1
+        request.ids.append(request.request_id)
+        self._by_id[request.request_id] = request
+        accepted = request.accepted
+        self._sends.append(Arrive(request.request_id, accepted.model, accepted.rows, request.deadline_ns))
+
+    def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
+        until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
+        if until_ns < now_ns + self._rejoin_ns:
+            self._unreachable(request, now_ns)
+        else:
+            self._timers.arm(request, min(until_ns, now_ns + self._wait_ns))
+
+    def _unreachable(self, request: Pending, now_ns: int) -> None:
+        waited_ms = (now_ns - request.arrived_ns) / 1e6
+        detail = f"the gateway has no connection to the controller (waited {waited_ms:.0f} ms)"
+        self._refuse(request, Reason.CONTROLLER_UNREACHABLE, detail)
+
+    def _withdraw(self, request: Pending) -> None:
+        if request.request_id is not None:
+            self._sends.append(Withdraw(request.request_id))
+            request.request_id = None
+
+    def _give_up(self, request: Pending, reason: Reason, detail: str) -> None:
+        self._withdraw(request)
+        self._refuse(request, reason, detail)
+
+    def _refuse(
+        self, request: Pending, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
+    ) -> None:
+        self._remove(request)
+        self.counts["refused"] += 1
+        self._sends.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
+
+    def _remove(self, request: Pending) -> None:
+        del self._pending[request.serial]
+        for each in request.ids:
+            del self._by_id[each]
+        own = self._by_connection[request.connection]
+        del own[request.key]
+        if not own:
+            del self._by_connection[request.connection]
+        self._input_bytes -= request.input_bytes

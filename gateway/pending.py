@@ -1,0 +1,101 @@
+"""One request without an answer, and the timers of all of them. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from mainspring.gateway.sends import Connection, Frame
+from mainspring.gateway.validation import Accepted
+
+_SPARE_TIMERS = 1_024
+"""Timers of answered requests that are kept before the heap is made anew without them."""
+
+
+class Dispatched(msgspec.Struct, frozen=True):
+    """One time that the controller sent the request to a worker."""
+
+    action_id: int
+    worker: str
+    batch_size: int
+    cold: bool
+    at_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """A request in the table."""
+
+    serial: int
+    """Position in the order of arrival; never changes, while request ids do."""
+    connection: Connection
+    key: int
+    accepted: Accepted
+    frames: tuple[Frame, ...]
+    """In the order of the model's inputs, kept until the reply is out so that they can be sent again."""
+    arrived_ns: int
+    deadline_ns: int | None
+    expires_ns: int
+    """When it is answered with a time-out."""
+    input_bytes: int
+    wake_ns: int = 0
+    """Its next timer."""
+    request_id: int | None = None
+    """What the present controller knows it by; None while there is no controller."""
+    ids: list[int] = field(default_factory=list)
+    """All that it was ever known by: outputs under an old id are as good."""
+    dispatches: list[Dispatched] = field(default_factory=list)
+
+    def story(self) -> str:
+        """Return one line for a person that looks for a fault."""
+        sent = ", ".join(f"action {d.action_id} on {d.worker}" for d in self.dispatches) or "never dispatched"
+        return (
+            f"request {self.serial} (key {self.key} of {self.connection}, model {self.accepted.model!r}, "
+            f"arrived {self.arrived_ns}, deadline {self.deadline_ns}, id {self.request_id} of {self.ids}, "
+            f"timer {self.wake_ns}, {sent})"
+        )
+
+
+class Timers:
+    """The next timer of each pending request, as a heap that forgets lazily."""
+
+    def __init__(self, pending: Mapping[int, Pending]) -> None:
+        """``pending`` is the table by serial: what is not in it any more has no timer."""
+        self._pending = pending
+        self._heap: list[tuple[int, int]] = []
+
+    def arm(self, request: Pending, wake_ns: int) -> None:
+        """Set the request's one timer."""
+        request.wake_ns = wake_ns
+        heapq.heappush(self._heap, (wake_ns, request.serial))
+        if len(self._heap) > 2 * len(self._pending) + _SPARE_TIMERS:
+            self._heap = [(each.wake_ns, each.serial) for each in self._pending.values()]
+            heapq.heapify(self._heap)
+
+    def next_ns(self) -> int | None:
+        """Return the instant of the nearest timer."""
+        while self._heap:
+            wake_ns, serial = self._heap[0]
+            if self._current(wake_ns, serial) is not None:
+                return wake_ns
+            heapq.heappop(self._heap)
+        return None
+
+    def pop_due(self, now_ns: int) -> Pending | None:
+        """Return a request whose timer is due, once for each timer."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            request = self._current(*heapq.heappop(self._heap))
+            if request is not None:
+                return request
+        return None
+
+    def armed(self) -> dict[int, int]:
+        """Return the live timers by serial, for `validate`."""
+        return {serial: wake_ns for wake_ns, serial in self._heap if self._current(wake_ns, serial)}
+
+    def _current(self, wake_ns: int, serial: int) -> Pending | None:
+        request = self._pending.get(serial)
+        return request if request is not None and request.wake_ns == wake_ns else None

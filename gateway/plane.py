@@ -1,0 +1,279 @@
+"""What all front ends share: the request table, wired to the controller and to the workers.
+
+A front end calls `submit`, `cancel`, `ask` and `forget`, and is called back with one `Answer`, `Refuse` or
+reply for each. Which protocol its clients speak is its own affair. Everything runs in one thread, and
+nothing here waits: the server calls `serve` with the sockets that are readable, `tick` when time has
+passed, and `flush` to have sent what came of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import Protocol
+
+import zmq
+
+from mainspring.gateway.admin import AdminTable, Reply, Wish
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.links import Context, ControllerLink, Socket, WorkerLinks
+from mainspring.gateway.multipart import receive
+from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
+from mainspring.gateway.session import ControllerSession, SessionEvent
+from mainspring.gateway.validation import BadRequest, check_request
+from mainspring.messages import PROTOCOL_VERSION, peers
+from mainspring.messages.clients import ErrorReply, InferRequest
+from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
+from mainspring.messages.codes import Reason
+
+log = logging.getLogger("mainspring.gateway")
+
+
+class FrontEnd(Protocol):
+    """Whoever brought requests in: gets what they came to."""
+
+    def answer(self, answer: Answer) -> None:
+        """Send a request's outputs."""
+
+    def refuse(self, refusal: Refuse) -> None:
+        """Send a request's refusal."""
+
+    def reply(self, connection: Connection, message: Reply) -> None:
+        """Send the reply to a wish."""
+
+
+class Plane:
+    """The request table and its sockets; see the module's docstring."""
+
+    def __init__(self, context: Context, config: GatewayConfig, poller: zmq.Poller) -> None:
+        self.config = config
+        self.core = GatewayCore(config)
+        self.catalog = Catalog()
+        self.counts: Counter[str] = Counter()
+        """Messages that could not be used or sent, by why."""
+        self.front_ends: dict[str, FrontEnd] = {}
+        self._max_slo_ns = milliseconds(config.max_slo_ms)
+        self._session = ControllerSession(config)
+        self._admin = AdminTable(config)
+        self._controller = ControllerLink(context, config)
+        self._workers = WorkerLinks(context, config, poller)
+        poller.register(self._controller.socket, zmq.POLLIN)
+
+    # --- front ends ---
+
+    def submit(self, connection: Connection, request: InferRequest, frames: Sequence[zmq.Frame]) -> None:
+        """Take a request with its tensors' frames, or refuse it."""
+        if not self.catalog.signatures and not self._session.welcomed:
+            detail = self._session.refusal or "the gateway has not reached its controller yet"
+            self._refuse(Refuse(connection, request.key, Reason.CONTROLLER_UNREACHABLE, detail))
+            return
+        try:
+            accepted = check_request(
+                request, [len(frame) for frame in frames], self.catalog.signatures, self._max_slo_ns
+            )
+        except BadRequest as error:
+            self._refuse(Refuse(connection, request.key, error.reason, error.detail))
+            return
+        self.core.submit(monotonic_ns(), connection, request.key, accepted, list(frames))
+
+    def cancel(self, connection: Connection, key: int) -> None:
+        """Give up a request of this connection."""
+        self.core.cancel(connection, key)
+
+    def forget(self, connection: Connection) -> None:
+        """Give up all requests of a connection that is gone."""
+        self.core.forget_connection(connection)
+
+    def ask(self, connection: Connection, wish: Wish) -> None:
+        """Pass a wish to change or see the cluster on to the controller."""
+        asked = self._admin.ask(monotonic_ns(), connection, wish, self._session.welcomed)
+        if isinstance(asked, ErrorReply):
+            self._reply(connection, asked)
+        elif not self._controller.send(asked):
+            self.counts["unsent_to_controller"] += 1
+
+    # --- sockets ---
+
+    def serve(self, socket: Socket) -> bool:
+        """Take up to a burst of messages off a readable socket of the plane's; return whether it is one."""
+        if socket is self._controller.socket:
+            self._serve_controller()
+            return True
+        worker = self._workers.worker_of(socket)
+        if worker is None:
+            return False
+        self._serve_worker(worker, socket)
+        return True
+
+    def _serve_controller(self) -> None:
+        for _ in range(self.config.burst_messages):
+            frame = self._controller.receive()
+            if frame is None:
+                return
+            try:
+                message = TO_GATEWAY.decode(frame.buffer)
+            except BadMessage:
+                self.counts["bad_messages_from_controller"] += 1
+                continue
+            self._from_controller(monotonic_ns(), message)
+
+    def _from_controller(self, now_ns: int, message: object) -> None:
+        self._session.heard(now_ns)
+        match message:
+            case peers.Dispatch():
+                self.core.dispatched(now_ns, message)
+            case peers.Rejected():
+                self.core.rejected(message)
+            case peers.Ping():
+                pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
+                self._controller.send(pong)
+            case peers.ModelUp():
+                self._model_up(message)
+            case peers.ModelDown():
+                self.catalog.model_down(message.name)
+            case peers.WorkerUp():
+                self._worker_up(message)
+            case peers.WorkerDown():
+                self.catalog.worker_down(message.worker)
+                self._worker_lost(now_ns, message.worker)
+            case peers.AdminReply():
+                self._admin_reply(message)
+            case peers.Welcome():
+                self._welcome(now_ns, message)
+            case peers.Refused():
+                self._refused(now_ns, message)
+            case peers.Goodbye():
+                self._session.lose(now_ns)
+                self._controller_lost(now_ns)
+
+    def _welcome(self, now_ns: int, message: peers.Welcome) -> None:
+        if message.protocol != PROTOCOL_VERSION or not 0 <= message.number < 1 << 23:
+            self.counts["bad_messages_from_controller"] += 1
+            return
+        self._session.welcome(now_ns)
+        self.catalog.begin_session(now_ns)
+        self.core.controller_welcomed(now_ns, message.number)
+
+    def _refused(self, now_ns: int, message: peers.Refused) -> None:
+        known = self._session.welcomed
+        if known or message.code != "unknown_session":
+            log.warning("the controller refused this gateway (%s): %s", message.code, message.detail)
+        if message.code == "bad_message":
+            self.counts["refused_by_controller"] += 1
+            return
+        self._session.lose(now_ns, f"the controller refused the gateway ({message.code}): {message.detail}")
+        self._controller_lost(now_ns)
+
+    def _controller_lost(self, now_ns: int) -> None:
+        self.core.controller_lost(now_ns)
+        for connection, reply in self._admin.controller_lost():
+            self._reply(connection, reply)
+
+    def _model_up(self, message: peers.ModelUp) -> None:
+        try:
+            self.catalog.model_up(message.model)
+        except ValueError as error:
+            self.counts["bad_models"] += 1
+            log.warning("%s", error)
+
+    def _worker_up(self, message: peers.WorkerUp) -> None:
+        try:
+            self._workers.connect(message.worker, message.data_address)
+        except OSError as error:
+            self.counts["bad_worker_addresses"] += 1
+            log.warning("%s", error)
+            return
+        self.catalog.worker_up(message.worker, message.data_address)
+
+    def _worker_lost(self, now_ns: int, worker: str) -> None:
+        socket = self._workers.socket_of(worker)
+        if socket is not None:
+            # Outputs that arrived before the worker died are as good as any.
+            for _ in range(self.config.input_backlog_messages):
+                if not self._serve_worker(worker, socket):
+                    break
+        self._workers.disconnect(worker)
+        self.core.worker_lost(now_ns, worker)
+
+    def _admin_reply(self, message: peers.AdminReply) -> None:
+        answered = self._admin.answered(message, {**self.core.counts, **self.counts})
+        if answered is None:
+            self.counts["late_admin_replies"] += 1
+        else:
+            self._reply(*answered)
+
+    def _serve_worker(self, worker: str, socket: Socket) -> bool:
+        """Take up to a burst of outputs; return whether there may be more."""
+        for _ in range(self.config.burst_messages):
+            frames = receive(socket)
+            if frames is None:
+                return False
+            try:
+                message = OUTPUT.decode(frames[0].buffer)
+            except BadMessage:
+                self.counts["bad_messages_from_workers"] += 1
+                log.debug("worker %s sent a message that is none", worker)
+                continue
+            self.core.outputs(monotonic_ns(), message, tuple(frames[1:]))
+        return True
+
+    # --- time, and what comes out ---
+
+    def next_wakeup_ns(self) -> int:
+        """Return when `tick` is to be called next."""
+        others = (self.core.next_wakeup_ns(), self._admin.next_wakeup_ns(), self.catalog.next_wakeup_ns())
+        return min([self._session.next_wakeup_ns(), *(each for each in others if each is not None)])
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due."""
+        self.core.tick(now_ns)
+        for connection, reply in self._admin.tick(now_ns):
+            self._reply(connection, reply)
+        for worker in self.catalog.tick(now_ns):
+            self._worker_lost(now_ns, worker)
+        match self._session.tick(now_ns):
+            case SessionEvent.HELLO:
+                self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))
+            case SessionEvent.LOST:
+                log.warning("no sign of life from the controller at %s", self.config.controller_address)
+                self._controller_lost(now_ns)
+
+    def flush(self) -> None:
+        """Send what has come out of the request table."""
+        while sends := self.core.drain():
+            for send in sends:
+                match send:
+                    case Arrive():
+                        self._arrive(send)
+                    case Push():
+                        if not self._workers.send(send.worker, send.message, send.frames):
+                            self.counts["unsent_to_workers"] += 1
+                    case Answer():
+                        self.front_ends[send.connection.front_end].answer(send)
+                    case Refuse():
+                        self._refuse(send)
+                    case Withdraw():
+                        if not self._controller.send(peers.Cancel(send.request_id)):
+                            self.counts["unsent_to_controller"] += 1
+
+    def _arrive(self, send: Arrive) -> None:
+        left_ns = None if send.deadline_ns is None else send.deadline_ns - monotonic_ns()
+        if not self._controller.send(peers.Arrival(send.request_id, send.model, send.rows, left_ns)):
+            self.counts["unsent_to_controller"] += 1
+            self.core.arrival_unsent(monotonic_ns(), send.request_id)
+
+    def _refuse(self, refusal: Refuse) -> None:
+        self.front_ends[refusal.connection.front_end].refuse(refusal)
+
+    def _reply(self, connection: Connection, reply: Reply) -> None:
+        self.front_ends[connection.front_end].reply(connection, reply)
+
+    def close(self, linger_ms: int) -> None:
+        """Say goodbye to the controller and close the sockets."""
+        self._controller.send(peers.Goodbye(f"gateway {self._controller.name} stops"))
+        self._controller.socket.close(linger_ms)
+        self._workers.close()

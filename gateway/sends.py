@@ -1,0 +1,73 @@
+"""What comes out of the request table: the closed vocabulary of things for the plane to send.
+
+`Arrive` and `Withdraw` go to the controller, `Push` to a worker, `Answer` and `Refuse` to the front end
+that the request came through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import NamedTuple
+
+import msgspec
+
+from mainspring.messages.clients import Timing
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import Input, TensorHeader
+
+Frame = Sized
+"""Bytes of one tensor as they were received; the table only holds them and knows their number."""
+
+
+class Connection(NamedTuple):
+    """Who asked: one connection of one front end."""
+
+    front_end: str
+    peer: bytes
+
+
+class Arrive(msgspec.Struct, frozen=True):
+    """Tell the controller of a request; its time left is computed when this is sent."""
+
+    request_id: int
+    model: str
+    rows: int
+    deadline_ns: int | None
+    """On the gateway's clock."""
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """Tell the controller that a request is answered or unwanted."""
+
+    request_id: int
+
+
+class Push(msgspec.Struct, frozen=True):
+    """Send a request's inputs to a worker."""
+
+    worker: str
+    message: Input
+    frames: tuple[Frame, ...]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A request's one reply: its outputs."""
+
+    connection: Connection
+    key: int
+    outputs: tuple[TensorHeader, ...]
+    frames: tuple[Frame, ...]
+    timing: Timing
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """A request's one reply: why there are no outputs."""
+
+    connection: Connection
+    key: int
+    reason: Reason
+    detail: str
+    earliest_finish_left_ns: int | None = None
+
+
+Send = Arrive | Withdraw | Push | Answer | Refuse

@@ -1,0 +1,222 @@
+"""A request against the signature of the model it names, before the controller hears of it. Pure.
+
+Each refusal names what was wrong and what would be right. Values are not looked at: NaN is a number like
+any other. The front ends for other protocols build the same `InferRequest` and pass through here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.peers import TensorHeader
+
+_NEIGHBOURS = 64
+"""Names on either side of an unknown one, in order, that a suggestion is sought among: comparing with
+thousands of names would take tens of milliseconds of every other client's time."""
+
+
+class BadRequest(Exception):
+    """A request that can't be served as it is: why, and what would be right."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+class Signature:
+    """A model's inputs and outputs, made ready for many checks.
+
+    Raises ValueError, TypeError or IndexError if the spec itself makes no sense.
+    """
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self.spec = spec
+        self.max_rows = spec.max_rows
+        self.inputs = {tensor.name: index for index, tensor in enumerate(spec.inputs)}
+        self.outputs = {tensor.name: index for index, tensor in enumerate(spec.outputs)}
+        self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)
+        self.output_row_bytes = tuple(tensor.row_bytes for tensor in spec.outputs)
+        self.every_output = tuple(range(len(spec.outputs)))
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A request that passed: what the request table needs to know of it."""
+
+    model: str
+    rows: int
+    slo_ns: int | None
+    frame_order: tuple[int, ...]
+    """For each input of the model, which of the request's frames holds it."""
+    output_order: tuple[int, ...]
+    """Which of the model's outputs the client wants, in its order."""
+    signature: Signature
+    """Of the model when the request came; it may have been removed since."""
+
+
+def check_request(
+    request: InferRequest, frame_bytes: Sequence[int], signatures: Mapping[str, Signature], max_slo_ns: int
+) -> Accepted:
+    """Return the request as the request table takes it; raise `BadRequest`.
+
+    ``frame_bytes`` are the sizes of the tensors' frames that came with it.
+    """
+    signature = signatures.get(request.model)
+    if signature is None:
+        raise BadRequest(Reason.UNKNOWN_MODEL, unknown_model(request.model, signatures))
+    _check_slo(request.slo_ns, max_slo_ns)
+    order = _order_inputs(request, signature)
+    rows = _check_shapes(request, signature, order)
+    _check_bytes(request, signature, frame_bytes, rows)
+    return Accepted(
+        model=request.model,
+        rows=rows,
+        slo_ns=request.slo_ns,
+        frame_order=order,
+        output_order=_order_outputs(request, signature),
+        signature=signature,
+    )
+
+
+def unknown_model(name: str, known: Mapping[str, object]) -> str:
+    """Return the sentence for a model that is not served, with the nearest names that are."""
+    if not known:
+        return f"model {shorten(name)} is not served; no model is"
+    near = nearest(name, known)
+    if near:
+        return f"model {shorten(name)} is not served; did you mean {' or '.join(map(shorten, near))}?"
+    return f"model {shorten(name)} is not served; {len(known)} others are"
+
+
+def nearest(name: str, known: Mapping[str, object]) -> list[str]:
+    """Return up to three known names like ``name``, the likest first."""
+    names = sorted(known)
+    if len(names) > 2 * _NEIGHBOURS:
+        at = bisect_left(names, name)
+        names = names[max(0, at - _NEIGHBOURS) : at + _NEIGHBOURS]
+    return difflib.get_close_matches(name[:200], names, n=3)
+
+
+def shorten(text: str) -> str:
+    """Return ``text`` quoted, and cut to what fits a sentence."""
+    return repr(text) if len(text) <= 100 else repr(text[:100]) + "..."
+
+
+def _check_slo(slo_ns: int | None, max_slo_ns: int) -> None:
+    if slo_ns is None or 0 < slo_ns <= max_slo_ns:
+        return
+    wrong = "not positive" if slo_ns <= 0 else "absurdly long"
+    raise BadRequest(
+        Reason.BAD_SLO,
+        f"an SLO of {slo_ns / 1e6:g} ms is {wrong}; give more than 0 and at most {max_slo_ns / 1e6:g} ms, "
+        "or none for best effort",
+    )
+
+
+def _order_inputs(request: InferRequest, signature: Signature) -> tuple[int, ...]:
+    """Return for each input of the model which of the request's tensors it is."""
+    names = [header.name for header in request.inputs]
+    takes = f"model {request.model!r} takes {_list(signature.inputs)}"
+    places: dict[str, int] = {}
+    for place, name in enumerate(names):
+        if name not in signature.inputs:
+            raise BadRequest(Reason.BAD_INPUT, f"there is no input {shorten(name)}; {takes}")
+        if name in places:
+            raise BadRequest(Reason.BAD_INPUT, f"input {name!r} was given twice; {takes}")
+        places[name] = place
+    missing = [name for name in signature.inputs if name not in places]
+    if missing:
+        raise BadRequest(
+            Reason.BAD_INPUT, f"input{'s' * (len(missing) > 1)} {_list(missing)} missing; {takes}"
+        )
+    return tuple(places[name] for name in signature.inputs)
+
+
+def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> int:
+    """Return the request's rows."""
+    rows = None
+    for tensor, place in zip(signature.spec.inputs, order, strict=True):
+        header = request.inputs[place]
+        if header.dtype != tensor.dtype:
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"input {tensor.name!r} has dtype {header.dtype[:40]}; "
+                f"model {request.model!r} takes {tensor.dtype}",
+            )
+        if (
+            len(header.shape) != len(tensor.shape) + 1
+            or header.shape[1:] != tensor.shape
+            or header.shape[0] < 1
+        ):
+            raise BadRequest(Reason.BAD_INPUT, _wrong_shape(request.model, header, tensor))
+        if rows is None:
+            rows = header.shape[0]
+        elif header.shape[0] != rows:
+            first = request.inputs[order[0]].name
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"input {tensor.name!r} has {header.shape[0]} rows and input {first!r} has {rows}; "
+                "all inputs of a request have the same first axis",
+            )
+    if rows is None:
+        # A model without inputs runs one row.
+        rows = 1
+    if rows > signature.max_rows:
+        raise BadRequest(
+            Reason.TOO_MANY_ROWS,
+            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows}); "
+            "split them over several requests",
+        )
+    return rows
+
+
+def _wrong_shape(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
+    given = list(header.shape[:8])
+    wanted = f"[rows{''.join(f', {size}' for size in tensor.shape)}]"
+    detail = f"input {tensor.name!r} has shape {given}; model {model!r} takes {wanted}"
+    if header.shape == tensor.shape:
+        return (
+            f"{detail}: put the rows' axis in front, for one row [1{''.join(f', {n}' for n in tensor.shape)}]"
+        )
+    if header.shape and header.shape[0] < 1:
+        return f"{detail} with at least one row"
+    return detail
+
+
+def _check_bytes(request: InferRequest, signature: Signature, frame_bytes: Sequence[int], rows: int) -> None:
+    if len(frame_bytes) != len(request.inputs):
+        raise BadRequest(
+            Reason.BAD_INPUT,
+            f"{len(frame_bytes)} frames came for {len(request.inputs)} inputs; send one frame for each input",
+        )
+    for header, size in zip(request.inputs, frame_bytes, strict=True):
+        wanted = rows * signature.input_row_bytes[signature.inputs[header.name]]
+        if size != wanted:
+            raise BadRequest(
+                Reason.BAD_INPUT,
+                f"input {header.name!r} came with {size:,} bytes; dtype {header.dtype} and shape "
+                f"{list(header.shape)} make {wanted:,}",
+            )
+
+
+def _order_outputs(request: InferRequest, signature: Signature) -> tuple[int, ...]:
+    if request.outputs is None:
+        return signature.every_output
+    gives = f"model {request.model!r} gives {_list(signature.outputs)}"
+    for name in request.outputs:
+        if name not in signature.outputs:
+            raise BadRequest(Reason.BAD_OUTPUT, f"there is no output {shorten(name)}; {gives}")
+    if len(set(request.outputs)) != len(request.outputs):
+        raise BadRequest(Reason.BAD_OUTPUT, f"an output was asked for twice; {gives}")
+    return tuple(signature.outputs[name] for name in request.outputs)
+
+
+def _list(names: Mapping[str, int] | Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,242 @@
+"""The front end for Mainspring's own clients: one ROUTER that speaks `messages.clients`.
+
+Bytes that are no message are answered and counted, never more. A client that does not read its replies is
+cut off once as many wait as `GatewayConfig` allows, in messages or in bytes: its requests are given up, and
+as soon as it reads again it finds a `ClientRefused` behind what had been sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import msgspec
+import zmq
+
+from mainspring.gateway.admin import Reply
+from mainspring.gateway.backlog import LARGE_BYTES, Backlog
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.links import Context
+from mainspring.gateway.multipart import MAX_FRAMES, receive
+from mainspring.gateway.plane import Plane
+from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.messages import PROTOCOL_VERSION, clients
+from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
+from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
+from mainspring.messages.codes import Reason
+
+NAME = "zeromq"
+_HEARTBEAT_MS = 2_000
+_RETRY_NS = milliseconds(100)
+_IDLE_SEARCH = 64
+"""How many of the longest silent connections are looked at for one that can be forgotten."""
+
+
+class ZeroMqFrontEnd:
+    """The client ROUTER; see the module's docstring."""
+
+    def __init__(self, context: Context, config: GatewayConfig, plane: Plane, poller: zmq.Poller) -> None:
+        """Bind the socket; raise OSError if the address can't be had."""
+        self._config = config
+        self._plane = plane
+        self._welcome = encode(
+            ClientWelcome(
+                protocol=PROTOCOL_VERSION,
+                server_version=_installed_version(),
+                max_message_bytes=config.max_message_bytes,
+                max_in_flight=config.max_in_flight_per_connection,
+            )
+        )
+        self._connections: dict[bytes, Connection] = {}
+        """Clients that said hello, the longest silent first."""
+        self._cut_off: dict[bytes, bytes] = {}
+        """Clients that did not read, with what they have yet to be told."""
+        self._backlogs: dict[bytes, Backlog] = {}
+        """Of clients that got large outputs."""
+        self._retry_ns: int | None = None
+        self.socket = _bind(context, config)
+        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        poller.register(self.socket, zmq.POLLIN)
+        plane.front_ends[NAME] = self
+
+    def serve(self) -> None:
+        """Take up to a burst of messages."""
+        for _ in range(self._config.burst_messages):
+            frames = receive(self.socket)
+            if frames is None:
+                return
+            self._take(frames[0].bytes, frames[1:])
+
+    def _take(self, peer: bytes, frames: list[zmq.Frame]) -> None:
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            # To the end: what stays at the front has been silent for longest.
+            self._connections[peer] = connection
+        try:
+            if not 1 <= len(frames) < MAX_FRAMES:
+                raise BadMessage(f"a message has 1 to {MAX_FRAMES - 1} frames")
+            message = FROM_CLIENT.decode(frames[0].buffer)
+        except BadMessage as error:
+            self._bad_message(peer, connection, frames, str(error))
+            return
+        if isinstance(message, clients.ClientHello):
+            self._hello(peer, message)
+        elif connection is None:
+            self._plane.counts["unknown_clients"] += 1
+            self._send(peer, [encode(ClientRefused("unknown_session", "say hello first"))])
+        else:
+            self._from_client(connection, message, frames[1:])
+
+    def _from_client(self, connection: Connection, message: object, frames: list[zmq.Frame]) -> None:
+        match message:
+            case clients.InferRequest():
+                self._plane.submit(connection, message, frames)
+            case clients.CancelRequest():
+                self._plane.cancel(connection, message.key)
+            case clients.ListModels():
+                models = clients.ModelList(message.key, self._plane.catalog.models())
+                self._send(connection.peer, [encode(models)])
+            case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
+                self._plane.ask(connection, message)
+
+    def _hello(self, peer: bytes, message: clients.ClientHello) -> None:
+        if message.protocol != PROTOCOL_VERSION:
+            detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {message.protocol}"
+            self._send(peer, [encode(ClientRefused("protocol_mismatch", detail))])
+            return
+        if peer not in self._connections and not self._make_room():
+            detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
+            self._send(peer, [encode(ClientRefused("too_many_clients", detail))])
+            return
+        self._cut_off.pop(peer, None)
+        self._connections[peer] = Connection(NAME, peer)
+        self._send(peer, [self._welcome])
+
+    def _make_room(self) -> bool:
+        """Return whether there is room, if need be by forgetting a silent client with nothing in flight."""
+        if len(self._connections) < self._config.max_connections:
+            return True
+        oldest = itertools.islice(self._connections.items(), _IDLE_SEARCH)
+        idle = next((peer for peer, each in oldest if not self._plane.core.connection_in_flight(each)), None)
+        if idle is None:
+            return False
+        self._forget(idle)
+        return True
+
+    def _bad_message(
+        self, peer: bytes, connection: Connection | None, frames: Sequence[zmq.Frame], why: str
+    ) -> None:
+        self._plane.counts["bad_messages_from_clients"] += 1
+        key = _key_of(frames[0]) if frames else None
+        detail = f"the message can't be read: {why[:300]}"
+        if connection is None or key is None:
+            self._send(peer, [encode(ClientRefused("bad_message", detail))])
+        else:
+            self._send(peer, [encode(ErrorReply(key, Reason.BAD_MESSAGE, detail))])
+
+    # --- replies ---
+
+    def answer(self, answer: Answer) -> None:
+        """Send a request's outputs."""
+        peer = answer.connection.peer
+        message = encode(InferReply(answer.key, answer.outputs, answer.timing))
+        frames: Sequence[Any] = answer.frames
+        if any(len(frame) >= LARGE_BYTES for frame in frames):
+            backlog = self._backlogs.setdefault(peer, Backlog())
+            if backlog.waiting_bytes() > self._config.reply_backlog_bytes:
+                self._cut(peer)
+                return
+            frames = backlog.track(frames)
+        self._send(peer, [message, *frames])
+
+    def refuse(self, refusal: Refuse) -> None:
+        """Send a request's refusal."""
+        error = ErrorReply(refusal.key, refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+        self._send(refusal.connection.peer, [encode(error)])
+
+    def reply(self, connection: Connection, message: Reply) -> None:
+        """Send the reply to a wish."""
+        self._send(connection.peer, [encode(message)])
+
+    def _send(self, peer: bytes, frames: list[Any]) -> None:
+        try:
+            self.socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._cut(peer)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._plane.counts["replies_to_clients_that_left"] += 1
+            self._forget(peer)
+
+    def _cut(self, peer: bytes) -> None:
+        """Break with a client whose backlog is full."""
+        self._plane.counts["replies_to_slow_readers"] += 1
+        self._forget(peer)
+        if len(self._cut_off) < self._config.max_connections:
+            detail = "too many replies waited unread and the rest was dropped; read faster or ask for less"
+            self._cut_off[peer] = encode(ClientRefused("slow_reader", detail))
+
+    def _forget(self, peer: bytes) -> None:
+        self._backlogs.pop(peer, None)
+        connection = self._connections.pop(peer, None)
+        if connection is not None:
+            self._plane.forget(connection)
+
+    # --- time ---
+
+    def tick(self, now_ns: int) -> None:
+        """Try again to tell clients that were cut off."""
+        if not self._cut_off:
+            self._retry_ns = None
+            return
+        if self._retry_ns is not None and now_ns < self._retry_ns:
+            return
+        self._retry_ns = now_ns + _RETRY_NS
+        for peer, message in list(self._cut_off.items()):
+            try:
+                self.socket.send_multipart([peer, message], zmq.NOBLOCK)
+            except zmq.Again:
+                continue
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+            del self._cut_off[peer]
+
+
+def _key_of(frame: zmq.Frame) -> int | None:
+    """Return the key of a message that is none of the vocabulary, if it has one."""
+    try:
+        fields = msgspec.msgpack.decode(frame.buffer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, TypeError):
+        return None
+    key = fields.get("key") if isinstance(fields, dict) else None
+    return key if type(key) is int and -(1 << 63) <= key < 1 << 63 else None
+
+
+def _installed_version() -> str:
+    try:
+        return version("mainspring")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _bind(context: Context, config: GatewayConfig) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.ROUTER)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.SNDHWM, config.reply_backlog_messages)
+    socket.setsockopt(zmq.RCVHWM, config.max_in_flight_per_connection)
+    socket.setsockopt(zmq.MAXMSGSIZE, config.max_message_bytes)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    socket.setsockopt(zmq.BACKLOG, 1_024)
+    try:
+        socket.bind(config.address)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise OSError(
+            f"the gateway can't listen at {config.address}: {error.strerror}; "
+            "is another gateway running there? Choose another address, or port * for a free one"
+        ) from None
+    return socket

@@ -1,0 +1,227 @@
+"""A controller and a worker on real sockets that do as the tests say, and a gateway between them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+import zmq
+
+from mainspring.gateway import server
+from mainspring.gateway.config import GatewayConfig
+from mainspring.messages import PROTOCOL_VERSION, peers
+from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec, TensorSpec
+
+WORKER = "fake"
+NUMBER = 3
+
+
+def make_spec(name: str, columns: int = 4) -> ModelSpec:
+    """Return a model that takes ``data`` and gives it ``twice`` and its rows' ``sum``."""
+    return ModelSpec(
+        name=name,
+        weights_hash="0" * 64,
+        executable="1" * 64,
+        batch_sizes=(1, 2, 4, 8),
+        weights_bytes=1,
+        extents=(1,),
+        inputs=(TensorSpec("data", "float32", (columns,)),),
+        outputs=(TensorSpec("twice", "float32", (columns,)), TensorSpec("sum", "float32", ())),
+        profiles={},
+    )
+
+
+MODELS = ("double", "hold", "reject", "mute")
+"""What the fake cluster does with a request: answers it, nothing at all, rejects it, or dispatches it to a
+worker that never answers."""
+
+
+class FakeCluster:
+    """One thread with the controller's ROUTER and the worker's; ``do`` runs something on it."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
+        self.specs = {name: make_spec(name) for name in MODELS} | {"wide": make_spec("wide", 1 << 20)}
+        self.hellos: list[peers.GatewayHello] = []
+        self.arrivals: list[peers.Arrival] = []
+        self.cancels: list[int] = []
+        self.inputs: list[peers.Input] = []
+        self.goodbyes = 0
+        self.silent = False
+        self.forget = False
+        self.refuse_code = ""
+        self._gateway = b""
+        self._next_action = 0
+        self._columns: dict[int, str] = {}
+        self._todo: queue.Queue[Callable[[], object]] = queue.Queue()
+        self._stop = threading.Event()
+        self._context = zmq.Context()
+        self.controller = self._context.socket(zmq.ROUTER)
+        self.controller.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self.controller.bind(address)
+        self.address = self.controller.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.worker = self._context.socket(zmq.ROUTER)
+        self.worker.bind("tcp://127.0.0.1:*")
+        self.data_address = self.worker.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Run ``action`` on the cluster's thread and wait for it."""
+        done = threading.Event()
+        self._todo.put(action)
+        self._todo.put(done.set)
+        assert done.wait(5)
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """Send the gateway a message from the controller."""
+        self.do(lambda: self._send(message))
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if not self._context.closed:
+            self._context.destroy(0)
+
+    def _run(self) -> None:
+        pinged = 0.0
+        while not self._stop.is_set():
+            poller = zmq.Poller()
+            poller.register(self.controller, zmq.POLLIN)
+            poller.register(self.worker, zmq.POLLIN)
+            for socket, _ in poller.poll(2):
+                for _ in range(100):
+                    try:
+                        parts = socket.recv_multipart(zmq.NOBLOCK)
+                    except zmq.Again:
+                        break
+                    (self._from_gateway if socket is self.controller else self._take_input)(parts)
+            while not self._todo.empty():
+                self._todo.get()()
+            if time.monotonic() - pinged > 0.1 and not self.silent:
+                pinged = time.monotonic()
+                self._send(peers.Ping(1, 2))
+
+    def _send(self, message: msgspec.Struct) -> None:
+        if self._gateway:
+            self.controller.send_multipart([self._gateway, encode(message)])
+
+    def _from_gateway(self, parts: list[bytes]) -> None:
+        message = TO_CONTROLLER.decode(parts[1])
+        if self.silent:
+            return
+        if self.forget and not isinstance(message, peers.GatewayHello):
+            self.controller.send_multipart([parts[0], encode(peers.Refused("unknown_session", "who?"))])
+            return
+        match message:
+            case peers.GatewayHello():
+                self.forget = False
+                self.hellos.append(message)
+                self._gateway = parts[0]
+                if self.refuse_code:
+                    self._send(peers.Refused(self.refuse_code, "not this one"))
+                    return
+                self._send(peers.Welcome(PROTOCOL_VERSION, NUMBER))
+                self._send(peers.WorkerUp(WORKER, self.data_address))
+                for spec in self.specs.values():
+                    self._send(peers.ModelUp(spec))
+            case peers.Arrival():
+                self.arrivals.append(message)
+                self._arrived(message)
+            case peers.Cancel():
+                self.cancels.append(message.request_id)
+            case peers.AdminRequest():
+                self._admin(message)
+            case peers.Goodbye():
+                self.goodbyes += 1
+
+    def _arrived(self, message: peers.Arrival) -> None:
+        if message.model == "reject":
+            self._send(
+                peers.Rejected(message.request_id, Reason.DEADLINE_UNREACHABLE, "too soon", 70_000_000)
+            )
+        elif message.model != "hold":
+            self.dispatch(message.request_id, message.model)
+
+    def dispatch(self, request_id: int, model: str = "double") -> None:
+        """Dispatch a request to the worker; on the cluster's thread."""
+        self._next_action += 1
+        self._columns[request_id] = model
+        self._send(peers.Dispatch(self._next_action, WORKER, (request_id,), (True,), 2))
+
+    def _admin(self, message: peers.AdminRequest) -> None:
+        if message.status:
+            status = peers.ClusterStatus("clockwork", (), (), 0, {"odd": 1})
+            self._send(peers.AdminReply(message.token, status=status))
+        elif message.add is not None and message.add.name in self.specs:
+            self._send(peers.AdminReply(message.token, Reason.MODEL_EXISTS, "there is one"))
+        elif message.add is not None:
+            self.specs[message.add.name] = message.add
+            self._send(peers.ModelUp(message.add))
+            self._send(peers.AdminReply(message.token))
+        elif message.remove is not None:
+            self.specs.pop(message.remove, None)
+            self._send(peers.ModelDown(message.remove))
+            self._send(peers.AdminReply(message.token))
+
+    def _take_input(self, parts: list[bytes]) -> None:
+        message = INPUT.decode(parts[1])
+        self.inputs.append(message)
+        model = self._columns.get(message.request_id, "mute")
+        if message.withdrawn or model == "mute":
+            return
+        x = np.frombuffer(parts[2], np.float32).reshape(-1, self.specs[model].inputs[0].shape[0])
+        outputs = [(x * 2).tobytes(), x.sum(axis=1, dtype=np.float32).tobytes()]
+        head = encode(peers.Output(message.action_id, message.request_id, 1_000))
+        self.worker.send_multipart([parts[0], head, *outputs])
+
+
+@contextmanager
+def fake_cluster(**options: Any) -> Iterator[FakeCluster]:
+    cluster = FakeCluster(**options)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def gateway(controller_address: str, **options: Any) -> Iterator[str]:
+    """Run a gateway in a thread; yield its address."""
+    settings: dict[str, Any] = {"address": "tcp://127.0.0.1:*", "drain_timeout_ms": 200.0, **options}
+    config = GatewayConfig(controller_address=controller_address, **settings)
+    stop = threading.Event()
+    ready: queue.Queue[str] = queue.Queue()
+    failed: list[BaseException] = []
+
+    def serve() -> None:
+        try:
+            server.run(config, stop, ready.put)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield ready.get(timeout=5)
+    finally:
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert not failed, failed
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    """Wait until the condition holds; fail with it if it never does."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, "it never became true"
+        time.sleep(0.005)

@@ -1,0 +1,64 @@
+"""A client that sends what it likes, over a real socket."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import zmq
+
+from mainspring.messages import PROTOCOL_VERSION, clients
+from mainspring.messages.codec import TO_CLIENT, encode
+from mainspring.messages.peers import TensorHeader
+from tests.gateway.fakes import FakeCluster, wait_until
+
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+HEADER = TensorHeader("data", "float32", (1, 4))
+
+
+class Raw:
+    """A DEALER that sends what it likes."""
+
+    def __init__(self, address: str, hello: bool = True, read_ahead: int = 1_000) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.SNDHWM, 0)
+        self.socket.setsockopt(zmq.RCVHWM, read_ahead)
+        self.socket.setsockopt(zmq.RCVTIMEO, 5_000)
+        self.socket.connect(address)
+        if hello:
+            self.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
+            assert isinstance(self.receive(), clients.ClientWelcome)
+
+    def send(self, message: msgspec.Struct, *frames: bytes) -> None:
+        self.socket.send_multipart([encode(message), *frames])
+
+    def receive(self) -> clients.ToClient:
+        return TO_CLIENT.decode(self.socket.recv_multipart()[0])
+
+    def infer(self, key: int, model: str = "double", slo_ns: int | None = None) -> None:
+        self.send(clients.InferRequest(key, model, (HEADER,), slo_ns), X.tobytes())
+
+    def ready(self, cluster: FakeCluster) -> None:
+        """Wait until the gateway serves all models."""
+
+        def served() -> bool:
+            self.send(clients.ListModels(0))
+            reply = self.receive()
+            assert isinstance(reply, clients.ModelList)
+            return len(reply.models) == len(cluster.specs)
+
+        wait_until(served)
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.destroy(0)
+
+
+def counts(client: Raw) -> dict[str, int]:
+    client.send(clients.GetStatus(77))
+    reply = client.receive()
+    assert isinstance(reply, clients.StatusReply)
+    return reply.status.dropped_messages

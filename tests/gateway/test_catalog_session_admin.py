@@ -1,0 +1,127 @@
+"""The small pure parts beside the request table."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mainspring.gateway.admin import AdminTable
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.sends import Connection
+from mainspring.gateway.session import ControllerSession, SessionEvent
+from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import AdminReply, AdminRequest
+from tests.gateway.fakes import make_spec
+
+MS = 1_000_000
+ALICE = Connection("zeromq", b"alice")
+
+
+def test_what_a_new_session_does_not_confirm_is_forgotten_after_a_while() -> None:
+    catalog = Catalog()
+    for name in ("kept", "gone"):
+        catalog.model_up(make_spec(name))
+        catalog.worker_up(name, "tcp://1")
+    catalog.begin_session(0)
+    catalog.model_up(make_spec("kept"))
+    catalog.worker_up("kept", "tcp://2")
+    assert set(catalog.signatures) == {"kept", "gone"}
+    due_ns = catalog.next_wakeup_ns()
+    assert due_ns is not None
+    assert catalog.tick(due_ns - 1) == []
+    assert catalog.tick(due_ns) == ["gone"]
+    assert [spec.name for spec in catalog.models()] == ["kept"]
+    assert catalog.workers == {"kept": "tcp://2"}
+    assert catalog.next_wakeup_ns() is None
+
+
+def test_what_goes_down_before_it_is_confirmed_is_gone_once() -> None:
+    catalog = Catalog()
+    catalog.model_up(make_spec("m"))
+    catalog.worker_up("w", "tcp://1")
+    catalog.begin_session(0)
+    catalog.model_down("m")
+    catalog.worker_down("w")
+    assert catalog.tick(10**12) == []
+    assert catalog.models() == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch_sizes": ()}, {"inputs": (msgspec.structs.replace(make_spec("m").inputs[0], dtype="no"),)}],
+)
+def test_a_spec_that_makes_no_sense_is_a_value_error(change: dict[str, object]) -> None:
+    catalog = Catalog()
+    spec = msgspec.structs.replace(make_spec("m"), **change)
+    with pytest.raises(ValueError, match="'m'"):
+        catalog.model_up(spec)
+    assert catalog.models() == ()
+
+
+def test_a_session_says_hello_until_welcomed_and_notices_silence() -> None:
+    session = ControllerSession(GatewayConfig(hello_interval_ms=200.0, controller_timeout_ms=1_000.0))
+    assert session.tick(0) is SessionEvent.HELLO
+    assert session.tick(199 * MS) is None
+    assert session.tick(200 * MS) is SessionEvent.HELLO
+    session.welcome(250 * MS)
+    assert session.next_wakeup_ns() == 1_250 * MS
+    session.heard(1_000 * MS)
+    assert session.tick(1_999 * MS) is None
+    assert session.tick(2_000 * MS) is SessionEvent.LOST
+    assert session.tick(2_000 * MS) is SessionEvent.HELLO
+
+
+def test_a_session_that_was_refused_waits_before_the_next_hello() -> None:
+    session = ControllerSession(GatewayConfig(hello_interval_ms=200.0))
+    session.welcome(0)
+    session.lose(10 * MS, "unknown")
+    assert not session.welcomed
+    assert session.refusal == "unknown"
+    assert session.tick(209 * MS) is None
+    assert session.tick(210 * MS) is SessionEvent.HELLO
+
+
+def test_each_wish_gets_one_answer() -> None:
+    admin = AdminTable(GatewayConfig(admin_timeout_ms=100.0, max_admin_requests=3))
+    spec = make_spec("m")
+    assert admin.ask(0, ALICE, AddModel(1, spec), True) == AdminRequest(0, add=spec)
+    assert admin.ask(1, ALICE, RemoveModel(2, "m"), True) == AdminRequest(1, remove="m")
+    assert admin.ask(2, ALICE, GetStatus(3), True) == AdminRequest(2, status=True)
+    full = admin.ask(3, ALICE, GetStatus(4), True)
+    assert isinstance(full, ErrorReply)
+    assert full.reason is Reason.OVERLOADED
+    assert admin.answered(AdminReply(0), {}) == (ALICE, Done(1))
+    assert admin.answered(AdminReply(0), {}) is None
+    answered = admin.answered(AdminReply(1, Reason.UNKNOWN_MODEL, "no m"), {})
+    assert answered == (ALICE, ErrorReply(2, Reason.UNKNOWN_MODEL, "no m"))
+    assert admin.next_wakeup_ns() == 100 * MS + 2
+    [(connection, reply)] = admin.tick(100 * MS + 2)
+    assert isinstance(reply, ErrorReply)
+    assert (connection, reply.key, reply.reason) == (ALICE, 3, Reason.TIMED_OUT)
+    assert admin.next_wakeup_ns() is None
+
+
+def test_wishes_end_with_their_controller() -> None:
+    admin = AdminTable(GatewayConfig())
+    admin.ask(0, ALICE, GetStatus(3), True)
+    [(_, reply)] = admin.controller_lost()
+    assert isinstance(reply, ErrorReply)
+    assert reply.reason is Reason.CONTROLLER_UNREACHABLE
+    refused = admin.ask(0, ALICE, GetStatus(4), False)
+    assert isinstance(refused, ErrorReply)
+    assert refused.reason is Reason.CONTROLLER_UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"grace_ms": 0.0}, "grace_ms is 0.0; it must be greater than 0"),
+        ({"max_in_flight": -1}, "max_in_flight is -1"),
+        ({"controller_timeout_ms": 100.0}, "at least twice hello_interval_ms"),
+    ],
+)
+def test_a_config_that_cannot_work_is_refused(settings: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        GatewayConfig(**settings)  # type: ignore[arg-type]
