@@ -1,0 +1,220 @@
+"""A connection to a gateway for one thread: messages in, messages out, nothing kept between them.
+
+This is the layer below `Client`. A program that drives thousands of requests a second from a loop of its
+own (the open-loop replayer) uses it directly::
+
+    with Connection("tcp://127.0.0.1:7400") as connection:
+        connection.open(timeout_s=5)
+        connection.send(InferRequest(key=1, model="m", inputs=(header,), slo_ns=50_000_000), [array])
+        while connection.poll(timeout_ms=10):
+            while (received := connection.receive()) is not None:
+                reply, frames = received     # InferReply or ErrorReply; match it by reply.key
+
+* ``key`` is the caller's: unique among its requests in flight; each gets exactly one reply.
+* ``send`` and ``receive`` never wait. ``send`` takes anything with the buffer protocol as a frame,
+  C-contiguous and little-endian; buffers of 64 KB and more are not copied, so leave them alone until the
+  reply is in.
+* The gateway bounds what a connection may have in flight (``welcome.max_in_flight``) and refuses the rest
+  with ``overloaded``; a connection that does not read its replies is cut off.
+* When the connection breaks, ZeroMQ makes it anew by itself and `receive` says hello again; requests that
+  were in flight are lost. `link_lost` counts the breaks: compare it before and after.
+
+Not thread-safe. ``socket`` and ``monitor`` may be put into a caller's own poller; both becoming readable
+means that `receive` is to be called until it returns None.
+"""
+
+from __future__ import annotations
+
+import os
+import socket as sockets
+from collections.abc import Sequence
+from math import ceil
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from mainspring.client.errors import GatewayUnreachable, InvalidInput, Overloaded
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.clients import ClientHello, ClientRefused, ClientWelcome, FromClient, ToClient
+from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
+
+_LINK_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_HEARTBEAT_MS = 2_000
+
+
+class Connection:
+    """One DEALER to a gateway; see the module's docstring."""
+
+    def __init__(
+        self,
+        address: str,
+        name: str = "",
+        *,
+        context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        send_queue: int = 10_000,
+    ) -> None:
+        """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent."""
+        self.address = address
+        self.name = name or f"{sockets.gethostname()}:{os.getpid()}"
+        self.welcome: ClientWelcome | None = None
+        """The gateway's welcome on the present link; None until it has come."""
+        self.refusal: ClientRefused | None = None
+        """Why the gateway will not have this client at all (another protocol version)."""
+        self.link_lost = 0
+        """How often the link broke, or the gateway forgot this client."""
+        self.bad_messages = 0
+        """Replies that could not be read."""
+        self._owned_context = zmq.Context() if context is None else None
+        self.socket: zmq.Socket[bytes] = (context or self._owned_context or zmq.Context()).socket(zmq.DEALER)
+        self.socket.set_hwm(send_queue)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LINK_EVENTS)
+        self._poller = zmq.Poller()
+        self._poller.register(self.socket, zmq.POLLIN)
+        self._poller.register(self.monitor, zmq.POLLIN)
+        try:
+            self.socket.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise GatewayUnreachable(
+                f"{address!r} is no address ({error}); write it like tcp://127.0.0.1:7400"
+            ) from None
+
+    def open(self, timeout_s: float) -> ClientWelcome:
+        """Wait for the gateway's welcome and return it.
+
+        Raise `GatewayUnreachable` if it does not come in time or the gateway refuses this client.
+        """
+        give_up = monotonic() + timeout_s
+        while self.welcome is None:
+            left_s = give_up - monotonic()
+            if left_s <= 0:
+                raise GatewayUnreachable(
+                    f"no gateway answers at {self.address} within {timeout_s:g} s; "
+                    "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
+                )
+            self.poll(left_s * 1e3)
+            self.receive()
+            if self.refusal is not None:
+                raise refused(self.address, self.refusal)
+        return self.welcome
+
+    def send(self, message: FromClient, frames: Sequence[Any] = ()) -> None:
+        """Send a message and its tensors' frames, in the order of its headers.
+
+        Raise `GatewayUnreachable` without a link, `Overloaded` if the send queue is full, `InvalidInput`
+        if a frame is larger than the gateway takes.
+        """
+        limit = None if self.welcome is None else self.welcome.max_message_bytes
+        views = [memoryview(frame) for frame in frames]
+        for view in views:
+            if limit is not None and view.nbytes > limit:
+                raise InvalidInput(f"an input has {view.nbytes:,} bytes; the gateway takes at most {limit:,}")
+        try:
+            self.socket.send_multipart([encode(message), *views], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            if self.welcome is None:
+                raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}") from None
+            raise Overloaded(f"the send queue to {self.address} is full") from None
+
+    def poll(self, timeout_ms: float) -> bool:
+        """Wait until there is something to receive; return whether there is."""
+        return bool(self._poller.poll(ceil(timeout_ms)))
+
+    def receive(self) -> tuple[ToClient, list[zmq.Frame]] | None:
+        """Return the next reply and its tensors' frames, or None if there is none; never waits.
+
+        Hellos, welcomes and breaks of the link are dealt with here and are not returned.
+        """
+        while True:
+            parts = self._receive_frames()
+            if not parts:
+                # After the replies, so that those which came before a break are still delivered.
+                if not self._follow_link():
+                    return None
+                continue
+            try:
+                message = TO_CLIENT.decode(parts[0].buffer)
+            except BadMessage:
+                self.bad_messages += 1
+                continue
+            match message:
+                case ClientWelcome():
+                    self.welcome = message
+                case ClientRefused():
+                    self._refused(message)
+                case _:
+                    return message, parts[1:]
+
+    def close(self) -> None:
+        """Close the connection; what waits to be sent is dropped."""
+        if not self.socket.closed:
+            self.socket.disable_monitor()
+            self.monitor.close(0)
+            self.socket.close(0)
+        if self._owned_context is not None:
+            self._owned_context.term()
+            self._owned_context = None
+
+    def _receive_frames(self) -> list[zmq.Frame]:
+        frames: list[zmq.Frame] = []
+        try:
+            while not frames or frames[-1].more:
+                frames.append(self.socket.recv(zmq.NOBLOCK, copy=False))
+        except zmq.Again:
+            pass
+        return frames
+
+    def _follow_link(self) -> bool:
+        """Take one event of the link; return whether there was one."""
+        try:
+            parts = self.monitor.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        event = parse_monitor_message(parts)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._hello()
+        else:
+            self._lose_link()
+        return True
+
+    def _lose_link(self) -> None:
+        if self.welcome is not None:
+            self.welcome = None
+            self.link_lost += 1
+
+    def _refused(self, message: ClientRefused) -> None:
+        self._lose_link()
+        if message.code == "protocol_mismatch":
+            self.refusal = message
+        else:
+            self._hello()
+
+    def _hello(self) -> None:
+        try:
+            self.socket.send(encode(ClientHello(protocol=PROTOCOL_VERSION, client=self.name)), zmq.NOBLOCK)
+        except zmq.Again:
+            # The link broke again: its next handshake brings the next hello.
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def refused(address: str, message: ClientRefused) -> GatewayUnreachable:
+    """Return the exception for a gateway that will not have this client."""
+    return GatewayUnreachable(
+        f"the gateway at {address} refused this client ({message.code}): {message.detail}"
+    )

@@ -1,0 +1,231 @@
+"""The clients when the gateway is not there, goes away, says nothing, or is of another version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import zmq
+
+import mainspring
+from mainspring import Client
+from mainspring.client.channel import Call
+from mainspring.client.connection import Connection
+from mainspring.client.errors import ERROR_OF_REASON, error_of
+from mainspring.messages import PROTOCOL_VERSION, clients
+from mainspring.messages.codec import FROM_CLIENT, encode
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import TensorHeader
+from tests.gateway.fakes import fake_cluster, gateway, wait_until
+
+X = np.ones((1, 4), np.float32)
+WELCOME = clients.ClientWelcome(PROTOCOL_VERSION, "0", 1_000, 10)
+
+
+@contextmanager
+def fake_gateway(
+    answer: Callable[[clients.FromClient], list[bytes]], address: str = "tcp://127.0.0.1:*"
+) -> Iterator[str]:
+    """A ROUTER that answers each message with one of these frames; yields its address."""
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind(address)
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            if socket.poll(10):
+                peer, head, *_ = socket.recv_multipart()
+                frames = answer(FROM_CLIENT.decode(head))
+                if frames:
+                    socket.send_multipart([peer, *frames])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    finally:
+        stop.set()
+        thread.join()
+        context.destroy(0)
+
+
+def mute(message: clients.FromClient) -> list[bytes]:
+    return [encode(WELCOME)] if isinstance(message, clients.ClientHello) else []
+
+
+def test_no_gateway_names_the_address_and_what_to_start() -> None:
+    with Client("tcp://127.0.0.1:1", connect_timeout_s=0.2) as client:
+        with pytest.raises(
+            mainspring.GatewayUnreachable, match=r"127\.0\.0\.1:1 within 0\.2 s.*mainspring up"
+        ):
+            client.infer("m", {"data": X}, slo_ms=50)
+        with pytest.raises(mainspring.Unavailable):
+            client.models()
+
+
+def test_an_address_that_is_none_is_a_clear_error() -> None:
+    with pytest.raises(mainspring.GatewayUnreachable, match="write it like tcp://"):
+        Client("nonsense")
+
+
+def test_a_gateway_that_never_answers_is_given_up_after_the_guard() -> None:
+    with fake_gateway(mute) as address, Client(address, guard_s=0.2, best_effort_timeout_s=0.3) as client:
+        for slo_ms in (50, None):
+            with pytest.raises(mainspring.TimedOut, match="did not answer"):
+                client.infer("m", {"data": X}, slo_ms)
+
+
+def test_another_protocol_version_is_a_clear_error() -> None:
+    refusal = encode(clients.ClientRefused("protocol_mismatch", "the gateway speaks version 2"))
+    with fake_gateway(lambda _: [refusal]) as address, Client(address) as client:
+        with pytest.raises(mainspring.GatewayUnreachable, match="speaks version 2"):
+            client.infer("m", {"data": X})
+        with pytest.raises(mainspring.GatewayUnreachable, match="speaks version 2"):
+            client.models()
+
+
+def test_an_input_beyond_the_gateways_limit_is_not_sent() -> None:
+    with (
+        fake_gateway(mute) as address,
+        Client(address) as client,
+        pytest.raises(mainspring.InvalidInput, match=r"1,600 bytes.* at most 1,000"),
+    ):
+        client.infer("m", {"data": np.ones((100, 4), np.float32)})
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"\xff\xfe"],
+        [encode(clients.InferReply(1, (TensorHeader("y", "float32", (9,)),), None)), b"1"],  # type: ignore[arg-type]
+    ],
+)
+def test_replies_that_are_none_are_dropped(frames: list[bytes]) -> None:
+    def answer(message: clients.FromClient) -> list[bytes]:
+        return mute(message) or frames
+
+    with (
+        fake_gateway(answer) as address,
+        Client(address, guard_s=0.2) as client,
+        pytest.raises(mainspring.TimedOut),
+    ):
+        client.infer("m", {"data": X}, slo_ms=1)
+
+
+def test_outputs_that_do_not_fit_their_headers_are_an_error() -> None:
+    timing = clients.Timing(1, 1, 1, None, 1, False, "w")
+
+    def answer(message: clients.FromClient) -> list[bytes]:
+        key = getattr(message, "key", 0)
+        reply = clients.InferReply(key, (TensorHeader("y", "float32", (9,)),), timing)
+        return mute(message) or [encode(reply), b"1234"]
+
+    with (
+        fake_gateway(answer) as address,
+        Client(address) as client,
+        pytest.raises(mainspring.MainspringError, match="can't be read"),
+    ):
+        client.infer("m", {"data": X})
+
+
+def test_a_break_ends_what_is_in_flight_and_the_client_comes_back() -> None:
+    with fake_cluster() as cluster:
+        with gateway(cluster.address) as address:
+            client = Client(address, connect_timeout_s=10)
+            wait_until(lambda: len(client.models()) >= 5)
+        # The gateway is gone; a mute one takes its place, and breaks.
+        with fake_gateway(mute, address):
+            lost = client.submit("hold", {"data": X}, slo_ms=60_000)
+            assert isinstance(lost, Call)
+            wait_until(lambda: lost.sent)
+        with pytest.raises(mainspring.GatewayUnreachable, match="broke before the reply"):
+            lost.result(10)
+        with gateway(cluster.address, address=address):
+            wait_until(lambda: len(client.models()) >= 5)
+            np.testing.assert_array_equal(client.infer("double", {"data": X})["twice"], X * 2)
+            client.close()
+
+
+def test_a_gateway_that_forgot_the_client_is_greeted_again() -> None:
+    forgot = encode(clients.ClientRefused("unknown_session", "say hello first"))
+    asked: list[clients.FromClient] = []
+
+    def answer(message: clients.FromClient) -> list[bytes]:
+        asked.append(message)
+        if isinstance(message, clients.ClientHello):
+            return [encode(WELCOME)]
+        return [forgot] if len(asked) < 3 else [encode(clients.ModelList(getattr(message, "key", 0), ()))]
+
+    with fake_gateway(answer) as address, Client(address) as client:
+        with pytest.raises(mainspring.GatewayUnreachable, match="broke"):
+            client.models()
+        assert client.models() == ()
+    assert sum(isinstance(each, clients.ClientHello) for each in asked) == 2
+
+
+def test_the_low_level_connection_drives_a_loop_of_its_own() -> None:
+    header = TensorHeader("data", "float32", (1, 4))
+    with fake_cluster() as cluster, gateway(cluster.address) as address, Connection(address) as connection:
+        welcome = connection.open(timeout_s=5)
+        assert welcome.max_in_flight > 0
+        wait_until(lambda: _served(connection))
+        for key in range(500):
+            connection.send(clients.InferRequest(key, "double", (header,), None), [X])
+        keys: list[int] = []
+        while len(keys) < 500:
+            assert connection.poll(5_000)
+            while (received := connection.receive()) is not None:
+                reply, frames = received
+                assert isinstance(reply, clients.InferReply)
+                np.testing.assert_array_equal(np.frombuffer(frames[0].buffer, np.float32), X[0] * 2)
+                keys.append(reply.key)
+        assert sorted(keys) == list(range(500))
+        assert connection.link_lost == 0
+
+
+def _served(connection: Connection) -> bool:
+    connection.send(clients.ListModels(1))
+    while (received := connection.receive()) is None:
+        assert connection.poll(5_000)
+    assert isinstance(received[0], clients.ModelList)
+    return len(received[0].models) >= 5
+
+
+def test_the_low_level_connection_says_what_is_wrong() -> None:
+    with Connection("tcp://127.0.0.1:1") as connection:
+        with pytest.raises(mainspring.GatewayUnreachable, match="no connection"):
+            connection.send(clients.ListModels(1))
+        with pytest.raises(mainspring.GatewayUnreachable, match="no gateway answers"):
+            connection.open(0.1)
+
+
+def test_a_future_cancelled_before_it_is_sent_is_never_sent() -> None:
+    asked: list[clients.FromClient] = []
+
+    def answer(message: clients.FromClient) -> list[bytes]:
+        asked.append(message)
+        return mute(message) or [encode(clients.ModelList(getattr(message, "key", 0), ()))]
+
+    with fake_gateway(mute) as address:
+        pass
+    client = Client(address, connect_timeout_s=10)
+    future = client.submit("m", {"data": X})
+    assert future.cancel()
+    with fake_gateway(answer, address):
+        client.models()
+        client.close()
+    assert not [each for each in asked if isinstance(each, clients.InferRequest | clients.CancelRequest)]
+
+
+def test_every_reason_has_an_error_of_its_own() -> None:
+    assert set(ERROR_OF_REASON) == set(Reason)
+    assert len(set(ERROR_OF_REASON.values())) == len(Reason)
+    for reason in Reason:
+        error = error_of(clients.ErrorReply(1, reason, "what happened"))
+        assert error.reason is reason
+        assert str(error).startswith("what happened")
+        assert type(error).__name__ in mainspring.__all__
