@@ -1,0 +1,156 @@
+"""Records and the summary of a run: every request in exactly one place, every figure against a slow count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mainspring.messages.clients import Timing
+from mainspring.messages.codes import Reason
+from mainspring.traces import records as records_module
+from mainspring.traces.arrival import SECOND_NS
+from mainspring.traces.histogram import DurationHistogram
+from mainspring.traces.records import Records, RecordsFull
+from mainspring.traces.report import read_summary, summarise, write_json
+
+MS = 1_000_000
+
+
+def timing(left_ns: int | None = 5, batch: int = 4, cold: bool = False, worker: str = "w") -> Timing:
+    return Timing(10, 1, 2, left_ns, batch, cold, worker)
+
+
+outcomes = st.sampled_from(["good", "best_effort", "late", "lost", "unsent", "busy", "unreachable"])
+
+
+@given(st.lists(st.tuples(outcomes, st.integers(0, 3 * SECOND_NS), st.integers(1, 200)), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_every_request_is_in_exactly_one_place(requests: list[tuple[str, int, int]]) -> None:
+    records = Records()
+    for what, intended_ns, latency_ms in requests:
+        slo_ns = None if what == "best_effort" else 100 * MS
+        key = records.sent(intended_ns, intended_ns + 1000, "m", 1, slo_ns)
+        replied_ns = intended_ns + latency_ms * MS
+        assert records.pending(key)
+        match what:
+            case "good":
+                records.outputs(key, replied_ns, timing(0))
+            case "best_effort":
+                records.outputs(key, replied_ns, timing(None))
+            case "late":
+                records.outputs(key, replied_ns, timing(-1))
+            case "busy":
+                records.error(key, replied_ns, Reason.OVERLOADED)
+            case "unreachable":
+                records.error(key, replied_ns, Reason.DEADLINE_UNREACHABLE)
+            case "unsent":
+                records.unsent(key)
+        assert records.pending(key) == (what == "lost")
+    kinds = [what for what, _, _ in requests]
+    summary = summarise(records, start_ns=0)
+    assert summary.offered == len(requests)
+    assert summary.goodput == kinds.count("good") + kinds.count("best_effort")
+    assert (summary.late, summary.lost, summary.unsent) == tuple(map(kinds.count, ("late", "lost", "unsent")))
+    expected = {"overloaded": kinds.count("busy"), "deadline_unreachable": kinds.count("unreachable")}
+    assert summary.rejected == {reason: count for reason, count in expected.items() if count}
+    parts = summary.goodput + summary.rejected_total + summary.late + summary.lost + summary.unsent
+    assert parts == summary.offered
+    assert records.in_flight == summary.lost
+    series = summary.series
+    assert sum(series.offered) == summary.offered
+    assert sum(series.goodput) == summary.goodput
+    assert sum(series.rejected) == summary.rejected_total
+    assert sum(series.late) == summary.late
+    assert sum(series.lost) == summary.lost
+    latencies = sorted(ms for what, _, ms in requests if what in ("good", "best_effort", "late"))
+    if latencies:
+        assert summary.max_ms == latencies[-1]
+        assert summary.p50_ms == latencies[(len(latencies) - 1) // 2]
+        assert max(value for value in series.max_ms if value is not None) == latencies[-1]
+
+
+def test_latency_counts_from_the_intended_send_and_lag_is_told() -> None:
+    records = Records()
+    key = records.sent(1000 * MS, 1030 * MS, "m", 1, 50 * MS)
+    records.outputs(key, 1060 * MS, timing(left_ns=20 * MS))
+    summary = summarise(records, start_ns=7)
+    assert summary.p50_ms == 60
+    assert summary.replayer_lag_max_us == 30_000
+    assert (summary.goodput, summary.client_late) == (1, 1), "in time for the gateway, not for the client"
+    assert summary.start_ns == 7
+
+
+def test_cold_starts_batches_and_seconds() -> None:
+    records = Records()
+    for index, (batch, cold) in enumerate([(1, True), (4, False), (4, False), (8, False)]):
+        key = records.sent(index * SECOND_NS, index * SECOND_NS, f"m{index % 2}", 1, None)
+        records.outputs(key, index * SECOND_NS + MS, timing(batch=batch, cold=cold))
+    summary = summarise(records, start_ns=0)
+    assert (summary.cold_starts, summary.cold_start_share, summary.mean_batch) == (1, 0.25, 4.25)
+    assert (summary.series.cold_starts, summary.series.mean_batch) == ([1, 0, 0, 0], [1, 4, 4, 8])
+    assert (summary.models, summary.duration_s, summary.slo_ms) == (2, 3.0, None)
+
+
+def test_a_run_without_requests_has_a_report() -> None:
+    summary = summarise(Records(), start_ns=0)
+    assert (summary.offered, summary.goodput_share, summary.p99_ms) == (0, 1.0, None)
+
+
+def test_records_grow_in_chunks_and_stop_at_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_module, "CHUNK", 8)
+    records = Records(max_requests=24)
+    for key in range(24):
+        assert records.sent(key, key, "m", 1, None) == key
+        records.outputs(key, key + 5, timing(worker=f"w{key % 2}"))
+    with pytest.raises(RecordsFull, match="has 24 requests"):
+        records.sent(24, 24, "m", 1, None)
+    sent, replied = records.columns()
+    assert sent["intended_ns"].tolist() == list(range(24))
+    assert replied["replied_ns"].tolist() == list(range(5, 29))
+    assert records.worker_names == ("w0", "w1")
+    assert not records.pending(24)
+    assert not records.pending(-1)
+
+
+def test_json_is_written_whole_and_read_back(tmp_path: Path) -> None:
+    records = Records()
+    records.error(records.sent(0, 0, "m", 1, 5), MS, Reason.NO_WORKER)
+    summary = summarise(records, start_ns=3, notes={"seed": 1})
+    path = tmp_path / "deep" / "summary.json"
+    write_json(path, msgspec.to_builtins(summary) | {"more": 1})
+    assert read_summary(path) == summary
+    assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"summary\.json.*no report"):
+        read_summary(path)
+
+
+def test_an_unwritable_report_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    write_json(path, {"old": 1})
+    with pytest.raises(TypeError):
+        write_json(path, object())
+    assert "old" in path.read_text()
+
+
+@given(st.lists(st.integers(0, 10**11), min_size=1, max_size=300), st.sampled_from([1, 50, 90, 99, 100]))
+def test_the_histograms_percentiles_are_within_two_percent(values: list[int], percent: int) -> None:
+    histogram = DurationHistogram()
+    for value in values:
+        histogram.add(value)
+    exact = int(np.percentile(values, percent, method="inverted_cdf"))
+    found = histogram.percentile(percent)
+    assert found is not None
+    assert exact * 0.98 - 1 <= found <= exact
+
+
+def test_an_empty_histogram_has_no_percentile_and_negative_counts_as_zero() -> None:
+    histogram = DurationHistogram()
+    assert histogram.percentile(50) is None
+    histogram.add(-5)
+    assert histogram.percentile(50) == 0

@@ -1,0 +1,1 @@
+"""Workloads: Azure Functions readers, generators, the replayer that sends them, and what came of it."""

@@ -1,0 +1,109 @@
+"""A workload by name and numbers, as a command line or an experiment gives it, and how to build it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mainspring.traces.arrival import SECOND_NS, WorkloadError
+from mainspring.traces.azure2019 import read_azure2019
+from mainspring.traces.azure2021 import read_azure2021
+from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
+from mainspring.traces.kind import Kind
+from mainspring.traces.source import Playable
+from mainspring.traces.synthetic import azure_like
+from mainspring.traces.workload import Workload, at_rate
+
+DEFAULT_RATE = 100.0
+
+
+FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021)
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What to build; what a kind has no use for is ignored."""
+
+    kind: Kind = Kind.SYNTHETIC
+    duration_ns: int = 60 * SECOND_NS
+    slo_ns: int | None = 100_000_000
+    rows: int = 1
+    seed: int = 0
+    trace: Path | None = None
+    """The file of an Azure workload."""
+    rate: float | None = None
+    """Requests per second on average over the duration; None for the trace's own, or 100 for generators."""
+    scale: float = 1.0
+    """Factor on the number of requests, on top of ``rate``."""
+    time_scale: float = 1.0
+    """Factor on the trace's time: 0.1 plays ten minutes of it in one."""
+    start_ns: int = 0
+    """Where in the trace to begin, in the trace's own time."""
+    cv: float = 4.0
+    """Coefficient of variation of gamma's gaps."""
+    zipf_exponent: float = 0.0
+    """Skew of poisson's and gamma's rates over models; 0 for none."""
+    concurrency: int = 4
+    """Requests that each model's closed-loop client keeps in flight."""
+    think_ns: int = 0
+
+    def title(self, models: int) -> str:
+        """Return what is played, for a heading."""
+        what = self.kind.value if self.trace is None else f"{self.kind.value} ({self.trace.name})"
+        slo = "no SLO" if self.slo_ns is None else f"SLO {self.slo_ns / 1e6:g} ms"
+        if self.kind is Kind.CLOSED:
+            load = f"{self.concurrency} in flight each"
+        elif self.rate is None and self.kind in FROM_FILE:
+            load = f"scale {self.scale:g}"
+        else:
+            load = f"{(self.rate or DEFAULT_RATE) * self.scale:g} requests/s"
+        return f"{what}: {models} models, {load}, {slo}"
+
+
+def build(recipe: Recipe, models: Sequence[str]) -> Playable:
+    """Build the workload for these models.
+
+    Raises `WorkloadError` (`tracefile.TraceError` for a bad file) saying what would be right.
+    """
+    if recipe.duration_ns <= 0:
+        raise WorkloadError(f"a workload of {recipe.duration_ns} ns has no time; give a positive duration")
+    if recipe.kind is Kind.CLOSED:
+        return closed_loop(
+            models,
+            concurrency=recipe.concurrency,
+            duration_ns=recipe.duration_ns,
+            slo_ns=recipe.slo_ns,
+            rows=recipe.rows,
+            think_ns=recipe.think_ns,
+        )
+    workload = _from_file(recipe, models) if recipe.kind in FROM_FILE else _generated(recipe, models)
+    return workload.cut(0, recipe.duration_ns).with_requests(slo_ns=recipe.slo_ns, rows=recipe.rows)
+
+
+def _from_file(recipe: Recipe, models: Sequence[str]) -> Workload:
+    if recipe.trace is None:
+        raise WorkloadError(
+            f"the workload {recipe.kind.value} is read from a file; name it with --trace FILE"
+        )
+    workload: Workload
+    if recipe.kind is Kind.AZURE2019:
+        workload = read_azure2019(recipe.trace, models, np.random.default_rng(recipe.seed))
+    else:
+        workload = read_azure2021(recipe.trace, models)
+    end_ns = recipe.start_ns + int(recipe.duration_ns / recipe.time_scale) + 1
+    workload = workload.cut(recipe.start_ns, end_ns).stretched(recipe.time_scale)
+    if recipe.rate is not None:
+        rng = np.random.default_rng(recipe.seed)
+        workload = at_rate(workload, recipe.rate, recipe.duration_ns, rng)
+    return workload if recipe.scale == 1.0 else workload.scaled(recipe.scale)
+
+
+def _generated(recipe: Recipe, models: Sequence[str]) -> Workload:
+    rate = (recipe.rate or DEFAULT_RATE) * recipe.scale
+    if recipe.kind is Kind.SYNTHETIC:
+        return azure_like(models, rate)
+    order = np.random.default_rng(recipe.seed).permutation(len(models)).tolist()
+    rates = zipf_rates([models[index] for index in order], rate, recipe.zipf_exponent)
+    return Poisson(rates) if recipe.kind is Kind.POISSON else Gamma(rates, recipe.cv)

@@ -1,0 +1,144 @@
+"""What became of each request, in columns: about 70 bytes a request, in chunks that never move.
+
+The replayer and the simulator both fill this; `traces.report` reads it. A request's key is its index, so
+that an answer finds its row without a table of what is in flight.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.messages.clients import Timing
+from mainspring.messages.codes import Reason
+
+CHUNK = 65_536
+MAX_REQUESTS = 100_000_000
+"""About 7 GB; a run beyond it stops with what it has."""
+
+PENDING, OUTPUTS, UNSENT, FIRST_REASON = 0, 1, 2, 3
+"""Outcomes: unanswered; answered with outputs; never handed to the gateway; from `FIRST_REASON` up, answered
+with the error whose reason has this index in `REASONS`."""
+REASONS = tuple(Reason)
+_REASON_OUTCOME = {reason: FIRST_REASON + index for index, reason in enumerate(REASONS)}
+NO_DEADLINE = np.iinfo(np.int64).max
+"""Stands for None in ``slo_ns`` and ``left_ns``."""
+
+SENT = np.dtype(
+    [("intended_ns", "<i8"), ("sent_ns", "<i8"), ("slo_ns", "<i8"), ("model", "<i4"), ("rows", "<i4")]
+)
+"""Instants are from the start of the workload."""
+REPLIED = np.dtype(
+    [
+        ("replied_ns", "<i8"),
+        ("left_ns", "<i8"),
+        ("execute_ns", "<i8"),
+        ("queue_ns", "<i8"),
+        ("batch_size", "<i4"),
+        ("worker", "<i2"),
+        ("cold_start", "?"),
+        ("outcome", "u1"),
+    ]
+)
+# The same layouts for writing one row: ten times as fast as assigning to a row of a numpy array.
+_SENT_ROW = struct.Struct("<qqqii")
+_REPLIED_ROW = struct.Struct("<qqqqih?B")
+_INTENDED = struct.Struct("<q")
+_SENT_BYTES, _REPLIED_BYTES = SENT.itemsize, REPLIED.itemsize
+_OUTCOME_OFFSET = _REPLIED_BYTES - 1
+
+Columns = npt.NDArray[np.void]
+
+
+class RecordsFull(RuntimeError):
+    """The run has as many requests as are recorded at most."""
+
+
+class Records:
+    """Columns of all requests of a run."""
+
+    def __init__(self, max_requests: int = MAX_REQUESTS) -> None:
+        self._max_requests = max_requests
+        self._sent: list[bytearray] = []
+        self._replied: list[bytearray] = []
+        self._count = 0
+        self._answered = 0
+        self._models: dict[str, int] = {}
+        self._workers: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer so far."""
+        return self._count - self._answered
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names by the numbers in the column ``model``."""
+        return tuple(self._models)
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """Names by the numbers in the column ``worker``."""
+        return tuple(self._workers)
+
+    def sent(self, intended_ns: int, sent_ns: int, model: str, rows: int, slo_ns: int | None) -> int:
+        """Record a request and return its key; raise `RecordsFull` at the limit."""
+        key = self._count
+        index = key % CHUNK
+        if key >= self._max_requests:
+            raise RecordsFull(f"the run has {key} requests, as many as are recorded at most")
+        if index == 0:
+            self._sent.append(bytearray(CHUNK * _SENT_BYTES))
+            self._replied.append(bytearray(CHUNK * _REPLIED_BYTES))
+        number = self._models.setdefault(model, len(self._models))
+        left_ns = NO_DEADLINE if slo_ns is None else slo_ns
+        _SENT_ROW.pack_into(self._sent[-1], index * _SENT_BYTES, intended_ns, sent_ns, left_ns, number, rows)
+        self._count += 1
+        return key
+
+    def pending(self, key: int) -> bool:
+        """Return whether ``key`` is a request that has no answer yet."""
+        if not 0 <= key < self._count:
+            return False
+        return self._replied[key // CHUNK][key % CHUNK * _REPLIED_BYTES + _OUTCOME_OFFSET] == PENDING
+
+    def outputs(self, key: int, replied_ns: int, timing: Timing) -> None:
+        """Record that a pending request was answered with outputs."""
+        worker = self._workers.setdefault(timing.worker, len(self._workers))
+        left_ns = NO_DEADLINE if timing.left_ns is None else timing.left_ns
+        _REPLIED_ROW.pack_into(
+            self._replied[key // CHUNK], key % CHUNK * _REPLIED_BYTES,
+            replied_ns, left_ns, timing.execute_ns, timing.queue_ns,
+            timing.batch_size, worker, timing.cold_start, OUTPUTS,
+        )  # fmt: skip
+        self._answered += 1
+
+    def error(self, key: int, replied_ns: int, reason: Reason) -> None:
+        """Record that a pending request was answered with an error."""
+        self._failed(key, replied_ns, _REASON_OUTCOME[reason])
+
+    def unsent(self, key: int) -> None:
+        """Record that a pending request could not be handed to the gateway."""
+        self._failed(key, 0, UNSENT)
+
+    def _failed(self, key: int, replied_ns: int, outcome: int) -> None:
+        row = self._replied[key // CHUNK]
+        _REPLIED_ROW.pack_into(row, key % CHUNK * _REPLIED_BYTES, replied_ns, 0, 0, 0, 0, -1, False, outcome)
+        self._answered += 1
+
+    def intended_ns(self, key: int) -> int:
+        """When the request was meant to be sent."""
+        intended_ns: int = _INTENDED.unpack_from(self._sent[key // CHUNK], key % CHUNK * _SENT_BYTES)[0]
+        return intended_ns
+
+    def columns(self) -> tuple[Columns, Columns]:
+        """Return all requests as arrays of dtype `SENT` and `REPLIED`, by key (copies)."""
+        if not self._count:
+            return np.zeros(0, SENT), np.zeros(0, REPLIED)
+        sent = np.frombuffer(b"".join(self._sent), SENT, self._count)
+        return sent, np.frombuffer(b"".join(self._replied), REPLIED, self._count)

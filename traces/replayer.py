@@ -1,0 +1,275 @@
+"""The replayer: sends a workload to a live gateway and records what becomes of each request.
+
+Open loop: a request is sent at its instant whatever the server does, and its latency counts from the
+instant at which it was *meant* to be sent, so that neither a slow server nor a slow replayer can hide in
+the gaps between requests (no coordinated omission). How far the replayer itself was behind is part of the
+report. A `ClosedLoop` is played by the same code; there the answer decides when the next request is due.
+
+One thread, one connection, one loop: send what is due, take what has come, wait for the next of either.
+The loop never waits for the gateway; what it does not take is recorded as unsent.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from time import monotonic_ns
+
+import msgspec
+import numpy as np
+import zmq
+
+from mainspring.client.connection import Connection
+from mainspring.client.errors import GatewayUnreachable
+from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
+from mainspring.messages.codec import encode
+from mainspring.messages.model import ModelSpec
+from mainspring.traces.arrival import SECOND_NS, Arrival
+from mainspring.traces.inputs import Inputs
+from mainspring.traces.pacing import Waiter, sharp_timers
+from mainspring.traces.progress import Progress, Tally
+from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
+from mainspring.traces.report import Summary, summarise
+from mainspring.traces.source import Playable, Source
+
+LEAD_NS = 50_000_000
+"""The workload begins this long after the call, so that its first request is not late already."""
+BURST = 32
+"""Requests that are sent, and answers that are taken, before the loop looks at the other side."""
+
+
+class ReplayConfig(msgspec.Struct, frozen=True):
+    """How to replay."""
+
+    address: str = "tcp://127.0.0.1:7400"
+    seed: int = 0
+    straggler_wait_s: float = 10.0
+    """Longest time to wait for answers after the last send; what is unanswered then is lost."""
+    progress_every_s: float = 0.5
+    connect_timeout_s: float = 10.0
+    max_requests: int = MAX_REQUESTS
+    """The run stops here, with a report (about 70 bytes of memory a request)."""
+
+
+class Replayer:
+    """A connection to a gateway and the inputs for its models; `play` may be called again and again."""
+
+    def __init__(self, config: ReplayConfig) -> None:
+        """Connect and ask for the models; raises `GatewayUnreachable`."""
+        self.config = config
+        self._connection = Connection(config.address, "replayer")
+        try:
+            self._connection.open(config.connect_timeout_s)
+            self.specs = list_models(self._connection, config.connect_timeout_s)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._inputs = Inputs(self.specs, np.random.default_rng(config.seed))
+        self._waiter = Waiter([self._connection.socket, self._connection.monitor])
+        self._next_key = 0
+
+    def play(
+        self,
+        workload: Playable,
+        *,
+        progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+        rows: Iterable[int] = (1,),
+        notes: dict[str, str | int | float | bool | None] | None = None,
+    ) -> tuple[Summary, Records]:
+        """Send a workload and return what became of it, once all is answered or given up.
+
+        Setting ``stop`` ends the sending; answers are still waited for. Inputs are made beforehand for
+        requests of ``rows``; for others, when they are first due. Raises `InputsError` for models that are
+        not served, before anything is sent.
+        """
+        self._inputs.check(workload.models)
+        for count in rows:
+            self._inputs.prepare(workload.models, count)
+        source = workload.source(np.random.default_rng(self.config.seed))
+        before = resource.getrusage(resource.RUSAGE_SELF)
+        links_before = self._connection.link_lost
+        run = _Run(self._connection, self._inputs, self._waiter, source, self.config, self._next_key)
+        with _quiet_process():
+            ended = run.loop(progress or _ignore, stop or threading.Event())
+        self._next_key += len(run.records)
+        after = resource.getrusage(resource.RUSAGE_SELF)
+        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        told: dict[str, str | int | float | bool | None] = {
+            "seed": self.config.seed,
+            "ended": ended,
+            "replayer_cpu_us_per_request": round(cpu_s * 1e6 / max(len(run.records), 1), 1),
+            "unexpected_replies": run.tally.unexpected,
+            "links_lost": self._connection.link_lost - links_before,
+        }
+        return summarise(run.records, start_ns=run.start_ns, notes=told | (notes or {})), run.records
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+class _Run:
+    """One play of a workload."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        inputs: Inputs,
+        waiter: Waiter,
+        source: Source,
+        config: ReplayConfig,
+        first_key: int,
+    ) -> None:  # fmt: skip
+        self._connection = connection
+        self._socket = connection.socket
+        self._inputs = inputs
+        self._waiter = waiter
+        self._source = source
+        self._config = config
+        self._first_key = first_key
+        self._clients: dict[int, int] = {}
+        self.records = Records(config.max_requests)
+        self.tally = Tally()
+        self.start_ns = monotonic_ns() + LEAD_NS
+
+    def loop(self, progress: Callable[[Progress], None], stop: threading.Event) -> str:
+        """Play to the end; return why it ended: finished, stopped, record limit or gateway refused."""
+        every_ns = int(self._config.progress_every_s * SECOND_NS)
+        next_progress_ns = every_ns
+        ended = ""
+        give_up_ns = 0
+        while True:
+            now_ns = self._now_ns()
+            if not ended:
+                ended = self._send_due(now_ns) or self._why_end(now_ns, stop)
+                give_up_ns = now_ns + int(self._config.straggler_wait_s * SECOND_NS)
+            self._take_replies()
+            now_ns = self._now_ns()
+            if now_ns >= next_progress_ns:
+                progress(self.tally.progress(now_ns, self.records))
+                next_progress_ns = now_ns + every_ns
+            if ended and (not self.records.in_flight or now_ns >= give_up_ns):
+                progress(self.tally.progress(now_ns, self.records))
+                return ended
+            due_ns = None if ended else self._source.next_ns()
+            until_ns = min(next_progress_ns, give_up_ns) if ended else next_progress_ns
+            self._waiter.wait(self.start_ns + (until_ns if due_ns is None else min(until_ns, due_ns)))
+
+    def _now_ns(self) -> int:
+        return monotonic_ns() - self.start_ns
+
+    def _why_end(self, now_ns: int, stop: threading.Event) -> str:
+        if stop.is_set():
+            return "stopped"
+        if self._connection.refusal is not None:
+            return "gateway refused"
+        return "finished" if self._source.done(now_ns) else ""
+
+    def _send_due(self, now_ns: int) -> str:
+        """Send what is due, a burst at most; return why sending must end, or nothing."""
+        source = self._source
+        for _ in range(BURST):
+            due_ns = source.next_ns()
+            if due_ns is None or due_ns > now_ns:
+                break
+            try:
+                self._send(source.take())
+            except RecordsFull:
+                return "record limit"
+        return ""
+
+    def _send(self, arrival: Arrival) -> None:
+        headers, frames = self._inputs.get(arrival.model, arrival.rows)
+        sent_ns = self._now_ns()
+        index = self.records.sent(arrival.time_ns, sent_ns, arrival.model, arrival.rows, arrival.slo_ns)
+        self.tally.lag.add(sent_ns - arrival.time_ns)
+        if arrival.client >= 0:
+            self._clients[index] = arrival.client
+        request = InferRequest(self._first_key + index, arrival.model, headers, arrival.slo_ns)
+        if not self._hand_over(request, frames):
+            self.records.unsent(index)
+            self.tally.unsent += 1
+            # A closed-loop client must not spin on a gateway that is away.
+            self._complete(index, self._now_ns() + SECOND_NS // 100)
+
+    def _hand_over(self, request: InferRequest, frames: list[zmq.Frame]) -> bool:
+        """Give a request to the socket, without waiting; return whether it was taken."""
+        if self._connection.welcome is None:
+            return False
+        try:
+            self._socket.send_multipart([encode(request), *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def _take_replies(self) -> None:
+        for _ in range(BURST):
+            if not self._waiter.ready():
+                return
+            received = self._connection.receive()
+            if received is not None:
+                self._take(received[0], self._now_ns())
+
+    def _take(self, reply: ToClient, now_ns: int) -> None:
+        if not isinstance(reply, InferReply | ErrorReply):
+            return
+        index = reply.key - self._first_key
+        if not self.records.pending(index):
+            # Of an earlier play, or a second answer to one request, which must not be.
+            self.tally.unexpected += index >= 0
+            return
+        if isinstance(reply, InferReply):
+            self.records.outputs(index, now_ns, reply.timing)
+            left_ns = reply.timing.left_ns
+            in_time = left_ns is None or left_ns >= 0
+            self.tally.goodput += in_time
+            self.tally.late += not in_time
+            self.tally.latency.add(now_ns - self.records.intended_ns(index))
+        else:
+            self.records.error(index, now_ns, reply.reason)
+            self.tally.rejected += 1
+        self._complete(index, now_ns)
+
+    def _complete(self, index: int, now_ns: int) -> None:
+        client = self._clients.pop(index, None) if self._clients else None
+        if client is not None:
+            self._source.completed(client, now_ns)
+
+
+def list_models(connection: Connection, timeout_s: float) -> tuple[ModelSpec, ...]:
+    """Ask a gateway for its models; raises `GatewayUnreachable` if it does not say in time."""
+    connection.send(ListModels(key=0))
+    give_up_ns = monotonic_ns() + int(timeout_s * SECOND_NS)
+    while (left_ns := give_up_ns - monotonic_ns()) > 0:
+        connection.poll(left_ns / 1e6)
+        received = connection.receive()
+        if received is not None and isinstance(received[0], ModelList):
+            return received[0].models
+    raise GatewayUnreachable(
+        f"the gateway at {connection.address} did not list its models within {timeout_s:g} s"
+    )
+
+
+def _ignore(progress: Progress) -> None:
+    """Show no progress."""
+
+
+@contextmanager
+def _quiet_process() -> Iterator[None]:
+    """Keep the garbage collector and coarse timers out of the schedule."""
+    collected = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sharp_timers(True)
+    try:
+        yield
+    finally:
+        sharp_timers(False)
+        gc.unfreeze()
+        if collected:
+            gc.enable()

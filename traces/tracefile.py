@@ -1,0 +1,48 @@
+"""Reading trace files row by row, plain or gzipped, with errors that name file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from mainspring.traces.arrival import WorkloadError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class TraceError(WorkloadError):
+    """A trace file is missing, damaged or of another schema; the text says where and what would be right."""
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield ``(line number from 1, cells)`` of every row that is not empty.
+
+    Whether the file is gzipped is told by its first bytes, not by its name. Raises `TraceError`.
+    """
+    line = 0
+    try:
+        with path.open("rb") as raw:
+            gzipped = raw.read(2) == GZIP_MAGIC
+        opener = gzip.open if gzipped else open
+        with opener(path, "rt", encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            for row in reader:
+                line = reader.line_num
+                if row:
+                    yield line, row
+    except OSError as error:
+        why = error.strerror or error
+        raise TraceError(f"{path}: cannot be read after line {line}: {why}") from error
+    except (EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: damaged after line {line}: {error}") from error
+
+
+def check_models(models: tuple[str, ...]) -> None:
+    """Raise WorkloadError unless there are models, each once."""
+    if not models:
+        raise WorkloadError("a workload needs at least one model to send requests to")
+    if len(set(models)) != len(models):
+        raise WorkloadError("a workload names a model twice; give each model once")

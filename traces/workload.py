@@ -1,0 +1,246 @@
+"""What a workload is: a lazily generated, time-ordered stream of arrivals, the same for the same seed.
+
+A `Workload` only describes; `Workload.arrivals` with a numpy generator makes the stream, so that one
+description can be played many times, live (`traces.replayer`) and simulated. Nothing here reads a clock.
+Combinators keep the order in time and need memory for a few arrivals only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
+from mainspring.traces.source import OpenSource, Source
+
+DRAWS = 4096
+"""Random numbers that are drawn at a time."""
+
+
+class Workload(ABC):
+    """A description of arrivals; immutable, and open-loop: it never waits for an answer."""
+
+    @property
+    @abstractmethod
+    def models(self) -> tuple[str, ...]:
+        """Every model that may be named."""
+
+    @abstractmethod
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Generate the arrivals in order of time; many workloads never end (see `cut`)."""
+
+    def source(self, rng: np.random.Generator) -> Source:
+        """Start to play this workload."""
+        return OpenSource(self.arrivals(rng))
+
+    def scaled(self, factor: float) -> Workload:
+        """The same workload with ``factor`` times as many requests."""
+        return Scaled(self, factor)
+
+    def stretched(self, factor: float) -> Workload:
+        """The same requests with every time multiplied by ``factor``: 0.1 plays ten times as fast."""
+        return Stretched(self, factor)
+
+    def cut(self, start_ns: int, end_ns: int) -> Workload:
+        """Only what arrives in ``[start_ns, end_ns)``, with times from ``start_ns``."""
+        return Cut(self, start_ns, end_ns)
+
+    def with_requests(self, *, slo_ns: int | None, rows: int = 1) -> Workload:
+        """The same arrivals, each with this SLO and this many rows."""
+        return WithRequests(self, slo_ns, rows)
+
+
+@dataclass(frozen=True)
+class Merged(Workload):
+    """Several workloads at once; each has a random stream of its own, so none disturbs another."""
+
+    parts: tuple[Workload, ...]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models of all parts, each once, in order of first mention."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.models))
+
+    def scaled(self, factor: float) -> Workload:
+        """Scale each part."""
+        return Merged(tuple(part.scaled(factor) for part in self.parts))
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Merge by time; ties keep the order of the parts."""
+        streams = [
+            part.arrivals(child) for part, child in zip(self.parts, rng.spawn(len(self.parts)), strict=True)
+        ]
+        return heapq.merge(*streams, key=lambda arrival: arrival.time_ns)
+
+
+def merge(*parts: Workload) -> Workload:
+    """Play several workloads at once."""
+    return Merged(parts)
+
+
+@dataclass(frozen=True)
+class Scaled(Workload):
+    """``factor`` times as many requests: thinned at random below 1, copied above.
+
+    A copy comes up to ``spread_ns`` after its original, so that copying adds load and no bursts.
+    """
+
+    workload: Workload
+    factor: float
+    spread_ns: int = SECOND_NS
+
+    def __post_init__(self) -> None:
+        check_factor("rate", self.factor)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """As the scaled workload's."""
+        return self.workload.models
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Keep, drop or copy each arrival; copies wait on a heap for their time."""
+        child, own = rng.spawn(2)
+        draws = _uniform(own)
+        whole, part = int(self.factor), self.factor - int(self.factor)
+        waiting: list[tuple[int, int, Arrival]] = []
+        made = 0
+        for arrival in self.workload.arrivals(child):
+            while waiting and waiting[0][0] <= arrival.time_ns:
+                yield heapq.heappop(waiting)[2]
+            copies = whole + (next(draws) < part)
+            if copies:
+                yield arrival
+            for _ in range(copies - 1):
+                time_ns = arrival.time_ns + int(next(draws) * self.spread_ns)
+                made += 1
+                copy = msgspec.structs.replace(arrival, time_ns=time_ns)
+                heapq.heappush(waiting, (time_ns, made, copy))
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
+
+@dataclass(frozen=True)
+class Stretched(Workload):
+    """Every time multiplied by ``factor``; the rate changes with it."""
+
+    workload: Workload
+    factor: float
+
+    def __post_init__(self) -> None:
+        check_factor("time", self.factor)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """As the stretched workload's."""
+        return self.workload.models
+
+    def scaled(self, factor: float) -> Workload:
+        """Scale the stretched workload in its own way."""
+        return Stretched(self.workload.scaled(factor), self.factor)
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Multiply times."""
+        for arrival in self.workload.arrivals(rng):
+            yield msgspec.structs.replace(arrival, time_ns=int(arrival.time_ns * self.factor))
+
+
+@dataclass(frozen=True)
+class Cut(Workload):
+    """The part of a workload in ``[start_ns, end_ns)``, moved to begin at 0."""
+
+    workload: Workload
+    start_ns: int
+    end_ns: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_ns < self.end_ns:
+            raise WorkloadError(
+                f"cannot cut [{self.start_ns}, {self.end_ns}) ns: it must be 0 <= start < end"
+            )
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """As the whole workload's."""
+        return self.workload.models
+
+    def scaled(self, factor: float) -> Workload:
+        """Scale the whole workload in its own way."""
+        return Cut(self.workload.scaled(factor), self.start_ns, self.end_ns)
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Skip to the start and stop at the end."""
+        for arrival in self.workload.arrivals(rng):
+            if arrival.time_ns >= self.end_ns:
+                return
+            if arrival.time_ns < self.start_ns:
+                continue
+            if self.start_ns:
+                yield msgspec.structs.replace(arrival, time_ns=arrival.time_ns - self.start_ns)
+            else:
+                yield arrival
+
+
+@dataclass(frozen=True)
+class WithRequests(Workload):
+    """Arrivals of another workload with their SLO and rows replaced."""
+
+    workload: Workload
+    slo_ns: int | None
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise WorkloadError(f"a request cannot have {self.rows} rows; it needs at least 1")
+        if self.slo_ns is not None and self.slo_ns <= 0:
+            raise WorkloadError(f"an SLO of {self.slo_ns} ns cannot be met; give a positive time, or None")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """As the other workload's."""
+        return self.workload.models
+
+    def scaled(self, factor: float) -> Workload:
+        """Scale the other workload in its own way."""
+        return WithRequests(self.workload.scaled(factor), self.slo_ns, self.rows)
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
+        """Replace SLO and rows."""
+        for arrival in self.workload.arrivals(rng):
+            yield Arrival(arrival.time_ns, arrival.model, self.rows, self.slo_ns, arrival.client)
+
+
+def mean_rate(workload: Workload, duration_ns: int, rng: np.random.Generator) -> float:
+    """Requests per second over the first ``duration_ns``, counted by generating them once."""
+    count = sum(1 for _ in workload.cut(0, duration_ns).arrivals(rng))
+    return count * SECOND_NS / duration_ns
+
+
+def at_rate(workload: Workload, rate: float, duration_ns: int, rng: np.random.Generator) -> Workload:
+    """Scale so that the first ``duration_ns`` average ``rate`` requests per second.
+
+    Raises WorkloadError for a workload that is empty there: nothing can be scaled up from none.
+    """
+    measured = mean_rate(workload, duration_ns, rng)
+    if not measured:
+        raise WorkloadError(
+            f"the workload has no arrival in its first {duration_ns / SECOND_NS:g} s, so no scale gives"
+            f" {rate:g} requests/s; start later in the trace or take a longer part of it"
+        )
+    return workload.scaled(rate / measured)
+
+
+def check_factor(what: str, factor: float) -> None:
+    """Raise WorkloadError unless ``factor`` is a positive finite number."""
+    if not (math.isfinite(factor) and factor > 0):
+        raise WorkloadError(f"the {what} cannot be scaled by {factor}; it must be a positive finite number")
+
+
+def _uniform(rng: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield from rng.random(DRAWS).tolist()
