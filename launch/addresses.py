@@ -1,0 +1,41 @@
+"""TCP addresses of a local cluster: whether they are free, and free ones for whoever does not care."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import ExitStack
+
+from mainspring.launch.tables import ConfigError
+
+PREFIX = "tcp://"
+
+
+def parse(address: str) -> tuple[str, int]:
+    """Return host and port of an address such as ``tcp://127.0.0.1:7400``; raise `ConfigError`."""
+    host, _, port = address.removeprefix(PREFIX).rpartition(":")
+    if not address.startswith(PREFIX) or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is no address: write it like tcp://127.0.0.1:7400")
+    return host.strip("[]"), int(port)
+
+
+def check_free(address: str, remedy: str) -> None:
+    """Raise `ConfigError` if the address can't be listened on; ``remedy`` says how to choose another."""
+    host, port = parse(address)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("" if host == "*" else host, port))
+        except OSError as error:
+            why = "is in use by another program" if error.errno == errno.EADDRINUSE else str(error.strerror)
+            raise ConfigError(f"{address} {why}; {remedy}") from None
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of 127.0.0.1 that nothing listens on at the moment, all different."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]

@@ -1,0 +1,66 @@
+"""What a child process is told to run: one job for each kind of process, written to a file as JSON."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from mainspring.controller.config import ControllerConfig
+from mainspring.gateway.config import GatewayConfig
+from mainspring.launch.models import ModelSource
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.worker.config import WorkerConfig
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """What logs and messages call the process; unique in the cluster."""
+    parent_pid: int = 0
+    cores: tuple[int, ...] = ()
+    """Cores that it may use; empty for any."""
+    log_level: str = "WARNING"
+    log_format: str = "text"
+    nice: int = 0
+    """Niceness of the process; below 0 where the user may."""
+
+
+class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
+    """Run the controller for these models."""
+
+    controller: ControllerConfig
+    scheduler: SchedulerConfig
+    models: ModelSource
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        from mainspring.controller.server import run
+
+        run(self.controller, self.scheduler, self.models.specs(), stop)
+
+
+class WorkerJob(_Job, frozen=True, kw_only=True, tag="worker"):
+    """Run a worker."""
+
+    worker: WorkerConfig
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        from mainspring.worker.server import run
+
+        run(self.worker, stop)
+
+
+class GatewayJob(_Job, frozen=True, kw_only=True, tag="gateway"):
+    """Run the gateway."""
+
+    gateway: GatewayConfig
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        from mainspring.gateway.server import run
+
+        run(self.gateway, stop)
+
+
+Job = ControllerJob | WorkerJob | GatewayJob

@@ -1,0 +1,159 @@
+"""The live view of the served models: one row for each, from two looks at the cluster."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import ClusterStatus, ModelStatus
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mainspring.client.client import Client
+
+SHOWN_WORKERS = 3
+"""Workers of a model that are named; more are counted."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One model at one look."""
+
+    model: str
+    pages: int
+    resident_on: tuple[str, ...]
+    prepared_on: tuple[str, ...]
+    failed_on: tuple[str, ...]
+    queued: int
+    infer_ms: dict[str, dict[int, float]]
+    """By device kind and batch size, as profiled when it was compiled."""
+    finished: int
+    """Executed by their deadline, since the look before, as all that follow."""
+    late: int
+    rejected: int
+    goodput_share: float | None
+    """Of what was executed by its deadline for any model; None if nothing was."""
+    goodput_per_s: float | None
+    """None without a look before."""
+
+
+def rows(
+    specs: Sequence[ModelSpec],
+    status: ClusterStatus,
+    before: Mapping[str, ModelStatus],
+    seconds: float | None = None,
+) -> list[Row]:
+    """Return a row for each model; counts are since ``before``, ``seconds`` ago.
+
+    A count that fell was begun anew, by another controller or a model added again, and counts whole.
+    """
+    profiles = {spec.name: spec.profiles for spec in specs}
+    changes = {state.name: _change(state, before.get(state.name)) for state in status.models}
+    total = sum(finished for finished, _, _ in changes.values())
+    return [
+        Row(
+            model=state.name,
+            pages=state.pages,
+            resident_on=state.resident_on,
+            prepared_on=state.prepared_on,
+            failed_on=state.failed_on,
+            queued=state.queued,
+            infer_ms={
+                kind: {size: duration / 1e6 for size, duration in profile.infer_ns.items()}
+                for kind, profile in profiles.get(state.name, {}).items()
+            },
+            finished=changes[state.name][0],
+            late=changes[state.name][1],
+            rejected=changes[state.name][2],
+            goodput_share=changes[state.name][0] / total if total else None,
+            goodput_per_s=changes[state.name][0] / seconds if seconds else None,
+        )
+        for state in status.models
+    ]
+
+
+def print_once(client: Client, *, as_json: bool) -> None:
+    """Print the models as they are now, counted since the controller started."""
+    from rich.console import Console
+
+    found = rows(client.models(), client.status(), {})
+    if as_json:
+        print(json.dumps([msgspec.to_builtins(row, str_keys=True) for row in found], indent=2))
+    else:
+        Console(markup=False, highlight=False).print(table(found))
+
+
+def watch_models(client: Client, interval_s: float, *, as_json: bool) -> None:
+    """Show the models anew after each interval, counted within it, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    before, at = _look(client)
+    console = Console(markup=False, highlight=False)
+    with Live(console=console, auto_refresh=False, screen=console.is_terminal and not as_json) as live:
+        while True:
+            time.sleep(interval_s)
+            specs, status, now = client.models(), client.status(), time.monotonic()
+            found = rows(specs, status, before, now - at)
+            before, at = {state.name: state for state in status.models}, now
+            if as_json:
+                print(json.dumps([msgspec.to_builtins(row, str_keys=True) for row in found]), flush=True)
+            else:
+                found.sort(key=lambda row: (-row.finished, row.model))
+                live.update(table(found), refresh=True)
+
+
+def table(found: Sequence[Row]) -> Table:
+    """Return the rows as a table that fits 80 columns: cells wrap, names of models don't."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    made.add_column("model", no_wrap=True)
+    made.add_column("pages", justify="right")
+    made.add_column("resident on", overflow="fold")
+    made.add_column("ms by batch size", overflow="fold")
+    made.add_column("queued", justify="right")
+    made.add_column("goodput", justify="right")
+    made.add_column("share", justify="right", no_wrap=True)
+    for row in found:
+        rate = row.finished if row.goodput_per_s is None else f"{row.goodput_per_s:.1f}/s"
+        share = "-" if row.goodput_share is None else f"{row.goodput_share:.1%}"
+        made.add_row(row.model, str(row.pages), _place(row), _profile(row), str(row.queued), str(rate), share)
+    return made
+
+
+def _look(client: Client) -> tuple[dict[str, ModelStatus], float]:
+    return {state.name: state for state in client.status().models}, time.monotonic()
+
+
+def _change(now: ModelStatus, before: ModelStatus | None) -> tuple[int, int, int]:
+    if before is None or now.arrived < before.arrived:
+        return now.finished, now.late, now.rejected
+    return (
+        max(0, now.finished - before.finished),
+        max(0, now.late - before.late),
+        max(0, now.rejected - before.rejected),
+    )
+
+
+def _place(row: Row) -> str:
+    if len(row.resident_on) > SHOWN_WORKERS:
+        return f"{len(row.resident_on)} of {len(row.prepared_on)} workers"
+    if row.resident_on:
+        return ", ".join(row.resident_on)
+    if row.prepared_on:
+        return "host memory"
+    return "failed" if row.failed_on else "not prepared"
+
+
+def _profile(row: Row) -> str:
+    return "; ".join(
+        (f"{kind}: " if len(row.infer_ms) > 1 else "")
+        + " ".join(f"{size}:{milliseconds:.3g}" for size, milliseconds in sorted(durations.items()))
+        for kind, durations in row.infer_ms.items()
+    )

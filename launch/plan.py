@@ -1,0 +1,147 @@
+"""From a configuration to the processes of a local cluster: who runs where, and what each is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from mainspring.compiler.profiles import EMULATED
+from mainspring.launch.addresses import parse
+from mainspring.launch.config import ClusterConfig, Config
+from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
+from mainspring.launch.models import ModelSource
+from mainspring.launch.placement import place, spread
+from mainspring.launch.policies import check_policy
+from mainspring.launch.tables import ConfigError
+
+CONTROL_NICE = -10
+"""Of controller and gateway: a worker's copies share their core, and every request waits for them."""
+
+DRAIN_SHARE = 0.7
+"""Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the supervisor needs to know."""
+
+    cluster: ClusterConfig
+    jobs: tuple[Job, ...]
+    """In the order in which they start."""
+    stop_order: tuple[tuple[str, ...], ...]
+    """Names of the processes that are stopped together, in the order of work: requests first."""
+    models: int
+    """Models that are served."""
+    gateway_address: str
+    listening: tuple[tuple[str, str], ...]
+    """Addresses that must be free, each with how to choose another."""
+    run_dir: Path
+
+
+def make_plan(config: Config) -> Plan:
+    """Return the processes of a configuration; raise `ConfigError` for what can't work together."""
+    cluster = config.cluster
+    source = model_source(cluster)
+    specs = source.specs()
+    if not specs:
+        raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
+    largest = max(specs, key=lambda spec: spec.pages)
+    if largest.pages > config.worker.pages:
+        raise ConfigError(
+            f"{largest.name} needs {largest.pages} pages and a worker has {config.worker.pages}; "
+            f"give it more with --pages or [worker] pages"
+        )
+    if cluster.engine != "emulated":
+        source.check_files()
+    check_policy(config.scheduler.policy)
+    run_dir = Path(cluster.run_dir).absolute()
+    workers = tuple(f"worker-{number}" for number in range(cluster.workers))
+    return Plan(
+        cluster=cluster,
+        jobs=_jobs(config, source, run_dir, workers),
+        stop_order=(("gateway",), ("controller",), workers),
+        models=len(specs),
+        gateway_address=config.gateway.address,
+        listening=(
+            (config.gateway.address, "choose another with --port or [gateway] address"),
+            (config.controller.address, "choose another with [controller] address"),
+        ),
+        run_dir=run_dir,
+    )
+
+
+def model_source(cluster: ClusterConfig) -> ModelSource:
+    """Return where the cluster's models come from; raise `ConfigError` unless that is exactly one place."""
+    if (cluster.store is None) == (cluster.profiles is None):
+        wrong = "neither was given" if cluster.store is None else "both were given"
+        raise ConfigError(
+            f"models come from a store (--store DIR) or from profiles (--profiles CSV): {wrong}"
+        )
+    if cluster.profiles is not None and cluster.engine != "emulated":
+        raise ConfigError("profiles are for the emulated engine (--engine emulated); others need a store")
+    return ModelSource(store=cluster.store, profiles=cluster.profiles, copies=cluster.copies)
+
+
+def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Return the cores for everything but EXEC, and for each worker that of EXEC."""
+    cores, workers = sorted(os.sched_getaffinity(0)), config.cluster.workers
+    if not config.worker.realtime:
+        return (), (None,) * workers
+    if config.cluster.engine == "emulated":
+        # An emulated device only sleeps: it needs no core, and the rest needs all of them.
+        return tuple(cores), spread(cores, workers)
+    placement = place(cores, workers)
+    return placement.shared, placement.exec_cores
+
+
+def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str, ...]) -> tuple[Job, ...]:
+    cluster, replace = config.cluster, msgspec.structs.replace
+    address = connectable(config.controller.address)
+    events = str(run_dir / "events") if cluster.event_log else None
+    shared, exec_cores = _cores(config)
+    nice = CONTROL_NICE if config.worker.realtime else 0
+    jobs: list[Job] = [
+        ControllerJob(
+            name="controller",
+            controller=replace(config.controller, event_log_dir=events),
+            scheduler=config.scheduler,
+            models=source,
+            cores=shared,
+            nice=nice,
+        ),
+        GatewayJob(
+            name="gateway",
+            gateway=replace(
+                config.gateway,
+                controller_address=address,
+                drain_timeout_ms=min(
+                    config.gateway.drain_timeout_ms, DRAIN_SHARE * cluster.stop_timeout_s * 1e3
+                ),
+            ),
+            cores=shared,
+            nice=nice,
+        ),
+    ]
+    for number, name in enumerate(workers):
+        core = exec_cores[number]
+        worker = replace(
+            config.worker,
+            name=name,
+            controller=address,
+            engine=cluster.engine,
+            store=cluster.store or "",
+            device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
+            exec_core=core,
+            emulated_seed=config.worker.emulated_seed + number,
+        )
+        # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
+        cores = () if core is None else tuple(sorted({*shared, core}))
+        jobs.append(WorkerJob(name=name, worker=worker, cores=cores))
+    return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+
+
+def connectable(address: str) -> str:
+    """Return an address that a process of this machine connects to, for one that another listens on."""
+    host, port = parse(address)
+    return f"tcp://127.0.0.1:{port}" if host in {"*", "0.0.0.0"} else address

@@ -1,0 +1,86 @@
+"""Whether a cluster can serve: every worker has joined and has prepared every model."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from mainspring.client.connection import Connection
+from mainspring.client.errors import MainspringError
+from mainspring.messages.clients import GetStatus, StatusReply
+from mainspring.messages.peers import ClusterStatus
+
+ANSWER_POLLS = 20
+"""Polls without an answer before the question is asked again: the gateway may have been restarted."""
+
+
+class Readiness:
+    """Asks a cluster's gateway again and again, without ever waiting longer than one poll.
+
+    Use it as a context manager; ``blocked_by`` says for a person what is still missing.
+    """
+
+    def __init__(self, address: str, workers: int, models: int) -> None:
+        self.blocked_by = "the gateway does not answer yet"
+        self.failure = ""
+        """What waiting will not mend: a model that a worker can't prepare, and why."""
+        self._workers = workers
+        self._models = models
+        self._connection = Connection(address, name="mainspring up")
+        self._key = 0
+        self._polls_left = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def poll(self, timeout_ms: float) -> bool:
+        """Return whether the cluster can serve, after waiting at most so long for news."""
+        self._ask()
+        self._connection.poll(timeout_ms)
+        while (received := self._connection.receive()) is not None:
+            message = received[0]
+            if isinstance(message, StatusReply):
+                # Asked again only after a poll that brought nothing: the machine has models to prepare.
+                self._polls_left = 2
+                self.failure = failure(message.status)
+                self.blocked_by = missing(message.status, self._workers, self._models)
+                if not self.blocked_by:
+                    return True
+        return False
+
+    def _ask(self) -> None:
+        self._polls_left -= 1
+        if self._polls_left > 0 or self._connection.welcome is None:
+            return
+        self._key += 1
+        try:
+            self._connection.send(GetStatus(key=self._key))
+        except MainspringError:
+            return
+        self._polls_left = ANSWER_POLLS
+
+
+def missing(status: ClusterStatus, workers: int, models: int) -> str:
+    """Return what keeps the cluster from serving, or an empty text."""
+    if len(status.workers) < workers:
+        return f"{len(status.workers)} of {workers} workers have joined"
+    if len(status.models) < models:
+        return f"{len(status.models)} of {models} models are known"
+    unready = [model for model in status.models if len(model.prepared_on) < workers]
+    if unready:
+        return f"{len(unready)} of {models} models are still being prepared, {unready[0].name} among them"
+    return ""
+
+
+def failure(status: ClusterStatus) -> str:
+    """Return which model a worker could not prepare, and why, or an empty text."""
+    failed = [model for model in status.models if model.failed_on]
+    if not failed:
+        return ""
+    others = f" ({len(failed) - 1} more can't be prepared either)" if len(failed) > 1 else ""
+    return f"model {failed[0].name} can't be served: {failed[0].failed_on[0]}{others}"

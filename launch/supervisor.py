@@ -1,0 +1,126 @@
+"""Runs a local cluster's processes: start, wait until they can serve, restart what dies, stop in order.
+
+One thread does all of it (see `Process` for why). Controller, gateway and workers find each other again
+by themselves after a restart; the supervisor only makes sure that they exist.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from mainspring.launch.addresses import check_free
+from mainspring.launch.backoff import Backoff
+from mainspring.launch.plan import Plan
+from mainspring.launch.process import Process
+from mainspring.launch.readiness import Readiness
+from mainspring.launch.run_dir import claimed
+
+TEND_INTERVAL_S = 0.05
+READINESS_POLL_MS = 50
+LEAST_STOP_S = 0.1
+"""What a process gets to leave even if others have used the time up."""
+STARTS_BEFORE_READY = 3
+"""Starts of one process, before the cluster has ever served, after which something is simply wrong."""
+
+
+class ClusterError(Exception):
+    """The cluster can't be started; the text says which process failed and why."""
+
+
+class Supervisor:
+    """The processes of one plan. ``say`` is told, in lines for a person, of deaths and restarts."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = say
+        cluster = plan.cluster
+        self._processes = [
+            Process(
+                job,
+                plan.run_dir,
+                Backoff(round(cluster.restart_delay_ms * 1e6), round(cluster.restart_delay_max_ms * 1e6)),
+            )
+            for job in plan.jobs
+        ]
+        self._serving = False
+
+    def pid(self, name: str) -> int | None:
+        """Return the process id of the process of this name, None while it is down."""
+        return next(process.pid for process in self._processes if process.job.name == name)
+
+    def starts(self, name: str) -> int:
+        """Return how often the process of this name was started."""
+        return next(process.starts for process in self._processes if process.job.name == name)
+
+    def run(self, stop: threading.Event, on_ready: Callable[[], None]) -> None:
+        """Run the cluster until ``stop`` is set; call ``on_ready`` once, as soon as it can serve.
+
+        Raises `ClusterError` if it can't be brought to serve; nothing is left running then.
+        """
+        for address, remedy in self._plan.listening:
+            check_free(address, remedy)
+        with claimed(self._plan.run_dir):
+            try:
+                for process in self._processes:
+                    process.start()
+                self._wait_until_ready(stop)
+                if not stop.is_set():
+                    self._serving = True
+                    on_ready()
+                while not stop.wait(TEND_INTERVAL_S):
+                    self._tend()
+            finally:
+                self._stop()
+
+    def _wait_until_ready(self, stop: threading.Event) -> None:
+        plan = self._plan
+        give_up = time.monotonic() + plan.cluster.ready_timeout_s
+        with Readiness(plan.gateway_address, plan.cluster.workers, plan.models) as readiness:
+            while not stop.is_set() and not readiness.poll(READINESS_POLL_MS):
+                self._tend()
+                if readiness.failure:
+                    raise ClusterError(readiness.failure)
+                if time.monotonic() > give_up:
+                    raise ClusterError(
+                        f"not ready after ready_timeout_s = {plan.cluster.ready_timeout_s:g} s: "
+                        f"{readiness.blocked_by}; logs are in {plan.run_dir}"
+                    )
+
+    def _tend(self) -> None:
+        """Notice deaths, and restart what has waited long enough."""
+        now_ns = time.monotonic_ns()
+        for process in self._processes:
+            death = process.reap(now_ns)
+            if death is not None:
+                self._report(process, death, now_ns)
+            if process.restart_at_ns is not None and now_ns >= process.restart_at_ns:
+                process.start()
+
+    def _report(self, process: Process, death: str, now_ns: int) -> None:
+        text = f"{process.job.name} died ({death})"
+        if not self._serving and process.starts >= STARTS_BEFORE_READY:
+            raise ClusterError(
+                f"{text}; started {process.starts} times in vain, its log is {process.log_path}"
+            )
+        delay_ms = ((process.restart_at_ns or now_ns) - now_ns) / 1e6
+        self._say(f"{text}; restarting it in {delay_ms:.0f} ms")
+
+    def _stop(self) -> None:
+        """Stop in the order in which work flows, so that each has drained before the next is told.
+
+        ``stop_timeout_s`` is for all of them together.
+        """
+        give_up = time.monotonic() + self._plan.cluster.stop_timeout_s
+        for role in self._plan.stop_order:
+            group = [process for process in self._processes if process.job.name in role]
+            for process in group:
+                process.terminate()
+            for process in group:
+                if not process.wait(max(LEAST_STOP_S, give_up - time.monotonic())):
+                    self._say(
+                        f"{process.job.name} did not stop in {self._plan.cluster.stop_timeout_s:g} s: killed"
+                    )
+                    process.kill()
+                    process.wait(self._plan.cluster.stop_timeout_s)

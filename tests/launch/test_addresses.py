@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from mainspring.launch.addresses import check_free, free_ports, parse
+from mainspring.launch.plan import connectable
+from mainspring.launch.run_dir import claimed
+from mainspring.launch.tables import ConfigError
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:7400", "tcp://:7400", "tcp://host:x", "tcp://host:70000", "ipc://x"]
+)
+def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"write it like tcp://127\.0\.0\.1:7400"):
+        parse(address)
+
+
+def test_a_port_in_use_is_named_with_its_remedy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConfigError, match=f"{address} is in use by another program; choose another"):
+            check_free(address, "choose another")
+
+
+def test_free_ports_are_different_and_free() -> None:
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    for port in ports:
+        check_free(f"tcp://127.0.0.1:{port}", "")
+
+
+def test_an_address_to_listen_on_everywhere_is_reached_over_loopback() -> None:
+    assert connectable("tcp://*:7401") == "tcp://127.0.0.1:7401"
+    assert connectable("tcp://0.0.0.0:7401") == "tcp://127.0.0.1:7401"
+    assert connectable("tcp://10.0.0.5:7401") == "tcp://10.0.0.5:7401"
+
+
+def test_a_run_folder_belongs_to_one_cluster_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "run"
+    with claimed(folder), pytest.raises(ConfigError, match="another cluster is running in"), claimed(folder):
+        pass
+    with claimed(folder):
+        pass

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.launch.config import Config, merged, read_config, read_tables
+from mainspring.launch.tables import ConfigError
+from mainspring.launch.up import cluster_config
+
+
+def read(folder: Path, text: str) -> Config:
+    path = folder / "mainspring.toml"
+    path.write_text(text)
+    return read_config(read_tables(path), str(path))
+
+
+def test_every_table_reaches_its_process(tmp_path: Path) -> None:
+    config = read(
+        tmp_path,
+        """
+        [cluster]
+        workers = 3
+        store = "models"
+        [scheduler]
+        lookahead_ms = 2
+        [controller]
+        address = "tcp://127.0.0.1:9001"
+        [gateway]
+        max_in_flight = 7
+        [worker]
+        pages = 12
+        """,
+    )
+    assert config.cluster.workers == 3
+    assert config.cluster.store == str(tmp_path / "models")
+    assert config.scheduler.lookahead_ms == 2.0
+    assert config.controller.address == "tcp://127.0.0.1:9001"
+    assert config.gateway.max_in_flight == 7
+    assert config.worker.pages == 12
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    assert read(tmp_path, "") == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            "[cluster]\nworker = 2",
+            r"mainspring\.toml, \[cluster\] has no key 'worker'; did you mean 'workers'\?",
+        ),
+        ("[scheduler]\nlookahead_us = 5000", "it is given in milliseconds, as 'lookahead_ms'"),
+        ("[scheduler]\nlookahead = 5", "it is given in milliseconds, as 'lookahead_ms'"),
+        ('[scheduler]\nlookahead_ms = "5ms"', "a plain number of milliseconds, not the text '5ms'"),
+        ("[cluster]\npolicy = 'clockwork'", r"it belongs to \[scheduler\]"),
+        ("[cluster]\nworkers = 1.5", "workers expects a whole number, not 1.5"),
+        ("[cluster]\nworkers = '2'", "workers expects a whole number, not '2'"),
+        ("[cluster]\nevent_log = 1", "event_log expects true or false, not 1"),
+        ("[cluster]\nstore = 3", "store expects a text in quotes, not 3"),
+        ("[cluster]\nworkers = 0", "workers is 0; it must be greater than 0"),
+        ("[cluster]\nengine = 'onnx'", r"engine 'onnx' is not one of .*did you mean 'onnxruntime'\?"),
+        ("[cluster]\nlog_level = 'loud'", "it must be DEBUG, INFO, WARNING or ERROR"),
+        ("[cluster]\nzzz = 1", "it knows copies, engine"),
+        ("[gateways]\nmax_in_flight = 1", r"has no table \[gateways\]; did you mean \[gateway\]\?"),
+        ("pages = 3", r"has no table \[pages\]: pages is a key of \[worker\]"),
+        ("cluster = 3", r"cluster is a table: write \[cluster\]"),
+        ("[gateway]\ncontroller_address = 'tcp://h:1'", r"is not set here: it is \[controller\] address"),
+        ("[worker]\nengine = 'emulated'", r"set \[cluster\] engine"),
+        ("[gateway]\nmax_in_flight = -1", "max_in_flight is -1; it must be greater than 0"),
+        ("[cluster", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        read(tmp_path, text)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing\.toml does not exist"):
+        read_tables(tmp_path / "nothing.toml")
+
+
+def test_flags_go_over_the_file() -> None:
+    tables = merged(
+        {"cluster": {"workers": 2, "copies": 4}}, {"cluster": {"workers": 3}, "worker": {"pages": 5}}
+    )
+    assert tables == {"cluster": {"workers": 3, "copies": 4}, "worker": {"pages": 5}}
+
+
+def test_a_flag_replaces_the_files_source_of_models(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[cluster]\nstore = 'models'\nengine = 'emulated'")
+    config = cluster_config(path, {"cluster": {"profiles": "p.csv"}}, 8100)
+    assert (config.cluster.store, config.cluster.profiles) == (None, "p.csv")
+    assert config.gateway.address == "tcp://127.0.0.1:8100"
+    assert config.controller.address == "tcp://127.0.0.1:8101"
