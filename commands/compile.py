@@ -1,0 +1,55 @@
+"""``mainspring compile``: an ONNX file becomes an artifact in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_STORE = Path("store")
+DEFAULT_BATCH_SIZES = "1,2,4,8,16"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("compile")(compile_model)
+
+
+def compile_model(
+    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    name: Annotated[str, typer.Option(help="What clients call the model.")],
+    batch_sizes: Annotated[
+        str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
+    ] = DEFAULT_BATCH_SIZES,
+    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = DEFAULT_STORE,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
+        ),
+    ] = None,
+) -> None:
+    """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
+    from rich.console import Console
+
+    from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
+    from mainspring.compiler.report import (
+        describe_artifact,
+        describe_profile,
+        describe_repairs,
+        describe_verification,
+    )
+    from mainspring.compiler.shapes import parse_shapes
+    from mainspring.compiler.store import Store
+
+    console = Console(highlight=False, soft_wrap=True)
+    with console.status(f"compiling {model}"):
+        compiled = compile_file(
+            model, name, Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+        )
+    console.print(describe_artifact(compiled))
+    console.print(f"  {describe_profile(compiled)}")
+    console.print(f"  {describe_verification(compiled)}")
+    if compiled.repaired:
+        console.print(f"  {describe_repairs(compiled)}")

@@ -1,0 +1,67 @@
+"""``mainspring controller``: one controller in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.launch.foreground import (
+    DEFAULT_DRAIN,
+    DrainTimeout,
+    LogFormat,
+    LogLevel,
+    begin,
+    duration_ms,
+    ready,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("controller")(controller)
+
+
+def controller(
+    address: Annotated[
+        str, typer.Option(help="Where workers and gateways connect; port * takes any.")
+    ] = "tcp://127.0.0.1:7401",
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of the model store; all of it is served. More: `models add`.")
+    ] = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
+    ] = None,
+    copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
+    policy: Annotated[str, typer.Option(help="clockwork, or package.module:Class.")] = "clockwork",
+    event_log: Annotated[
+        Path | None, typer.Option(help="Folder of the event log; without one nothing is logged.")
+    ] = None,
+    drain_timeout: DrainTimeout = DEFAULT_DRAIN,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.controller.config import ControllerConfig
+    from mainspring.controller.server import run
+    from mainspring.launch.models import ModelSource
+    from mainspring.launch.policies import check_policy
+    from mainspring.scheduler.config import SchedulerConfig
+
+    if store is not None and profiles is not None:
+        raise typer.BadParameter("models come from --store or from --profiles, not from both")
+    check_policy(policy)
+    source = ModelSource(_text(store), _text(profiles), copies)
+    models = source.specs() if store or profiles else []
+    config = ControllerConfig(
+        address=address,
+        event_log_dir=_text(event_log),
+        drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+    )
+    stop = begin("controller", log_level, log_format)
+    run(config, SchedulerConfig(policy=policy), models, stop, ready)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,95 @@
+"""``mainspring doctor``: what this machine allows, and what each missing thing costs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mainspring.launch.machine import Finding
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    store: Annotated[
+        Path | None, typer.Option(help="Check this model store too; ./store if it is there.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Workers to place on the cores.")] = 1,
+    models: Annotated[
+        int | None, typer.Option(min=1, help="Models to have files for. Default: the store's; else 1,000.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what this machine allows, what each missing thing costs, and how to get it.
+
+    The exit code is 1 if nothing could be served at all, and 0 otherwise.
+    """
+    from mainspring.launch.machine import examine
+    from mainspring.launch.machine import store as check_store
+
+    if store is None and Path("store").is_dir():
+        store = Path("store")
+    found = None
+    if store is not None:
+        folder = store
+        found = check_store(folder, lambda: _models(folder))
+        models = models or (_models(folder) if found.good else None)
+    findings = examine(models or 1000, workers, store or Path())
+    findings += [found] if found is not None else []
+    serves = not any(finding.fatal and not finding.good for finding in findings)
+    if as_json:
+        print(_json(findings, serves))
+    else:
+        _print(findings, serves)
+    if not serves:
+        raise typer.Exit(1)
+
+
+def _models(folder: Path) -> int:
+    """Return how many models a store has, every file of it checked to be there and of this CPU."""
+    from mainspring.launch.models import ModelSource
+
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder} is no folder")
+    source = ModelSource(store=str(folder))
+    source.check_files()
+    return len(source.specs())
+
+
+def _json(findings: Sequence[Finding], serves: bool) -> str:
+    import msgspec
+
+    return json.dumps({"serves": serves, "findings": msgspec.to_builtins(findings)}, indent=2)
+
+
+def _print(findings: Sequence[Finding], serves: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark = "ok" if finding.good else "FAIL" if finding.fatal else "warn"
+        lines = [finding.found]
+        if not finding.good:
+            lines += [f"costs: {finding.costs}", f"to get it: {finding.remedy}"]
+        table.add_row(mark, finding.subject, "\n".join(lines))
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    bad = sum(1 for finding in findings if not finding.good)
+    if not serves:
+        console.print("\nThis machine can't serve until what says FAIL is mended.")
+    elif bad:
+        console.print(f"\nThis machine can serve; {bad} of {len(findings)} could be better.")
+    else:
+        console.print("\nThis machine can serve, and nothing is missing.")

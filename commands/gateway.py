@@ -1,0 +1,55 @@
+"""``mainspring gateway``: one gateway in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mainspring.launch.foreground import (
+    DEFAULT_DRAIN,
+    DrainTimeout,
+    LogFormat,
+    LogLevel,
+    begin,
+    duration_ms,
+    ready,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("gateway")(gateway)
+
+
+def gateway(
+    address: Annotated[
+        str, typer.Option(help="Where clients connect; port * takes any.")
+    ] = "tcp://127.0.0.1:7400",
+    controller: Annotated[str, typer.Option(help="The controller's address.")] = "tcp://127.0.0.1:7401",
+    name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
+    grace: Annotated[
+        str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
+    ] = "100ms",
+    drain_timeout: DrainTimeout = DEFAULT_DRAIN,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.client.durations import BadDuration, parse_duration_ns
+    from mainspring.gateway.config import GatewayConfig
+    from mainspring.gateway.server import run
+
+    try:
+        grace_ns = parse_duration_ns(grace) or 0
+        config = GatewayConfig(
+            address=address,
+            controller_address=controller,
+            name=name,
+            grace_ms=grace_ns / 1e6,
+            drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+        )
+    except (BadDuration, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    stop = begin(name or "gateway", log_level, log_format)
+    run(config, stop, ready)

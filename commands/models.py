@@ -1,0 +1,152 @@
+"""``mainspring models``: which models are served, and changes to that, live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from mainspring.messages.model import ModelSpec
+    from mainspring.messages.peers import ModelStatus
+
+Address = Annotated[str, typer.Option(help="The gateway's address.")]
+DEFAULT_ADDRESS = "tcp://127.0.0.1:7400"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb, with its own verbs, to the command line."""
+    models = typer.Typer()
+    models.callback(invoke_without_command=True)(show)
+    models.command("list")(list_models)
+    models.command("add")(add)
+    models.command("remove")(remove)
+    app.add_typer(models, name="models")
+
+
+def show(
+    context: typer.Context,
+    address: Address = DEFAULT_ADDRESS,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="With --watch: seconds between two looks, and what rates cover.")
+    ] = 2.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table; with --watch a line for each look.")
+    ] = False,
+) -> None:
+    """Show the served models: pages, where they are, profile, and share of the goodput.
+
+    Goodput is what was executed by its deadline. Without --watch it is counted since the controller started
+    (or the model was added), with --watch since the last look.
+    """
+    from mainspring.client.client import Client
+    from mainspring.launch.models_view import print_once, watch_models
+
+    if context.invoked_subcommand is not None:
+        return
+    with Client(address) as client:
+        if watch:
+            watch_models(client, interval, as_json=as_json)
+        else:
+            print_once(client, as_json=as_json)
+
+
+def list_models(
+    address: Address = DEFAULT_ADDRESS,
+    store: Annotated[
+        Path | None, typer.Option(help="Show what this model store holds instead; needs no cluster.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Show the models: what they take and give, their size, and where they are."""
+    from mainspring.client.client import Client
+    from mainspring.compiler.store import Store
+
+    states: dict[str, ModelStatus] = {}
+    if store is not None:
+        specs: Sequence[ModelSpec] = Store(store).specs()
+    else:
+        with Client(address) as client:
+            specs = client.models()
+            states = {state.name: state for state in client.status().models}
+    if as_json:
+        print(json.dumps([_summary(spec, states.get(spec.name)) for spec in specs], indent=2))
+    else:
+        _print_list(specs, states)
+
+
+def add(
+    names: Annotated[list[str], typer.Argument(help="Models of the store.")],
+    store: Annotated[Path, typer.Option(help="Folder of the model store; the workers need it too.")] = Path(
+        "store"
+    ),
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Have models of the store served from now on."""
+    from mainspring.client.client import Client
+    from mainspring.compiler.store import Store
+
+    opened = Store(store)
+    specs = [opened.manifest(name).spec() for name in names]
+    with Client(address) as client:
+        for spec in specs:
+            client.add_model(spec)
+            print(f"added {spec.name}")
+
+
+def remove(
+    names: Annotated[list[str], typer.Argument(help="Models that are served.")],
+    address: Address = DEFAULT_ADDRESS,
+) -> None:
+    """Have models served no more; requests that are queued for them are rejected."""
+    from mainspring.client.client import Client
+
+    with Client(address) as client:
+        for name in names:
+            client.remove_model(name)
+            print(f"removed {name}")
+
+
+def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
+    import msgspec
+
+    summary: dict[str, Any] = {
+        "name": spec.name,
+        "inputs": msgspec.to_builtins(spec.inputs),
+        "outputs": msgspec.to_builtins(spec.outputs),
+        "batch_sizes": list(spec.batch_sizes),
+        "weights_bytes": spec.weights_bytes,
+        "pages": spec.pages,
+        "executable": spec.executable,
+    }
+    if state is not None:
+        summary |= {
+            "prepared_on": list(state.prepared_on),
+            "resident_on": list(state.resident_on),
+            "queued": state.queued,
+        }
+    return summary
+
+
+def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
+    """Print a paragraph for each model: signatures are too long for the columns of a table."""
+    for spec in specs:
+        sizes = " ".join(map(str, spec.batch_sizes))
+        pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
+        print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
+        for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
+            for tensor in tensors:
+                shape = ", ".join(map(str, ("rows", *tensor.shape)))
+                print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
+        state = states.get(spec.name)
+        if state is not None:
+            resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)
+            print(
+                f"  on   {resident or 'no worker'} (prepared on {prepared or 'none'}); {state.queued} queued"
+            )
+            for failure in state.failed_on:
+                print(f"  fail {failure}")

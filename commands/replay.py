@@ -1,0 +1,144 @@
+"""``mainspring replay``: send a workload to a running cluster and report what became of it."""
+
+from __future__ import annotations
+
+import fnmatch
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.traces.kind import Kind
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from mainspring.traces.recipe import Recipe
+    from mainspring.traces.replayer import ReplayConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("replay")(replay)
+
+
+def replay(
+    workload: Annotated[Kind, typer.Option(help="What to send.")] = Kind.SYNTHETIC,
+    trace: Annotated[Path | None, typer.Option(help="File of an Azure workload, .csv or .csv.gz.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
+    ] = None,
+    duration: Annotated[str, typer.Option(help="How long to send.")] = "60s",
+    slo: Annotated[str, typer.Option(help="Deadline of each request, or none.")] = "100ms",
+    models: Annotated[str, typer.Option(help="Glob of the models to use.")] = "*",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
+    scale: Annotated[float, typer.Option(min=1e-9, help="Factor on the number of requests.")] = 1.0,
+    time_scale: Annotated[
+        float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
+    ] = 1.0,
+    start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each request.")] = 1,
+    cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
+    zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
+    address: Annotated[str, typer.Option(help="The gateway.")] = "tcp://127.0.0.1:7400",
+    event_log: Annotated[
+        Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
+    ] = None,
+    output: Annotated[Path, typer.Option(help="Folder for summary.json and report.png.")] = Path(
+        "out/replay"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Send a workload to a running cluster, on schedule whatever the cluster does."""
+    from mainspring.traces.durations import parse_duration_ns
+    from mainspring.traces.recipe import Recipe
+    from mainspring.traces.replayer import ReplayConfig
+
+    recipe = Recipe(
+        kind=workload,
+        trace=trace,
+        rate=rate,
+        duration_ns=parse_duration_ns(duration),
+        slo_ns=None if slo == "none" else parse_duration_ns(slo),
+        seed=seed,
+        scale=scale,
+        time_scale=time_scale,
+        start_ns=parse_duration_ns(start),
+        rows=rows,
+        cv=cv,
+        zipf_exponent=zipf,
+        concurrency=concurrency,
+    )
+    _run(recipe, ReplayConfig(address=address, seed=seed), models, output, event_log, as_json=as_json)
+
+
+def _run(
+    recipe: Recipe,
+    config: ReplayConfig,
+    glob: str,
+    output: Path,
+    event_log: Path | None,
+    *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.telemetry.publish import publish
+    from mainspring.telemetry.summary import analyse_log
+    from mainspring.traces.display import ProgressLine, summary_table
+    from mainspring.traces.recipe import build
+    from mainspring.traces.replayer import Replayer
+
+    replayer = Replayer(config)
+    try:
+        names = matching([spec.name for spec in replayer.specs], glob)
+        title = recipe.title(len(names))
+        with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
+            summary, _ = replayer.play(
+                build(recipe, names), progress=line, stop=stop, rows=(recipe.rows,), notes={"workload": title}
+            )
+    finally:
+        replayer.close()
+    analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
+    fields = publish(output, title, summary, analysis)
+    if as_json:
+        typer.echo(msgspec.json.encode(fields).decode())
+    else:
+        Console().print(summary_table(title, summary))
+        typer.echo(f"{output / 'summary.json'}  {output / 'report.png'}")
+
+
+def matching(names: Sequence[str], glob: str) -> list[str]:
+    """Return the names that match, sorted; raise `WorkloadError` if none does."""
+    from mainspring.traces.arrival import WorkloadError
+
+    chosen = sorted(name for name in names if fnmatch.fnmatchcase(name, glob))
+    if not chosen:
+        served = ", ".join(sorted(names)[:5]) or "no model at all"
+        raise WorkloadError(f"no model matches {glob!r}; the gateway serves {served}")
+    return chosen
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C (or SIGTERM) end the sending, with a report, and a second one interrupt."""
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

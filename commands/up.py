@@ -1,0 +1,75 @@
+"""``mainspring up``: a whole local cluster in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mainspring.launch.foreground import duration_ms
+
+DrainTimeout = Annotated[
+    str | None,
+    typer.Option(
+        help="After Ctrl-C or SIGTERM, how long the whole cluster may take to finish what it accepted; "
+        "then it is killed. 10s by default. A second signal ends it at once."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("up")(up)
+
+
+def up(
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A mainspring.toml. Flags override it. Without one: ./mainspring.toml if it is there."
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of the model store; all of it is served.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
+    engine: Annotated[str | None, typer.Option(help="onnxruntime or emulated.")] = None,
+    pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
+    policy: Annotated[str | None, typer.Option(help="clockwork, or package.module:Class.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65534, help="The gateway's port; the controller takes the next. 0: any."),
+    ] = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
+    ] = None,
+    copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Folder for logs and the event log.")] = None,
+    drain_timeout: DrainTimeout = None,
+    log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,
+) -> None:
+    """Run controller, gateway and workers on this machine until Ctrl-C or SIGTERM, which drain."""
+    from mainspring.launch.up import run_up
+
+    values: dict[str, dict[str, Any]] = {
+        "cluster": {
+            "store": store and str(store),
+            "profiles": profiles and str(profiles),
+            "run_dir": run_dir and str(run_dir),
+            "workers": workers,
+            "engine": engine,
+            "copies": copies,
+            "log_level": log_level,
+            "log_format": log_format,
+            "stop_timeout_s": drain_timeout and duration_ms(drain_timeout, "--drain-timeout") / 1e3,
+        },
+        "worker": {"pages": pages},
+        "scheduler": {"policy": policy},
+    }
+    given = {
+        table: {key: value for key, value in keys.items() if value is not None}
+        for table, keys in values.items()
+    }
+    run_up(config, given, port)

@@ -1,0 +1,68 @@
+"""``mainspring worker``: one worker in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.launch.foreground import (
+    DEFAULT_DRAIN,
+    DrainTimeout,
+    LogFormat,
+    LogLevel,
+    begin,
+    duration_ms,
+    ready,
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("worker")(worker)
+
+
+def worker(
+    name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
+    controller: Annotated[str, typer.Option(help="Address of the controller.")] = "tcp://127.0.0.1:7401",
+    data_address: Annotated[
+        str, typer.Option(help="Where gateways connect; port * takes any.")
+    ] = "tcp://127.0.0.1:*",
+    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = Path("store"),
+    engine: Annotated[str, typer.Option(help="onnxruntime or emulated.")] = "onnxruntime",
+    device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
+    pages: Annotated[int, typer.Option(min=1, help="Pages of weights memory, 16 MiB each.")] = 64,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
+    realtime: Annotated[
+        bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
+    ] = True,
+    exec_core: Annotated[
+        int | None, typer.Option(help="Core for EXEC alone; the last one by default.")
+    ] = None,
+    drain_timeout: DrainTimeout = DEFAULT_DRAIN,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.worker.config import WorkerConfig
+    from mainspring.worker.engines.registry import ENGINES
+    from mainspring.worker.server import run
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    config = WorkerConfig(
+        name=name,
+        controller=controller,
+        data_address=data_address,
+        store=str(store),
+        engine=engine,
+        device_kind=device_kind,
+        pages=pages,
+        threads=threads,
+        realtime=realtime,
+        exec_core=exec_core,
+        drain_timeout_ms=max(1, round(duration_ms(drain_timeout, "--drain-timeout"))),
+    )
+    stop = begin(name, log_level, log_format)
+    run(config, stop, ready)

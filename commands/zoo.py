@@ -1,0 +1,61 @@
+"""``mainspring zoo``: real architectures with seeded weights, compiled into a store."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.commands.compile import DEFAULT_BATCH_SIZES, DEFAULT_STORE
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("zoo")(zoo)
+
+
+def zoo(
+    architectures: Annotated[list[str] | None, typer.Argument(help="Architectures; see --list.")] = None,
+    copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,
+    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = DEFAULT_STORE,
+    seed: Annotated[int, typer.Option(help="Seed of the first copy's weights.")] = 0,
+    batch_sizes: Annotated[
+        str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
+    ] = DEFAULT_BATCH_SIZES,
+    list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
+) -> None:
+    """Make models of real architectures with random weights, and compile them."""
+    from mainspring.compiler.zoo.catalogue import names
+
+    if list_:
+        print("\n".join(names()))
+    elif architectures:
+        _compile(architectures, store, copies, seed, batch_sizes)
+    else:
+        raise typer.BadParameter(f"name one or more of {', '.join(names())}")
+
+
+def _compile(architectures: list[str], store: Path, copies: int, seed: int, batch_sizes: str) -> None:
+    from rich.console import Console
+
+    from mainspring.compiler.pipeline import Compiled, parse_batch_sizes
+    from mainspring.compiler.report import describe_artifact, describe_profile, summarise
+    from mainspring.compiler.store import Store
+    from mainspring.compiler.zoo.copies import compile_zoo
+
+    console = Console(highlight=False, soft_wrap=True)
+    begin = time.monotonic()
+    done: list[Compiled] = []
+    executables: set[str] = set()
+    sizes = parse_batch_sizes(batch_sizes)
+    with console.status("compiling") as status:
+        for compiled in compile_zoo(architectures, Store(store), copies, seed, sizes):
+            done.append(compiled)
+            console.print(describe_artifact(compiled))
+            if compiled.manifest.executable not in executables:
+                executables.add(compiled.manifest.executable)
+                console.print(f"  {describe_profile(compiled)}")
+            status.update(f"compiled {len(done)} of {copies * len(architectures)}")
+    console.print(summarise(done, time.monotonic() - begin))

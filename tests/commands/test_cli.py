@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mainspring.cli import VERBS, build_app, describe
+from mainspring.launch.tables import ConfigError
+
+HEAVY = ("onnx", "onnxruntime", "matplotlib", "psutil", "rich.live")
+
+
+def mainspring(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mainspring", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        check=False,
+    )
+
+
+def test_help_lists_every_verb_with_a_sentence() -> None:
+    result = CliRunner().invoke(build_app(), ["--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 0
+    for verb in VERBS:
+        assert f" {verb} " in result.output
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb: str) -> None:
+    assert CliRunner().invoke(build_app(), [verb, "--help"]).exit_code == 0
+
+
+def test_every_command_file_is_a_verb() -> None:
+    folder = Path(__file__).resolve().parents[2] / "commands"
+    assert {path.stem for path in folder.glob("[a-z]*.py")} == set(VERBS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from mainspring.cli import build_app; build_app(); "
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(build_app(), ["--version"])
+    assert result.exit_code == 0
+    assert result.output.startswith("mainspring 0.")
+
+
+def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    result = mainspring("up", "--store", "nowhere", folder=tmp_path)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("mainspring: nowhere is no model store")
+
+
+def test_a_wrong_flag_is_exit_code_2(tmp_path: Path) -> None:
+    assert mainspring("up", "--wrokers", "2", folder=tmp_path).returncode == 2
+
+
+def test_a_configuration_file_is_checked_by_up(tmp_path: Path) -> None:
+    (tmp_path / "mainspring.toml").write_text("[cluster]\nworker = 2\n")
+    result = mainspring("up", folder=tmp_path)
+    assert result.returncode == 1
+    assert "mainspring.toml, [cluster] has no key 'worker'; did you mean 'workers'?" in result.stderr
+
+
+def test_errors_of_ours_speak_for_themselves_and_bugs_say_so() -> None:
+    assert describe(ConfigError("the key\nis wrong")) == "the key is wrong"
+    assert describe(OSError("disk full")) == "disk full"
+    assert describe(KeyError("x")).startswith("internal error, please report it: KeyError: 'x'")

@@ -1,0 +1,141 @@
+"""The command ``replay`` against a gateway that says no to everything, over a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import zmq
+from typer.testing import CliRunner
+
+from mainspring.commands.replay import matching, register, stopping
+from mainspring.messages.clients import (
+    ClientHello,
+    ClientWelcome,
+    ErrorReply,
+    InferRequest,
+    ListModels,
+    ModelList,
+)
+from mainspring.messages.codec import FROM_CLIENT, encode
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.traces.arrival import WorkloadError
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    register(app)
+    app.callback()(lambda: None)
+    return app
+
+
+@contextmanager
+def refusing_gateway() -> Iterator[str]:
+    """Serves the models ``cat`` and ``dog`` and rejects each request as overloaded."""
+    context: zmq.Context[Any] = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.linger = 0
+    socket.bind("tcp://127.0.0.1:*")
+    stop = threading.Event()
+    specs = tuple(
+        ModelSpec(name, "h", "e", (1, 2), 1, (1,), (TensorSpec("x", "float32", (2,)),), (), {})
+        for name in ("cat", "dog")
+    )
+
+    def serve() -> None:
+        while not stop.is_set():
+            if socket.poll(20):
+                sender, data, *_ = socket.recv_multipart()
+                message = FROM_CLIENT.decode(data)
+                match message:
+                    case ClientHello():
+                        socket.send_multipart([sender, encode(ClientWelcome(1, "t", 1 << 20, 100))])
+                    case ListModels():
+                        socket.send_multipart([sender, encode(ModelList(message.key, specs))])
+                    case InferRequest():
+                        reply = ErrorReply(message.key, Reason.OVERLOADED, message.model)
+                        socket.send_multipart([sender, encode(reply)])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield socket.last_endpoint.decode()
+    finally:
+        stop.set()
+        thread.join()
+        socket.close()
+        context.term()
+
+
+def test_it_sends_reports_and_writes_both_files(app: typer.Typer, tmp_path: Path) -> None:
+    with refusing_gateway() as address:
+        arguments = [
+            "replay",
+            "--workload",
+            "poisson",
+            "--rate",
+            "200",
+            "--duration",
+            "500ms",
+            "--models",
+            "c*",
+        ]
+        arguments += ["--address", address, "--output", str(tmp_path), "--slo", "20ms"]
+        result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
+        table = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    printed = json.loads(result.stdout)
+    assert printed == json.loads((tmp_path / "summary.json").read_text()) | printed
+    assert 60 < printed["offered"] < 140
+    assert printed["rejected"] == {"overloaded": printed["offered"]}
+    assert (printed["slo_ms"], printed["models"], printed["lost"]) == (20.0, 1, 0)
+    assert (tmp_path / "report.png").stat().st_size > 10_000
+    assert "rejected: overloaded" in table.stdout
+    assert "summary.json" in table.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--workload", "azure2019"], "--trace FILE"),
+        (["--workload", "azure2019", "--trace", "nowhere.csv"], r"nowhere\.csv"),
+        (["--models", "bird*"], "no model matches 'bird\\*'.*cat, dog"),
+        (["--duration", "5 parsecs"], "5 parsecs"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    app: typer.Typer, tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    with refusing_gateway() as address, pytest.raises(WorkloadError, match=complaint):
+        CliRunner().invoke(
+            app,
+            ["replay", "--address", address, "--output", str(tmp_path), *arguments],
+            catch_exceptions=False,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_globs_choose_models() -> None:
+    assert matching(["b1", "a2", "a1"], "a*") == ["a1", "a2"]
+    with pytest.raises(WorkloadError, match="no model at all"):
+        matching([], "*")
+
+
+def test_the_first_interrupt_stops_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stopping() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(5)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -1,0 +1,72 @@
+"""Controller, worker and gateway in the foreground: a signal drains, a bad flag is named, help is there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+MAINSPRING = [sys.executable, "-m", "mainspring"]
+
+
+@pytest.mark.parametrize("verb", ["controller", "gateway"])
+def test_a_signal_stops_it_in_order(verb: str) -> None:
+    flags = ["--address", "tcp://127.0.0.1:*", "--drain-timeout", "2s", "--log-format", "json"]
+    flags += ["--controller", "tcp://127.0.0.1:1"] if verb == "gateway" else []
+    with subprocess.Popen([*MAINSPRING, verb, *flags], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("ready tcp://127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_a_worker_stops_in_order(tmp_path: object) -> None:
+    flags = ["--engine", "emulated", "--controller", "tcp://127.0.0.1:1", "--store", str(tmp_path)]
+    command = [*MAINSPRING, "worker", *flags, "--pages", "1", "--no-realtime"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("ready ")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--drain-timeout", "soon"], "--drain-timeout"),
+        (["--log-format", "xml"], "text or json"),
+        (["--log-level", "LOUD"], "DEBUG, INFO, WARNING or ERROR"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
+    command = [*MAINSPRING, "gateway", "--address", "tcp://127.0.0.1:*", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_bash_completion_is_shown_and_completes() -> None:
+    environment = {
+        "_MAINSPRING_COMPLETE": "complete_bash",
+        "COMP_WORDS": "mainspring do",
+        "COMP_CWORD": "1",
+        "PATH": "/usr/bin:/bin",
+    }
+    program = "import sys; sys.argv[0] = 'mainspring'; from mainspring.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.split() == ["doctor"], done.stderr

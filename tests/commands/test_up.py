@@ -1,0 +1,101 @@
+"""``mainspring up`` as a person runs it: a process, its output, and signals."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from mainspring.client.client import Client
+
+PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
+quick,4,4,20,2,2,3,4,6,9
+patient,4,4,20,2,300,300,300,300,300
+"""
+INPUT = {"data": np.zeros((1, 1000), np.float32)}
+
+
+@contextmanager
+def up(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a cluster from flags; yield it with its gateway's address once it says that it is ready."""
+    (folder / "profiles.csv").write_text(PROFILES)
+    command = [sys.executable, "-m", "mainspring", "up", "--engine", "emulated", "--profiles", "profiles.csv"]
+    with subprocess.Popen(
+        [*command, "--pages", "8", "--port", "0", *flags],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("ready tcp://127.0.0.1:"), line + process.communicate(timeout=30)[1]
+            yield process, line.split()[1]
+        finally:
+            process.kill()
+
+
+def gone(pids: list[int], timeout_s: float = 10.0) -> bool:
+    give_up = time.monotonic() + timeout_s
+    while any(psutil.pid_exists(pid) for pid in pids):
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_says_ready_once_and_a_signal_drains_it(tmp_path: Path, number: signal.Signals) -> None:
+    with up(tmp_path) as (process, address), Client(address) as client:
+        assert "output" in client.infer("quick", INPUT, slo_ms=5000)
+        children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert len(children) == 3
+        running = client.submit("patient", INPUT, slo_ms=5000)
+        time.sleep(0.2)
+        process.send_signal(number)
+        assert "output" in running.result(timeout=20), "what was accepted should be answered before it leaves"
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "", "")
+        assert gone(children)
+
+
+def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
+    with up(tmp_path, "--drain-timeout", "60min") as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        for child in children:
+            child.suspend()
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert process.poll() is None, "it should be waiting for its children to drain"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 130
+        assert gone([child.pid for child in children])
+
+
+def test_what_does_not_drain_in_the_stated_time_is_killed(tmp_path: Path) -> None:
+    with up(tmp_path, "--drain-timeout", "500ms") as (process, _):
+        children = psutil.Process(process.pid).children(recursive=True)
+        for child in children:
+            child.suspend()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert "did not stop in 0.5 s: killed" in err
+        assert gone([child.pid for child in children])
+
+
+def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    with up(tmp_path) as (process, _):
+        children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        process.kill()
+        process.wait(10)
+        assert gone(children), "processes of a cluster outlived it"
