@@ -1,0 +1,1 @@
+"""Measurements of this machine's serving path against its own limits; ``make bench`` runs them all."""

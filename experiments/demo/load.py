@@ -1,0 +1,66 @@
+"""What the devices can do, and a workload at a fraction of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mainspring.messages.model import ModelSpec, Profile
+from mainspring.traces.arrival import SECOND_NS, WorkloadError
+from mainspring.traces.azure2019 import COLUMNS
+from mainspring.traces.kind import Kind
+from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.tracefile import read_rows
+from mainspring.traces.workload import Workload
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """Requests per second of a workload's mix of models that the devices can execute, by their profiles."""
+
+    capacity_rate: float
+    """If every request runs in its model's best batch."""
+    capacity_single_rate: float
+    """If every request runs alone."""
+    load: float
+    """The share of ``capacity_rate`` that is asked for."""
+
+
+def recipe_for(trace: Path | None, duration_ns: int, slo_ns: int, seed: int) -> Recipe:
+    """Return the workload: an Azure trace's file of either schema, or a synthetic mix of that shape."""
+    kind = Kind.SYNTHETIC
+    if trace is not None:
+        kind = Kind.AZURE2019 if _is_2019(trace) else Kind.AZURE2021
+    return Recipe(kind=kind, trace=trace, duration_ns=duration_ns, slo_ns=slo_ns, seed=seed)
+
+
+def at_load(
+    recipe: Recipe, specs: Sequence[ModelSpec], device_kind: str, *, load: float, devices: int
+) -> tuple[Recipe, Capacity]:
+    """Scale a workload so that its average is ``load`` times what the devices can do with its mix.
+
+    Durations come from the models' profiles for ``device_kind``; each counts as often as the workload
+    names its model. Raises `WorkloadError` for a workload without any request.
+    """
+    profiles = {spec.name: spec.profiles[device_kind] for spec in specs}
+    workload = build(recipe, [spec.name for spec in specs])
+    assert isinstance(workload, Workload)
+    used = [profiles[arrival.model] for arrival in workload.arrivals(np.random.default_rng(recipe.seed))]
+    if not used:
+        raise WorkloadError(f"the workload has no request in its first {recipe.duration_ns / SECOND_NS:g} s")
+    best = devices * SECOND_NS / float(np.mean([best_row_ns(profile) for profile in used]))
+    single = devices * SECOND_NS / float(np.mean([min(profile.infer_ns.values()) for profile in used]))
+    scale = load * best * recipe.duration_ns / SECOND_NS / len(used)
+    return msgspec.structs.replace(recipe, scale=scale), Capacity(best, single, load)
+
+
+def best_row_ns(profile: Profile) -> float:
+    """Return the least time per row of any batch size."""
+    return min(duration / size for size, duration in profile.infer_ns.items())
+
+
+def _is_2019(trace: Path) -> bool:
+    header = next(read_rows(trace), (0, [""]))[1]
+    return header[0].strip().lstrip("\ufeff").lower() == COLUMNS[0].lower()
