@@ -1,0 +1,280 @@
+"""Garbage on every socket and to every peer; afterwards all still serve and their counters add up.
+
+``make fuzz`` runs the same with at least 100,000 messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+import numpy as np
+import zmq
+
+from mainspring import Client, MainspringError
+from mainspring.client.connection import Connection
+from mainspring.messages import clients, peers
+from mainspring.messages.actions import Infer
+from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
+from mainspring.messages.codes import Status
+from tests.controller.peers import FakeGateway, Peer, Stage
+from tests.controller.peers import spec as page_spec
+from tests.faults import garbage
+from tests.gateway.fakes import NUMBER, FakeCluster, fake_cluster, gateway, wait_until
+from tests.gateway.raw import Raw, counts
+from tests.worker.peers import Cluster, infer, spec
+
+X = np.ones((1, 4), np.float32)
+ROW = bytes(4 * 32768)
+
+
+def drain(socket: zmq.Socket[bytes]) -> None:
+    """Throw away what has come."""
+    with contextlib.suppress(zmq.Again):
+        while True:
+            socket.recv_multipart(zmq.NOBLOCK)
+
+
+def check_gateway(address: str, cluster: FakeCluster) -> None:
+    """A new client is served, and every request that was ever submitted is accounted for."""
+    with Raw(address) as probe:
+        probe.ready(cluster)
+        for key in range(20):
+            probe.infer(key)
+            assert isinstance(probe.receive(), clients.InferReply)
+
+        def settled() -> bool:
+            seen = counts(probe)
+            ended = seen.get("answered", 0) + seen.get("refused", 0) + seen.get("abandoned", 0)
+            return seen["submitted"] == ended
+
+        wait_until(settled)
+
+
+def test_clients_to_the_gateway() -> None:
+    limits = {"best_effort_timeout_ms": 500.0, "max_slo_ms": 1_000.0}
+    with fake_cluster() as cluster, gateway(cluster.address, **limits) as address:
+        with Raw(address) as known, Raw(address, hello=False) as stranger:
+            known.ready(cluster)
+
+            def send(batch: list[list[bytes]]) -> None:
+                for number, parts in enumerate(batch):
+                    (known, stranger)[number % 5 == 0].socket.send_multipart(parts)
+                drain(known.socket)
+                drain(stranger.socket)
+
+            garbage.storm(garbage.FROM_CLIENT, send)
+        check_gateway(address, cluster)
+
+
+def test_a_false_controller_to_the_gateway() -> None:
+    with fake_cluster() as cluster, gateway(cluster.address, best_effort_timeout_ms=500.0) as address:
+        with Client(address) as busy:
+            wait_until(lambda: len(busy.models()) == len(cluster.specs))
+
+            def send(batch: list[list[bytes]]) -> None:
+                held = busy.submit("hold", {"data": X}, slo_ms=50)
+                cluster.do(
+                    lambda: [cluster.controller.send_multipart([cluster._gateway, *parts]) for parts in batch]
+                )
+                with contextlib.suppress(MainspringError):
+                    held.result(20)
+
+            garbage.storm(garbage.TO_GATEWAY, send)
+        restore(cluster)
+        check_gateway(address, cluster)
+
+
+def restore(cluster: FakeCluster) -> None:
+    """Undo what valid messages among the garbage have done: make the gateway join anew."""
+    for name in [name for name in cluster.specs if name == "fuzzed"]:
+        del cluster.specs[name]
+    before = len(cluster.hellos)
+    cluster.tell(peers.Refused("unknown_session", "who?"))
+    wait_until(lambda: len(cluster.hellos) > before)
+    cluster.tell(peers.ModelDown("fuzzed"))
+    cluster.tell(peers.Ping(1, 2))
+
+
+def test_a_false_worker_to_the_gateway() -> None:
+    with fake_cluster() as cluster, gateway(cluster.address, best_effort_timeout_ms=500.0) as address:
+        with Client(address) as busy:
+            wait_until(lambda: len(busy.models()) == len(cluster.specs))
+            peer: list[bytes] = []
+            take = cluster._take_input
+            cluster._take_input = lambda parts: (peer.append(parts[0]), take(parts))  # type: ignore[assignment, func-returns-value, method-assign]
+            busy.infer("double", {"data": X})
+
+            def send(batch: list[list[bytes]]) -> None:
+                mute = busy.submit("mute", {"data": X}, slo_ms=50)
+                cluster.do(lambda: [cluster.worker.send_multipart([peer[0], *parts]) for parts in batch])
+                with contextlib.suppress(MainspringError):
+                    mute.result(20)
+
+            garbage.storm((*garbage.OUTPUTS, peers.Output(1, NUMBER << 40, 1)), send)
+        check_gateway(address, cluster)
+
+
+def make_tolerant(peer: Peer) -> None:
+    """Have a fake peer bear what it brings upon itself by saying that it is another."""
+    decode, react = peer.decode, peer.on
+
+    def decode_any(data: bytes) -> msgspec.Struct:
+        try:
+            return decode(data)
+        except BadMessage:
+            return peers.Goodbye("not for me")
+
+    def react_if_possible(message: msgspec.Struct) -> None:
+        with contextlib.suppress(KeyError):
+            react(message)
+
+    peer.decode = decode_any  # type: ignore[method-assign]
+    peer.on = react_if_possible  # type: ignore[method-assign]
+
+
+def test_peers_to_the_controller(stage: Stage) -> None:
+    controller = stage.start((page_spec(),))
+    asks, worker = stage.cluster("m0")
+    liar = stage.gateway("liar")
+    stranger = FakeGateway(stage.address, "stranger")
+    stage.peers.append(stranger)
+    for peer in (worker, liar, stranger):
+        make_tolerant(peer)
+
+    def send(batch: list[list[bytes]]) -> None:
+        for number, parts in enumerate(batch):
+            (liar, worker, stranger)[number % 3].socket.send_multipart(parts)
+        asks.arrive(next(counter))
+        stage.pump()
+        for peer in (liar, stranger, worker):
+            peer.received.clear()
+
+    counter = iter(range(1_000, 1 << 30))
+    garbage.storm(garbage.TO_CONTROLLER, send)
+    # A worker that lied may have been dropped, or have lost its name: an honest one takes its place.
+    worker.socket.close(0)
+    stage.worker("w1")
+    fresh = stage.gateway("g1")
+    stage.until(lambda: stage.knows(fresh, "w1", 1))
+    request_id = fresh.arrive(1, left_ms=None)
+    honest = stage.peers[-2]
+    stage.until(lambda: any(request_id in each.request_ids for each in honest.all(Infer)))
+    seen = stage.status(fresh).dropped_messages
+    assert not {"internal_error", "scheduler_error"} & seen.keys(), seen
+    assert seen["bad_message"] > 0
+    controller.scheduler.validate()
+
+
+def check_worker(cluster: Cluster) -> None:
+    """It answers, all of its IO memory is free, and each action has its one result."""
+    model = spec("probe", floats=32768)
+    cluster.resident(model, (7,))
+    actions = [infer(cluster.next_id(), model="probe") for _ in range(7)]
+    for action in actions:
+        cluster.say(action)
+        cluster.push(action.action_id, 1, ROW)
+    assert [cluster.result(action.action_id).status for action in actions] == [Status.OK] * 7
+
+
+def skip_ids(cluster: Cluster) -> None:
+    """Leave the ids that the garbage may have used."""
+    while cluster.next_id() < 1_000:
+        pass
+
+
+def test_gateways_to_the_worker(start: Callable[..., Cluster]) -> None:
+    cluster = start(early_inputs=100)
+    cluster.resident(spec("fuzzed"), (0,))
+    skip_ids(cluster)
+    other = cluster.connect_gateway()
+
+    def send(batch: list[list[bytes]]) -> None:
+        action = infer(cluster.next_id(), (1, 2), model="fuzzed")
+        cluster.say(action)
+        for number, parts in enumerate(batch):
+            (cluster.gateway, other)[number % 2].send_multipart(parts)
+        cluster.push(action.action_id, 1, bytes(12))
+        cluster.push(action.action_id, 2, bytes(12))
+        assert cluster.result(action.action_id).status is Status.OK
+        drain(cluster.gateway)
+
+    garbage.storm(garbage.INPUTS, send)
+    check_worker(cluster)
+
+
+def test_a_false_controller_to_the_worker(start: Callable[..., Cluster]) -> None:
+    cluster = start()
+    skip_ids(cluster)
+
+    def send(batch: list[list[bytes]]) -> None:
+        for parts in batch:
+            cluster.controller.send_multipart([cluster.worker_id, *parts])
+        drain(cluster.controller)
+        cluster.push(5, 1, bytes(16))
+
+    garbage.storm(garbage.TO_WORKER, send)
+    cluster.say(peers.Refused("unknown_session", "begin anew"))
+    drain(cluster.controller)
+    cluster.received.clear()
+    cluster.expect(peers.WorkerHello)
+    cluster.say(peers.Welcome(1, 2))
+    check_worker(cluster)
+
+
+@contextlib.contextmanager
+def raving_gateway(raves: Callable[[], list[list[bytes]]]) -> Iterator[str]:
+    """A gateway that welcomes, and answers everything else with what ``raves`` returns."""
+    context = zmq.Context()
+    socket = context.socket(zmq.ROUTER)
+    socket.bind("tcp://127.0.0.1:*")
+    stop = threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            if not socket.poll(10):
+                continue
+            peer, head, *_ = socket.recv_multipart()
+            if isinstance(FROM_CLIENT.decode(head), clients.ClientHello):
+                socket.send_multipart([peer, encode(garbage.TO_CLIENT[0])])
+                continue
+            for parts in raves():
+                socket.send_multipart([peer, *parts])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    finally:
+        stop.set()
+        thread.join()
+        context.destroy(0)
+
+
+def test_a_false_gateway_to_the_client() -> None:
+    batches: list[list[list[bytes]]] = []
+    with (
+        raving_gateway(lambda: batches.pop() if batches else []) as address,
+        Client(address, guard_s=5) as client,
+        Connection(address, name="fuzz") as low,
+    ):
+        low.open(10)
+        keys = iter(range(1 << 30))
+
+        def send(batch: list[list[bytes]]) -> None:
+            last = next(keys) + 10
+            batches.append([*batch, [encode(clients.Done(last))]])
+            low.open(10)
+            low.send(clients.ListModels(last))
+            seen = False
+            while not seen and low.poll(5_000):
+                while (received := low.receive()) is not None:
+                    seen = seen or received[0] == clients.Done(last)
+            assert seen
+
+        garbage.storm(garbage.TO_CLIENT, send)
+        batches.clear()
+        batches.append([*[[bytes([each])] for each in range(256)], [encode(clients.Done(1))]])
+        assert client.submit("m", {"data": X}, slo_ms=1_000).exception(20) is None

@@ -1,0 +1,272 @@
+"""The architecture as a test: who may import whom, what the pure cores may not touch, how long files get.
+
+The tables follow design.md, section 2 and style.md, rule 12; `docs/architecture.md` explains them.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "messages": set(),
+    "scheduler": {"messages"},
+    "telemetry": {"messages"},
+    "controller": {"scheduler", "messages", "telemetry"},
+    "worker": {"messages", "compiler.manifest", "compiler.store", "compiler.errors", "compiler.executable"},
+    "gateway": {"messages"},
+    "client": {"messages"},
+    "compiler": {"messages"},
+    "traces": {"client", "messages", "telemetry"},
+    "simulator": {"scheduler", "worker", "messages", "traces"},
+    "launch": {
+        "messages",
+        "scheduler",
+        "telemetry",
+        "controller",
+        "worker",
+        "gateway",
+        "client",
+        "compiler",
+        "traces",
+    },
+}
+"""Folders, or single modules of folders, that each folder may import beside itself."""
+
+MAY_IMPORT_ANYTHING = ("commands", "experiments", "tests")
+
+FOLDERS = (*MAY_IMPORT, "commands", "experiments")
+
+PURE_FILES = (
+    "scheduler/**/*.py",
+    "messages/*.py",
+    "worker/core.py",
+    "worker/pages.py",
+    "worker/io_memory.py",
+    "worker/window_queue.py",
+)
+"""Cores that several drivers run: no clock, randomness, thread, socket or file (design.md, section 3)."""
+
+IMPURE_MODULES = {
+    "time",
+    "datetime",
+    "random",
+    "secrets",
+    "threading",
+    "multiprocessing",
+    "concurrent",
+    "asyncio",
+    "socket",
+    "select",
+    "zmq",
+    "os",
+    "pathlib",
+    "io",
+    "tempfile",
+    "subprocess",
+    "logging",
+}
+IMPURE_CALLS = {"open", "print", "input", "hash", "id"}
+"""``hash`` and ``id`` differ from run to run, so a decision that hangs on one can't be replayed."""
+
+FILE_LINES = 350
+FUNCTION_LINES = 50
+
+LONG_FILES: dict[str, str] = {}
+"""Files past `FILE_LINES`, each with the reason."""
+
+LONG_FUNCTIONS: dict[str, str] = {}
+"""Functions past `FUNCTION_LINES` as ``path:name``, each with the reason."""
+
+NOT_FILES = {"console/", "events/"}
+"""Folders that the documentation names and that the repository does not have."""
+
+BANNED_FILE_NAMES = {"utils.py", "helpers.py", "misc.py", "common.py"}
+
+
+def python_files(*folders: str) -> list[str]:
+    """Return the repository's Python files in these real folders as relative paths, sorted."""
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths if "__pycache__" not in path.parts)
+
+
+@functools.cache
+def tree(path: str) -> ast.Module:
+    """Return the file's syntax tree."""
+    return ast.parse((ROOT / path).read_text(encoding="utf-8"), path)
+
+
+def imported_modules(path: str) -> Iterator[str]:
+    """Yield the full name of every module, or member of a module, that the file imports anywhere."""
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=module, level=0, names=names):
+                yield from (f"{module}.{alias.name}" for alias in names)
+            case ast.ImportFrom():
+                yield f"relative import at line {node.lineno}"
+
+
+def functions(path: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Yield every function of the file with its dotted name."""
+
+    def walk(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield prefix + child.name, child
+            name = getattr(child, "name", None) if isinstance(child, ast.ClassDef | ast.FunctionDef) else None
+            yield from walk(child, f"{prefix}{name}." if name else prefix)
+
+    yield from walk(tree(path), "")
+
+
+@pytest.mark.parametrize("folder", sorted(MAY_IMPORT))
+def test_folder_imports_only_what_it_may(folder: str) -> None:
+    allowed = {f"mainspring.{name}" for name in MAY_IMPORT[folder] | {folder}}
+    wrong = [
+        f"{path} imports {module}"
+        for path in python_files(folder)
+        for module in imported_modules(path)
+        if module.split(".")[0] == "mainspring"
+        and not any(module == name or module.startswith(f"{name}.") for name in allowed)
+    ]
+    assert not wrong, f"{folder} may import {sorted(MAY_IMPORT[folder]) or 'nothing of ours'}: {wrong}"
+
+
+def test_imports_use_the_package_name() -> None:
+    wrong = [
+        f"{path}: {module}"
+        for path in python_files(*FOLDERS, "tests", "mainspring")
+        for module in imported_modules(path)
+        if module.split(".")[0] in FOLDERS or module.startswith("relative import")
+    ]
+    assert not wrong, f"import mainspring.<folder>.<module> instead: {wrong}"
+
+
+def pure_files() -> list[str]:
+    return sorted({path.relative_to(ROOT).as_posix() for glob in PURE_FILES for path in ROOT.glob(glob)})
+
+
+def test_every_pure_file_pattern_matches() -> None:
+    for glob in PURE_FILES:
+        assert any(ROOT.glob(glob)), f"{glob} matches no file: PURE_FILES is out of date"
+
+
+@pytest.mark.parametrize("path", pure_files())
+def test_pure_core_touches_nothing_outside(path: str) -> None:
+    wrong = [module for module in imported_modules(path) if module.split(".")[0] in IMPURE_MODULES]
+    wrong += [module for module in imported_modules(path) if module.startswith("numpy.random")]
+    wrong += [
+        f"{node.func.id}() at line {node.lineno}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
+    ]
+    assert not wrong, f"{path} is a pure core and uses {wrong}"
+
+
+@pytest.mark.parametrize("path", pure_files())
+def test_pure_core_does_not_iterate_over_sets(path: str) -> None:
+    wrong = [
+        f"line {node.iter.lineno}"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.For | ast.comprehension)
+        and (
+            isinstance(node.iter, ast.Set | ast.SetComp)
+            or (isinstance(node.iter, ast.Call) and ast.unparse(node.iter.func) in {"set", "frozenset"})
+        )
+    ]
+    assert not wrong, f"{path} iterates over a set, whose order is no decision of ours: {wrong}"
+
+
+def test_no_file_grows_past_its_budget() -> None:
+    lengths = {
+        path: len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        for path in python_files(*FOLDERS, "mainspring", "tests")
+    }
+    over = {path: length for path, length in lengths.items() if length > FILE_LINES}
+    assert over.keys() == LONG_FILES.keys(), f"past {FILE_LINES} lines or no longer so: {over}"
+
+
+def test_no_function_grows_past_its_budget() -> None:
+    over = {
+        f"{path}:{name}": length
+        for path in python_files(*FOLDERS, "mainspring")
+        for name, node in functions(path)
+        if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES
+    }
+    assert over.keys() == LONG_FUNCTIONS.keys(), f"past {FUNCTION_LINES} lines or no longer so: {over}"
+
+
+@pytest.mark.parametrize("folder", [*FOLDERS, "mainspring"])
+def test_everything_public_has_a_docstring(folder: str) -> None:
+    missing = []
+    for path in python_files(folder):
+        scopes: list[ast.Module | ast.ClassDef] = [tree(path)]
+        if path.count("/") or scopes[0].body:
+            missing += [] if ast.get_docstring(scopes[0]) else [path]
+        while scopes:
+            for node in scopes.pop().body:
+                public = isinstance(
+                    node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+                ) and not node.name.startswith("_")
+                if public and not ast.get_docstring(node):  # type: ignore[arg-type]
+                    missing.append(f"{path}:{node.name}")  # type: ignore[attr-defined]
+                if public and isinstance(node, ast.ClassDef):
+                    scopes.append(node)
+    assert not missing, f"no docstring: {missing}"
+
+
+def test_every_folder_is_linked_into_the_package() -> None:
+    for folder in FOLDERS:
+        link = ROOT / "mainspring" / folder
+        assert link.is_symlink(), f"mainspring/{folder} should be a link to ../{folder}"
+        assert link.readlink() == Path("..") / folder
+        assert (ROOT / folder / "__init__.py").is_file(), f"{folder}/ has no __init__.py"
+    with_code = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"mainspring", "tests", "build"}
+    assert with_code <= set(FOLDERS), f"folders that the architecture does not know: {with_code}"
+
+
+def test_every_subfolder_is_a_package_so_that_the_wheel_holds_it() -> None:
+    missing = [
+        folder
+        for folder in {str(Path(path).parent) for path in python_files(*FOLDERS)}
+        if not (ROOT / folder / "__init__.py").is_file()
+    ]
+    assert not missing, f"no __init__.py: {missing}"
+
+
+def test_tests_mirror_the_tree() -> None:
+    allowed = {*FOLDERS, "examples", "faults"}
+    strange = [
+        path.name
+        for path in (ROOT / "tests").iterdir()
+        if path.is_dir() and path.name[0] not in "._" and path.name not in allowed
+    ]
+    assert not strange, f"tests/ has folders for nothing in the tree: {strange}"
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    found = [path for path in python_files(*FOLDERS, "tests") if Path(path).name in BANNED_FILE_NAMES]
+    assert not found, f"name the subject instead: {found}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/configuration.md"])
+def test_files_that_the_documentation_names_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.py)?)`", text)) | set(
+        re.findall(r"\]\(((?!http)[^)#]+)\)", text)
+    )
+    missing = [
+        name
+        for name in sorted(named)
+        if not ((ROOT / name).exists() or ((ROOT / page).parent / name).exists() or name in NOT_FILES)
+    ]
+    assert not missing, f"{page} names {missing}"
