@@ -48,6 +48,24 @@ class ActionSamples:
         return np.array(self._completion, np.int64)
 
 
+class Spread:
+    """Durations of equal work: how unlike each other they are is the machine's doing."""
+
+    def __init__(self) -> None:
+        self._durations_ns: dict[tuple[str, int], array[int]] = {}
+
+    def add(self, action: Infer, result: Result) -> None:
+        """Take an INFER that ended well."""
+        key = (action.model, action.batch_size)
+        self._durations_ns.setdefault(key, array("q")).append(result.end_ns - result.begin_ns)
+
+    def percentile(self, percent: float) -> float | None:
+        """Return a percentile of durations over the median of their own kind; None without any."""
+        columns = [np.array(column, np.int64) for column in self._durations_ns.values()]
+        ratios = [column / np.median(column) for column in columns if np.median(column) > 0]
+        return float(np.percentile(np.concatenate(ratios), percent)) if ratios else None
+
+
 class LogSeries(msgspec.Struct, frozen=True):
     """Columns of equal length, one entry for each second; None while no worker was there."""
 

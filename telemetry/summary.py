@@ -21,7 +21,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived, WorkerJoined, WorkerLeft
 from mainspring.telemetry.log import SegmentHeader, read_entries
-from mainspring.telemetry.samples import ActionSamples, LogSeries, SecondSeries
+from mainspring.telemetry.samples import ActionSamples, LogSeries, SecondSeries, Spread
 
 SECOND_NS = 1_000_000_000
 
@@ -56,6 +56,9 @@ class LogSummary(msgspec.Struct, frozen=True):
     load_prediction_error_p99_us: OverUnder
     infer_completion_error_p99_us: OverUnder
     load_completion_error_p99_us: OverUnder
+    infer_spread_p99: float | None
+    """p99 of INFERs' durations over the median of the same model and batch size: near 1 where
+    nothing disturbs the device, and the more above it, the less any prediction can be right."""
     exec_utilisation: float | None
     """Share of the workers' time in which EXEC was busy."""
     load_utilisation: float | None
@@ -111,6 +114,7 @@ class _Reader:
         self._open: dict[int, Infer | Load | Unload | Prepare | Release] = {}
         self._workers: dict[str, _Worker] = {}
         self._infer, self._load = ActionSamples(), ActionSamples()
+        self._spread = Spread()
         self._series = SecondSeries(start_ns)
         self._failed: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
@@ -161,6 +165,7 @@ class _Reader:
             load_prediction_error_p99_us=over_under(self._load.duration_error_ns(), 99),
             infer_completion_error_p99_us=over_under(self._infer.completion_error_ns(), 99),
             load_completion_error_p99_us=over_under(self._load.completion_error_ns(), 99),
+            infer_spread_p99=self._spread.percentile(99),
             exec_utilisation=_mean(series.exec_utilisation),
             load_utilisation=_mean(series.load_utilisation),
             page_occupancy=_mean(series.page_occupancy),
@@ -202,6 +207,7 @@ class _Reader:
 
     def _inferred(self, action: Infer, result: Result) -> None:
         self._infer.add(action, result)
+        self._spread.add(action, result)
         self._series.executed(result.begin_ns, result.end_ns)
         self._batches[action.batch_size] += 1
         self._rows += sum(action.rows)

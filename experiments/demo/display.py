@@ -17,6 +17,9 @@ from mainspring.traces.report import Summary
 PLAIN_INTERVAL_S = 10.0
 """Between two lines of progress where no terminal shows a live one."""
 
+DISTURBED = 2.0
+"""From this spread of equal executions on, late answers and wrong predictions are the machine's."""
+
 
 class DemoProgress:
     """A live line on a terminal; elsewhere, such as in a log, a line now and then."""
@@ -54,6 +57,7 @@ def result_table(title: str, summary: Summary, log: LogSummary, capacity: Capaci
     table.add_row("loads / unloads", f"{log.loads:,} / {log.unloads:,}")
     table.add_row("INFER predicted too long / short, p99", _over_under(log.infer_prediction_error_p99_us))
     table.add_row("LOAD predicted too long / short, p99", _over_under(log.load_prediction_error_p99_us))
+    table.add_row("INFER p99 / median, same model and batch", _spread(log.infer_spread_p99))
     if log.workers_lost:
         table.add_row("workers lost", f"{log.workers_lost:,}")
     return table
@@ -65,6 +69,12 @@ def _rates(capacity: Capacity) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
+
+
+def _spread(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio:.1f} x" + (": something else disturbs this machine" if ratio > DISTURBED else "")
 
 
 def _over_under(error: OverUnder) -> str:

@@ -102,6 +102,21 @@ def test_the_completion_error_has_the_late_begin_in_it(story: Story, tmp_path: P
     assert analysis.infer.predicted_ns().tolist() == analysis.infer.actual_ns().tolist() == [500 * US]
 
 
+def test_the_spread_compares_executions_with_the_median_of_their_own_kind(
+    story: Story, tmp_path: Path
+) -> None:
+    assert analyse_log(tmp_path).summary.infer_spread_p99 is None
+    for turn in range(100):
+        story.infer(turn * 1000, 100, 100)
+        story.infer(turn * 1000 + 500, 300, 250, rows=2)
+    story.log.flush()
+    assert analyse_log(tmp_path).summary.infer_spread_p99 == 1
+    for turn in range(100, 110):
+        story.infer(turn * 1000, 100, 400)
+    story.log.close()
+    assert analyse_log(tmp_path).summary.infer_spread_p99 == 4
+
+
 def test_batches_cold_requests_and_rejections_are_counted(story: Story, tmp_path: Path) -> None:
     for rows, cold in ((1, True), (3, False), (4, False), (4, True)):
         story.infer(rows * 1000 * (1 + cold), predicted=10, actual=10, rows=rows, cold=cold)
