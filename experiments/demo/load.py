@@ -21,7 +21,7 @@ class Capacity(msgspec.Struct, frozen=True):
     """Requests per second of a workload's mix of models that the devices can execute, by their profiles."""
 
     capacity_rate: float
-    """If every request runs in its model's best batch."""
+    """If every request runs in the best of its model's batches that end within the deadline."""
     capacity_single_rate: float
     """If every request runs alone."""
     load: float
@@ -50,15 +50,20 @@ def at_load(
     used = [profiles[arrival.model] for arrival in workload.arrivals(np.random.default_rng(recipe.seed))]
     if not used:
         raise WorkloadError(f"the workload has no request in its first {recipe.duration_ns / SECOND_NS:g} s")
-    best = devices * SECOND_NS / float(np.mean([best_row_ns(profile) for profile in used]))
+    best = devices * SECOND_NS / float(np.mean([best_row_ns(profile, recipe.slo_ns) for profile in used]))
     single = devices * SECOND_NS / float(np.mean([min(profile.infer_ns.values()) for profile in used]))
     scale = load * best * recipe.duration_ns / SECOND_NS / len(used)
     return msgspec.structs.replace(recipe, scale=scale), Capacity(best, single, load)
 
 
-def best_row_ns(profile: Profile) -> float:
-    """Return the least time per row of any batch size."""
-    return min(duration / size for size, duration in profile.infer_ns.items())
+def best_row_ns(profile: Profile, slo_ns: int | None) -> float:
+    """Return the least time per row of any batch size that takes ``slo_ns`` at most, or of the smallest."""
+    smallest = min(profile.infer_ns)
+    return min(
+        duration / size
+        for size, duration in profile.infer_ns.items()
+        if size == smallest or slo_ns is None or duration <= slo_ns
+    )
 
 
 def _is_2019(trace: Path) -> bool:

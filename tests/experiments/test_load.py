@@ -25,8 +25,11 @@ def specs(tmp_path: Path) -> list[ModelSpec]:
     return read_profile_table(path, 3)
 
 
-def test_the_best_batch_has_the_least_time_for_each_row() -> None:
-    assert best_row_ns(Profile(infer_ns={1: 10, 2: 12, 4: 28}, load_ns=1)) == 6
+@pytest.mark.parametrize(("slo_ns", "expected"), [(None, 5), (100, 5), (19, 6), (11, 10), (3, 10)])
+def test_the_best_batch_has_the_least_time_for_each_row_and_is_in_time(
+    slo_ns: int | None, expected: int
+) -> None:
+    assert best_row_ns(Profile(infer_ns={1: 10, 2: 12, 4: 20}, load_ns=1), slo_ns) == expected
 
 
 def test_a_workload_is_scaled_to_its_share_of_the_capacity(specs: list[ModelSpec]) -> None:
