@@ -62,7 +62,7 @@ class Connection:
         self.welcome: ClientWelcome | None = None
         """The gateway's welcome on the present link; None until it has come."""
         self.refusal: ClientRefused | None = None
-        """Why the gateway will not have this client at all (another protocol version)."""
+        """Why the gateway will not have this client at all (another protocol version), until one does."""
         self.link_lost = 0
         """How often the link broke, or the gateway forgot this client."""
         self.bad_messages = 0
@@ -146,8 +146,11 @@ class Connection:
                 self.bad_messages += 1
                 continue
             match message:
+                case ClientWelcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
+                    self._refused(ClientRefused("protocol_mismatch", other_protocol(message)))
                 case ClientWelcome():
                     self.welcome = message
+                    self.refusal = None
                 case ClientRefused():
                     self._refused(message)
                 case _:
@@ -211,6 +214,14 @@ class Connection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def other_protocol(welcome: ClientWelcome) -> str:
+    """Return the words for a gateway that welcomes this client in another protocol version."""
+    return (
+        f"it speaks protocol {welcome.protocol} (release {welcome.server_version[:40]}), this client "
+        f"protocol {PROTOCOL_VERSION}; install the same release of Mainspring on both"
+    )
 
 
 def refused(address: str, message: ClientRefused) -> GatewayUnreachable:

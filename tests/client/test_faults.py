@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,45 @@ def test_another_protocol_version_is_a_clear_error() -> None:
             client.infer("m", {"data": X})
         with pytest.raises(mainspring.GatewayUnreachable, match="speaks version 2"):
             client.models()
+
+
+def test_a_welcome_of_another_protocol_version_is_a_clear_error() -> None:
+    welcome = encode(clients.ClientWelcome(PROTOCOL_VERSION + 1, "9.9", 1_000, 10))
+    asked: list[clients.FromClient] = []
+
+    def answer(message: clients.FromClient) -> list[bytes]:
+        asked.append(message)
+        return [welcome]
+
+    with fake_gateway(answer) as address:
+        complaint = (
+            r"protocol_mismatch\): it speaks protocol 2 \(release 9\.9\), this client protocol 1; install"
+        )
+        with Client(address) as client, pytest.raises(mainspring.GatewayUnreachable, match=complaint):
+            client.infer("m", {"data": X})
+        with Connection(address) as low, pytest.raises(mainspring.GatewayUnreachable, match=complaint):
+            low.open(timeout_s=5)
+    assert {type(each) for each in asked} == {clients.ClientHello}, "it must be asked nothing else"
+
+
+def test_a_gateway_of_the_right_version_may_take_the_place_of_a_wrong_one() -> None:
+    wrong = encode(clients.ClientWelcome(PROTOCOL_VERSION + 1, "9.9", 1_000, 10))
+    with fake_gateway(lambda _: [wrong]) as address:
+        client = Client(address, connect_timeout_s=10)
+        with pytest.raises(mainspring.GatewayUnreachable, match="protocol_mismatch"):
+            client.models()
+
+    def right(message: clients.FromClient) -> list[bytes]:
+        return mute(message) or [encode(clients.ModelList(getattr(message, "key", 0), ()))]
+
+    def served() -> bool:
+        with contextlib.suppress(mainspring.GatewayUnreachable):
+            return client.models() == ()
+        return False
+
+    with fake_gateway(right, address):
+        wait_until(served)
+        client.close()
 
 
 def test_an_input_beyond_the_gateways_limit_is_not_sent() -> None:
