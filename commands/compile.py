@@ -29,8 +29,11 @@ def compile_model(
             help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
+    import json
+
     from rich.console import Console
 
     from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
@@ -39,15 +42,19 @@ def compile_model(
         describe_profile,
         describe_repairs,
         describe_verification,
+        fields,
     )
     from mainspring.compiler.shapes import parse_shapes
     from mainspring.compiler.store import Store
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     with console.status(f"compiling {model}"):
         compiled = compile_file(
             model, name, Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
         )
+    if as_json:
+        print(json.dumps(fields(compiled), indent=2))
+        return
     console.print(describe_artifact(compiled))
     console.print(f"  {describe_profile(compiled)}")
     console.print(f"  {describe_verification(compiled)}")

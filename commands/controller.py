@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,7 @@ def controller(
     from mainspring.controller.server import run
     from mainspring.launch.models import ModelSource
     from mainspring.launch.policies import check_policy
+    from mainspring.launch.run_dir import claimed
     from mainspring.scheduler.config import SchedulerConfig
 
     if store is not None and profiles is not None:
@@ -59,8 +61,12 @@ def controller(
         event_log_dir=_text(event_log),
         drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
     )
-    stop = begin("controller", log_level, log_format)
-    run(config, SchedulerConfig(policy=policy), models, stop, ready)
+    with contextlib.ExitStack() as stack:
+        if event_log is not None:
+            remedy = "choose another folder with --event-log"
+            stack.enter_context(claimed(event_log, "another controller", remedy))
+        stop = begin("controller", log_level, log_format)
+        run(config, SchedulerConfig(policy=policy), models, stop, ready)
 
 
 def _text(path: Path | None) -> str | None:

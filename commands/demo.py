@@ -30,11 +30,15 @@ def demo(
     kill_worker_at: Annotated[
         float | None, typer.Option(min=0, help="Kill the worker so many seconds after the beginning.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
+    ] = False,
 ) -> None:
     """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
 
     The exit code is 1 if a request was left without an answer.
     """
+    import msgspec
     from rich.console import Console
 
     from mainspring.experiments.demo.run import DemoOptions, run_demo
@@ -49,5 +53,12 @@ def demo(
         seed=seed,
         kill_worker_at_s=kill_worker_at,
     )
-    if not run_demo(options, Console()):
+    report = run_demo(options, Console(stderr=as_json))
+    if as_json:
+        typer.echo(msgspec.json.encode(report.fields).decode())
+    else:
+        console = Console()
+        console.print(report.table)
+        console.print(f"{output / 'summary.json'}  {output / 'report.png'}", highlight=False)
+    if not report.all_answered:
         raise typer.Exit(1)

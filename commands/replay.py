@@ -90,6 +90,7 @@ def _run(
     import msgspec
     from rich.console import Console
 
+    from mainspring.launch.run_dir import claimed
     from mainspring.telemetry.publish import publish
     from mainspring.telemetry.summary import analyse_log
     from mainspring.traces.display import ProgressLine, summary_table
@@ -99,15 +100,16 @@ def _run(
     replayer = Replayer(config)
     try:
         names = matching([spec.name for spec in replayer.specs], glob)
-        title = recipe.title(len(names))
-        with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
-            summary, _ = replayer.play(
-                build(recipe, names), progress=line, stop=stop, rows=(recipe.rows,), notes={"workload": title}
-            )
+        title, workload = recipe.title(len(names)), build(recipe, names)
+        with claimed(output, "another replay", "choose another folder with --output"):
+            with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
+                summary, _ = replayer.play(
+                    workload, progress=line, stop=stop, rows=(recipe.rows,), notes={"workload": title}
+                )
+            analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
+            fields = publish(output, title, summary, analysis)
     finally:
         replayer.close()
-    analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
-    fields = publish(output, title, summary, analysis)
     if as_json:
         typer.echo(msgspec.json.encode(fields).decode())
     else:

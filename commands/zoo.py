@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -25,27 +26,30 @@ def zoo(
         str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
     ] = DEFAULT_BATCH_SIZES,
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Make models of real architectures with random weights, and compile them."""
     from mainspring.compiler.zoo.catalogue import names
 
     if list_:
-        print("\n".join(names()))
+        print(json.dumps(names()) if as_json else "\n".join(names()))
     elif architectures:
-        _compile(architectures, store, copies, seed, batch_sizes)
+        _compile(architectures, store, copies, seed, batch_sizes, as_json=as_json)
     else:
         raise typer.BadParameter(f"name one or more of {', '.join(names())}")
 
 
-def _compile(architectures: list[str], store: Path, copies: int, seed: int, batch_sizes: str) -> None:
+def _compile(
+    architectures: list[str], store: Path, copies: int, seed: int, batch_sizes: str, *, as_json: bool
+) -> None:
     from rich.console import Console
 
     from mainspring.compiler.pipeline import Compiled, parse_batch_sizes
-    from mainspring.compiler.report import describe_artifact, describe_profile, summarise
+    from mainspring.compiler.report import describe_artifact, describe_profile, fields, summarise
     from mainspring.compiler.store import Store
     from mainspring.compiler.zoo.copies import compile_zoo
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     begin = time.monotonic()
     done: list[Compiled] = []
     executables: set[str] = set()
@@ -59,3 +63,5 @@ def _compile(architectures: list[str], store: Path, copies: int, seed: int, batc
                 console.print(f"  {describe_profile(compiled)}")
             status.update(f"compiled {len(done)} of {copies * len(architectures)}")
     console.print(summarise(done, time.monotonic() - begin))
+    if as_json:
+        print(json.dumps([fields(compiled) for compiled in done], indent=2))

@@ -1,8 +1,11 @@
-"""What a compilation did, in lines for a person at a terminal."""
+"""What a compilation did, in lines for a person at a terminal or as fields for a program."""
 
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
+
+import msgspec
 
 from mainspring.compiler.manifest import CPU
 from mainspring.compiler.pipeline import Compiled
@@ -29,6 +32,29 @@ def describe_profile(compiled: Compiled) -> str:
     return (
         f"seeds: load {profile.load_ns / _NS_PER_MS:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
     )
+
+
+def fields(compiled: Compiled) -> dict[str, Any]:
+    """Return what a program wants to know of a compilation, ready for JSON; names end in their unit."""
+    manifest = compiled.manifest
+    profile = manifest.profiles[CPU]
+    return {
+        "name": manifest.name,
+        "executable": manifest.executable,
+        "executable_shared": compiled.shared,
+        "kept": compiled.kept,
+        "weights_hash": manifest.weights_hash,
+        "weights_bytes": manifest.weights_bytes,
+        "pages": manifest.pages,
+        "extents": list(manifest.extents),
+        "workspace_bytes": manifest.workspace_bytes,
+        "load_ns": profile.load_ns,
+        "infer_ns": {str(size): ns for size, ns in sorted(profile.infer_ns.items())},
+        "inputs": msgspec.to_builtins(manifest.inputs),
+        "outputs": msgspec.to_builtins(manifest.outputs),
+        "verification": msgspec.to_builtins(manifest.verification),
+        "repaired_nodes": list(compiled.repaired),
+    }
 
 
 def describe_extents(extents: tuple[int, ...]) -> str:

@@ -1,8 +1,9 @@
-"""The folder of a running cluster, which belongs to one cluster at a time."""
+"""Folders that belong to one process at a time: a cluster's, a report's, an event log's."""
 
 from __future__ import annotations
 
 import fcntl
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,20 +11,34 @@ from pathlib import Path
 from mainspring.launch.tables import ConfigError
 
 LOCK_NAME = "lock"
+RUN_DIR_REMEDY = "choose another folder with --run-dir"
 
 
 @contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Make the folder and keep other clusters out of it; raise `ConfigError` if one is in it.
+def claimed(folder: Path, user: str = "another cluster", remedy: str = RUN_DIR_REMEDY) -> Iterator[None]:
+    """Make the folder and keep others out of it; raise `ConfigError` if one is in it, or it can't be written.
 
-    The kernel gives the lock back when this process ends, however it does.
+    ``user`` and ``remedy`` are the error's words for who has it and what to do. The kernel gives the lock
+    back when this process ends, however it does.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK_NAME).open("wb") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_NAME).open("ab")
+    except OSError as error:
+        raise ConfigError(f"can't write to the folder {folder}: {error.strerror}; {remedy}") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(
-                f"another cluster is running in {folder}; choose another folder with --run-dir"
-            ) from None
+            raise ConfigError(f"{user} is using the folder {folder}; {remedy}") from None
         yield
+
+
+def clear(folder: Path, remedy: str = RUN_DIR_REMEDY) -> None:
+    """Remove what a former cluster left in its folder; raise `ConfigError` if one is still running there."""
+    with claimed(folder, remedy=remedy):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != LOCK_NAME:
+                path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
@@ -14,23 +13,26 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.table import Table
 
 from mainspring.experiments.demo.display import DemoProgress, result_table
-from mainspring.experiments.demo.load import Capacity, at_load, recipe_for
+from mainspring.experiments.demo.load import at_load, recipe_for
 from mainspring.experiments.demo.zoo import DEVICE_KIND, fill_store
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
 from mainspring.launch.plan import make_plan
+from mainspring.launch.run_dir import claimed, clear
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.plots import draw_report
 from mainspring.telemetry.report import flat, write_json
-from mainspring.telemetry.summary import Analysis, analyse_log
+from mainspring.telemetry.summary import analyse_log
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
 from mainspring.traces.report import Summary
 
 WORKER = "worker-0"
+OUTPUT_REMEDY = "choose another folder with --output"
 REPLAY_NICE = -10
 """As the controller and the gateway, whose core the replayer shares: a late send would be a late answer."""
 
@@ -63,8 +65,27 @@ class DemoFacts(msgspec.Struct, frozen=True):
     worker_starts: int
 
 
-def run_demo(options: DemoOptions, console: Console) -> bool:
-    """Run the demonstration and write its report; return whether no request was lost."""
+class DemoReport(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    fields: dict[str, Any]
+    """What ``summary.json`` holds."""
+    table: Table
+    all_answered: bool
+    """Whether no request was lost or unsent."""
+
+
+def run_demo(options: DemoOptions, console: Console) -> DemoReport:
+    """Run the demonstration and write its report; ``console`` is told how it goes.
+
+    Raises `ConfigError` if another one is using the output folder.
+    """
+    with claimed(options.output, "another demonstration", OUTPUT_REMEDY):
+        return _run_alone(options, console)
+
+
+def _run_alone(options: DemoOptions, console: Console) -> DemoReport:
+    """Run the demonstration in a folder that nobody else uses."""
     recipe = recipe_for(
         options.trace, round(options.duration_s * 1e9), round(options.slo_ms * 1e6), options.seed
     )
@@ -76,7 +97,7 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     console.print(
         f"[bold]Starting[/] a worker with {cache} pages of 16 MiB for {len(specs)} models of {pages} pages"
     )
-    shutil.rmtree(options.output / "run", ignore_errors=True)
+    clear(options.output / "run", OUTPUT_REMEDY)
     with _serving(options, cache, console) as cluster:
         console.print(
             f"[bold]Replaying[/] {recipe.kind.value} for {options.duration_s:g} s at {options.load:.0%} of "
@@ -91,10 +112,11 @@ def run_demo(options: DemoOptions, console: Console) -> bool:
     facts = DemoFacts(os.cpu_count() or 1, len(specs), pages, cache, chosen, starts)
     analysis = analyse_log(options.output / "run" / "events", start_ns=summary.start_ns)
     title = f"{recipe.kind.value}, {len(specs)} models on one CPU core, SLO {options.slo_ms:g} ms"
-    _publish(options.output, title, summary, analysis, capacity, facts)
-    console.print(result_table(title, summary, analysis.summary, capacity))
-    console.print(f"{options.output}/summary.json  {options.output}/report.png", highlight=False)
-    return summary.lost + summary.unsent == 0
+    fields = {"title": title, **flat(summary, analysis.summary, capacity, facts)}
+    write_json(options.output / "summary.json", fields)
+    draw_report(options.output / "report.png", title, summary, analysis)
+    table = result_table(title, summary, analysis.summary, capacity)
+    return DemoReport(fields, table, summary.lost + summary.unsent == 0)
 
 
 @contextlib.contextmanager
@@ -138,11 +160,3 @@ def _kill_worker(cluster: LocalCluster, console: Console) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         console.print(f"[yellow]SIGKILL to {WORKER}[/]")
-
-
-def _publish(
-    output: Path, title: str, summary: Summary, analysis: Analysis, capacity: Capacity, facts: DemoFacts
-) -> None:
-    fields = {"title": title, **flat(summary, analysis.summary, capacity, facts)}
-    write_json(output / "summary.json", fields)
-    draw_report(output / "report.png", title, summary, analysis)

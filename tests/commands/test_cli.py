@@ -81,3 +81,21 @@ def test_errors_of_ours_speak_for_themselves_and_bugs_say_so() -> None:
     assert describe(ConfigError("the key\nis wrong")) == "the key is wrong"
     assert describe(OSError("disk full")) == "disk full"
     assert describe(KeyError("x")).startswith("internal error, please report it: KeyError: 'x'")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compile"],
+        ["zoo"],
+        ["demo"],
+        ["doctor"],
+        ["models"],
+        ["models", "list"],
+        ["infer"],
+        ["replay"],
+    ],
+)
+def test_what_prints_a_table_prints_json_too(words: list[str]) -> None:
+    result = CliRunner().invoke(build_app(), [*words, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert "--json" in result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,30 @@ def test_compile_stores_a_model_and_says_what_it_did(app: typer.Typer, tmp_path:
     assert "seeds: load" in result.output
     assert "differ from stock ONNX Runtime's by at most" in result.output
     assert Store(tmp_path / "store").manifest("reader").batch_sizes == (1, 2)
+
+
+def test_compile_prints_json_that_agrees_with_the_store(app: typer.Typer, tmp_path: Path) -> None:
+    onnx.save_model(build("digits", 3), tmp_path / "d.onnx")
+    arguments = ["compile", str(tmp_path / "d.onnx"), "--name", "reader", "--batch-sizes", "1,2", "--json"]
+    result = CliRunner().invoke(app, [*arguments, "--store", str(tmp_path / "store")])
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    manifest = Store(tmp_path / "store").manifest("reader")
+    assert (shown["name"], shown["weights_bytes"], shown["pages"]) == ("reader", manifest.weights_bytes, 1)
+    assert shown["infer_ns"] == {str(size): ns for size, ns in manifest.profiles["cpu"].infer_ns.items()}
+    assert shown["verification"]["rows"] == 3
+    assert shown["executable_shared"] is False
+
+
+def test_zoo_prints_json_and_nothing_else_on_stdout(app: typer.Typer, tmp_path: Path) -> None:
+    arguments = ["zoo", "digits", "--copies", "2", "--batch-sizes", "1", "--store", str(tmp_path), "--json"]
+    shown = json.loads(CliRunner().invoke(app, arguments).stdout)
+    assert [(each["name"], each["executable_shared"]) for each in shown] == [
+        ("digits-1", False),
+        ("digits-2", True),
+    ]
+    assert all(each["kept"] for each in json.loads(CliRunner().invoke(app, arguments).stdout))
+    assert "resnet50" in json.loads(CliRunner().invoke(app, ["zoo", "--list", "--json"]).stdout)
 
 
 def test_zoo_makes_copies_and_says_what_they_share(app: typer.Typer, tmp_path: Path) -> None:

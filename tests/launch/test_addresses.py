@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.launch.addresses import check_free, free_ports, parse
 from mainspring.launch.plan import connectable
-from mainspring.launch.run_dir import claimed
+from mainspring.launch.run_dir import claimed, clear
 from mainspring.launch.tables import ConfigError
 
 
@@ -41,7 +41,28 @@ def test_an_address_to_listen_on_everywhere_is_reached_over_loopback() -> None:
 
 def test_a_run_folder_belongs_to_one_cluster_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "run"
-    with claimed(folder), pytest.raises(ConfigError, match="another cluster is running in"), claimed(folder):
+    with (
+        claimed(folder),
+        pytest.raises(ConfigError, match="another cluster is using the folder"),
+        claimed(folder),
+    ):
         pass
     with claimed(folder):
+        pass
+
+
+def test_a_folder_in_use_is_not_cleared(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    (tmp_path / "worker-0.log").write_text("a former run's")
+    with claimed(tmp_path), pytest.raises(ConfigError, match=r"--run-dir"):
+        clear(tmp_path)
+    assert (tmp_path / "worker-0.log").exists()
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_folder_that_can_not_be_made_is_named_with_its_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    complaint = rf"can't write to the folder {tmp_path}/file/run: Not a directory; choose another"
+    with pytest.raises(ConfigError, match=complaint), claimed(tmp_path / "file" / "run"):
         pass
