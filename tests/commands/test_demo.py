@@ -1,4 +1,4 @@
-"""``mainspring demo`` as a person runs it, shortened: one architecture, one second, one folder for one demo."""
+"""``mainspring demo`` as a person runs it, shortened: one architecture, one second, one folder."""
 
 from __future__ import annotations
 
