@@ -134,7 +134,11 @@ class Catalogue:
             status = msgspec.structs.replace(
                 status,
                 workers=tuple(self._with_session(worker) for worker in status.workers),
-                dropped_messages={**self._dropped.snapshot(), **status.dropped_messages},
+                dropped_messages={
+                    **self._dropped.snapshot(),
+                    **status.dropped_messages,
+                    **self._dropped_by_workers(),
+                },
             )
             self._status = (now_ns, status)
         return self._status[1]
@@ -147,6 +151,14 @@ class Catalogue:
             return self.add(now_ns, request.add)
         assert request.remove is not None
         return self.remove(now_ns, request.remove)
+
+    def _dropped_by_workers(self) -> dict[str, int]:
+        """Return what each connected worker could not use, with its name before the reason."""
+        return {
+            f"{worker.name}: {why[:MAX_NAME_CHARACTERS]}": count
+            for worker in self._sessions.workers.values()
+            for why, count in worker.dropped.items()
+        }
 
     def _with_session(self, worker: WorkerStatus) -> WorkerStatus:
         session = self._sessions.workers.get(worker.worker)

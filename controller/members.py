@@ -31,6 +31,8 @@ from mainspring.messages.peers import (
 _LOGGER = logging.getLogger(__name__)
 MAX_PAGES = 1 << 24
 """Pages that one worker may have: 256 TiB."""
+MAX_REASONS = 64
+"""Reasons for which a worker may count messages; a longer list is taken for nonsense."""
 
 
 def name_fault(name: str) -> str | None:
@@ -111,6 +113,8 @@ class Members:
             self._dropped.count("bad_pong")
             _LOGGER.info("%s: %s", session, error)
             return
+        if isinstance(session, WorkerSession) and len(pong.dropped) <= MAX_REASONS:
+            session.dropped = pong.dropped
         if session.clock.samples < self._config.join_pongs:
             self._post.to(session, session.ping(now_ns))
         elif isinstance(session, WorkerSession) and not session.joined:

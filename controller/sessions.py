@@ -66,6 +66,8 @@ class WorkerSession(Session):
         """Whether the scheduler knows of it: only once its clock is known."""
         self.actions_after = 0
         """The last action id given out before this session joined."""
+        self.dropped: dict[str, int] = {}
+        """What the worker could not use or deliver since it started, by why."""
 
     def owns(self, action_id: int) -> bool:
         """Say whether a result is of this session, not of an earlier one of the same worker."""

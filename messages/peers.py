@@ -72,6 +72,9 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     ping_sent_ns: int
     received_ns: int
     sent_ns: int
+    dropped: dict[str, int] = {}
+    """Messages that the peer could not use or deliver since it started, by why. A gateway tells them with
+    its answers about the cluster's status instead."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

@@ -50,6 +50,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Age at which a held input is dropped."""
     max_message_bytes: int = 256 * MIB
     """Largest frame that the data socket accepts; a connection that sends a larger one is cut."""
+    output_backlog_bytes: int = 512 * MIB
+    """Bytes of outputs that may wait for one gateway to read them; beyond, they are dropped and counted."""
     controller_silence_ms: int = 1000
     """Silence after which the controller counts as lost; it pings ten times a second."""
     hello_retry_ms: int = 200
@@ -64,7 +66,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         least = {
             "pages": 1, "io_bytes": MIB, "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
-            "controller_silence_ms": 100, "hello_retry_ms": 10, "drain_timeout_ms": 0,
+            "output_backlog_bytes": MIB, "controller_silence_ms": 100, "hello_retry_ms": 10,
+            "drain_timeout_ms": 0,
         }  # fmt: skip
         for field, minimum in least.items():
             value = getattr(self, field)

@@ -143,7 +143,9 @@ class Network:
         self._session.heard(now_ns)
         match message:
             case Ping():
-                pong = Pong(message.sequence, message.sent_ns, now_ns, time.monotonic_ns())
+                pong = Pong(
+                    message.sequence, message.sent_ns, now_ns, time.monotonic_ns(), dict(self.dropped)
+                )
                 self._to_controller(encode(pong))
             case Welcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
                 detail = f"it speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
@@ -257,8 +259,8 @@ class Network:
     def _send_outputs(self, result: Result) -> None:
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
             header = encode(Output(result.action_id, request_id, result.device_ns))
-            if not self._sockets.to_gateway(sender, header, frames):
-                self._drop("gateway: output undeliverable", f"request {request_id}")
+            if fault := self._sockets.to_gateway(sender, header, frames):
+                self._drop(fault, f"the output of request {request_id}")
 
     # --- both ---
 
@@ -283,6 +285,10 @@ class Network:
         if self._session.hello_due(now_ns):
             self._greet(now_ns)
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
+        if broken := self._sockets.broken_gateways():
+            limit = self._config.max_message_bytes
+            LOG.info("a gateway left, or sent a frame beyond max_message_bytes = %d", limit)
+            self.dropped["gateway: connection ended"] += broken
         if not self._collected and now_ns - self._acted_ns > IDLE_NS:
             self._collected = True
             if self._config.realtime:
@@ -293,6 +299,8 @@ class Network:
             self._drop("controller: unreachable", "message not sent")
 
     def _drop(self, reason: str, detail: str, count: int = 1) -> None:
-        if count and not self.dropped[reason]:
+        if not count:
+            return
+        if not self.dropped[reason]:
             LOG.warning("dropped a message (%s): %s; more of this kind are only counted", reason, detail)
         self.dropped[reason] += count

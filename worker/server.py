@@ -49,6 +49,7 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
             config.data_address,
             data_host=config.data_host,
             max_bytes=config.max_message_bytes,
+            backlog_bytes=config.output_backlog_bytes,
             bell=outbox.bell,
         )
         try:

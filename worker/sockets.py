@@ -10,16 +10,28 @@ from collections.abc import Iterator, Sequence
 
 import zmq
 
+from mainspring.worker.backlogs import Backlogs
+
 LINGER_MS = 500
 SEND_LIMIT = 10_000
 """Messages that may wait for one peer that reads slowly; beyond, they are dropped and counted."""
+GONE = "gateway: gone before its output"
+SLOW = "gateway: reads too slowly"
 
 
 class Sockets:
     """Both sockets, and the poller that waits for them and for the executors' bell."""
 
     def __init__(
-        self, name: str, controller: str, data_address: str, *, data_host: str, max_bytes: int, bell: int
+        self,
+        name: str,
+        controller: str,
+        data_address: str,
+        *,
+        data_host: str,
+        max_bytes: int,
+        backlog_bytes: int,
+        bell: int,
     ) -> None:
         """Raise `OSError` that names the address if one can't be used."""
         self._context = zmq.Context()
@@ -28,6 +40,7 @@ class Sockets:
             self._context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_FIFO)
             self._context.set(zmq.THREAD_PRIORITY, os.sched_getparam(0).sched_priority - 1)
         self._bell = bell
+        self._backlogs = Backlogs(backlog_bytes)
         try:
             self._controller = self._context.socket(zmq.DEALER)
             self._controller.set(zmq.IDENTITY, f"worker:{name}:{secrets.token_hex(4)}".encode())
@@ -38,6 +51,7 @@ class Sockets:
             self._data = self._context.socket(zmq.ROUTER)
             self._data.set(zmq.ROUTER_MANDATORY, 1)
             self._data.set(zmq.MAXMSGSIZE, max_bytes)
+            self._breaks = self._data.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             for each in (self._controller, self._data):
                 each.set(zmq.LINGER, LINGER_MS)
                 each.set(zmq.SNDHWM, SEND_LIMIT)
@@ -78,17 +92,38 @@ class Sockets:
             return False
         return True
 
-    def to_gateway(self, receiver: bytes, header: bytes, frames: Sequence[memoryview]) -> bool:
-        """Send without waiting; return whether it was possible. See `zmq.COPY_THRESHOLD` for the frames."""
+    def to_gateway(self, receiver: bytes, header: bytes, frames: Sequence[memoryview]) -> str:
+        """Send without waiting; return why that was not possible, or "".
+
+        What waits for one gateway is bounded in messages and in bytes. For the frames see
+        `zmq.COPY_THRESHOLD`.
+        """
+        if self._backlogs.full(receiver):
+            return SLOW
         try:
-            self._data.send_multipart([receiver, header, *frames], zmq.NOBLOCK, copy=False)
+            self._data.send_multipart(
+                [receiver, header, *self._backlogs.add(receiver, frames)], zmq.NOBLOCK, copy=False
+            )
+        except zmq.Again:
+            return SLOW
         except zmq.ZMQError:
-            return False
-        return True
+            self._backlogs.forget(receiver)
+            return GONE
+        return ""
+
+    def broken_gateways(self) -> int:
+        """Return how many connections of gateways have ended since the last call, whoever ended them."""
+        count = 0
+        while _readable(self._breaks):
+            self._breaks.recv_multipart(zmq.NOBLOCK)
+            count += 1
+        return count
 
     def close(self) -> None:
         """Close both; what was sent still gets `LINGER_MS` to leave."""
         self._controller.close()
+        self._data.disable_monitor()
+        self._breaks.close(0)
         self._data.close()
         self._context.term()
 
