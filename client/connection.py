@@ -70,8 +70,8 @@ class Connection:
         self._owned_context = zmq.Context() if context is None else None
         self.socket: zmq.Socket[bytes] = (context or self._owned_context or zmq.Context()).socket(zmq.DEALER)
         self.socket.set_hwm(send_queue)
+        # Not zmq.IMMEDIATE: with it, a break throws away replies that had arrived and were not yet read.
         self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.IMMEDIATE, 1)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
@@ -112,16 +112,16 @@ class Connection:
         Raise `GatewayUnreachable` without a link, `Overloaded` if the send queue is full, `InvalidInput`
         if a frame is larger than the gateway takes.
         """
-        limit = None if self.welcome is None else self.welcome.max_message_bytes
+        if self.welcome is None:
+            raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}")
+        limit = self.welcome.max_message_bytes
         views = [memoryview(frame) for frame in frames]
         for view in views:
-            if limit is not None and view.nbytes > limit:
+            if view.nbytes > limit:
                 raise InvalidInput(f"an input has {view.nbytes:,} bytes; the gateway takes at most {limit:,}")
         try:
             self.socket.send_multipart([encode(message), *views], zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            if self.welcome is None:
-                raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}") from None
             raise Overloaded(f"the send queue to {self.address} is full") from None
 
     def poll(self, timeout_ms: float) -> bool:

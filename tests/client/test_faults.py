@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -188,6 +189,27 @@ def test_a_break_ends_what_is_in_flight_and_the_client_comes_back() -> None:
             wait_until(lambda: len(client.models()) >= 5)
             np.testing.assert_array_equal(client.infer("double", {"data": X})["twice"], X * 2)
             client.close()
+
+
+def test_a_reply_that_came_just_before_the_break_is_delivered() -> None:
+    """As when a gateway drains: it answers and is gone, before a busy client has had a look."""
+
+    def answer(message: clients.FromClient) -> list[bytes]:
+        return mute(message) or [encode(clients.ModelList(getattr(message, "key", 0), ()))]
+
+    with fake_gateway(answer) as address:
+        connection = Connection(address)
+        connection.open(timeout_s=5)
+        connection.send(clients.ListModels(7))
+        time.sleep(0.1)
+    time.sleep(0.1)
+    with connection:
+        received = connection.receive()
+        assert received is not None
+        assert received[0] == clients.ModelList(7, ())
+        wait_until(lambda: connection.receive() is None and connection.link_lost == 1)
+        with pytest.raises(mainspring.GatewayUnreachable, match="no connection"):
+            connection.send(clients.ListModels(8))
 
 
 def test_a_gateway_that_forgot_the_client_is_greeted_again() -> None:
