@@ -22,6 +22,7 @@ VERBS = (
     "compile",
     "zoo",
     "models",
+    "status",
     "infer",
     "replay",
     "controller",

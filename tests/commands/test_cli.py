@@ -94,6 +94,7 @@ def test_errors_of_ours_speak_for_themselves_and_bugs_say_so() -> None:
         ["models", "list"],
         ["infer"],
         ["replay"],
+        ["status"],
     ],
 )
 def test_what_prints_a_table_prints_json_too(words: list[str]) -> None:

@@ -1,0 +1,112 @@
+"""What a cluster's counters mean, for an operator: each name, what happened, and what to do about it.
+
+The controller, the gateways and the workers count what they could not use or deliver; ``mainspring status``
+and docs/operations.md show it. ``python -m mainspring.launch.counters`` prints that page's table.
+"""
+
+from __future__ import annotations
+
+NOTHING = "nothing"
+VERSIONS = "install the same release on every machine"
+SENDER = "find who sends it: a program of your own, or something else that uses the port"
+SLOWER = "look at that process's machine: CPU, memory, network"
+REPORT = "look at the log and report it: it is a bug"
+
+COUNTERS: dict[str, tuple[str, str]] = {
+    # Requests at the gateway.
+    "submitted": ("requests that passed the gateway's checks", NOTHING),
+    "answered": ("of these, answered with outputs", NOTHING),
+    "refused": ("of these, answered with a reason", "see the reasons that clients get"),
+    "abandoned": ("of these, given up because their client had gone", NOTHING),
+    "resubmitted": ("requests dispatched anew because their worker was lost", "see why workers leave"),
+    # What clients do.
+    "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
+    "bad_messages_from_clients": ("messages from clients that are none", SENDER),
+    "replies_to_clients_that_left": ("replies whose client had gone", NOTHING),
+    "replies_to_slow_readers": (
+        "replies dropped because their client does not read",
+        "have that client read, or ask for less; reply_backlog_messages and _bytes of [gateway] bound it",
+    ),
+    # What crosses on the way; seen at the gateway.
+    "withdrawn_inputs": ("dispatches of requests that were answered already", NOTHING),
+    "late_rejections": ("rejections of requests that were answered already", NOTHING),
+    "late_outputs": (
+        "outputs for requests that were answered already, most often by a time-out",
+        "if it grows with timed_out: " + SLOWER,
+    ),
+    "unexpected_outputs": ("outputs of an action that this gateway took no part in", SENDER),
+    "bad_outputs": ("outputs of another size than the model's", "compile the model again on every machine"),
+    "bad_dispatches": ("dispatches that contradict themselves", VERSIONS),
+    "bad_models": ("models whose signature makes no sense", "compile them again"),
+    "bad_worker_addresses": ("workers whose data address is none", "mend data_address and data_host there"),
+    "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
+    "bad_messages_from_workers": ("messages from workers that are none", VERSIONS),
+    "refused_by_controller": ("messages that the controller could not use", VERSIONS),
+    "unsent_to_controller": (
+        "messages with no connection to the controller or no room for them; requests are sent again",
+        "look whether the controller runs; controller_backlog_messages of [gateway] bounds it",
+    ),
+    "unsent_to_workers": (
+        "inputs for a worker that is gone, or does not take them; their requests are tried again",
+        "look at the worker; input_backlog_messages of [gateway] bounds it",
+    ),
+    "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
+    # The controller and its peers.
+    "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
+    "protocol_mismatch": ("hellos of another protocol version", VERSIONS),
+    "bad_message": ("messages to the controller that are none", SENDER),
+    "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
+    "bad_page_size": ("workers with another page size", VERSIONS),
+    "too_many_peers": ("hellos beyond max_peers of [controller]", "raise it"),
+    "bad_pong": ("answers to pings that were never sent", VERSIONS),
+    "peer_silent": ("peers that were silent for heartbeat_timeout_ms", SLOWER),
+    "peer_gone": ("messages to peers whose connection had ended", "see their logs for why they left"),
+    "peer_too_slow": ("messages to peers that do not read", SLOWER),
+    "worker_gone": ("actions for a worker that had just left", NOTHING),
+    "gateway_gone": ("requests whose gateway had left", NOTHING),
+    "foreign_request": ("requests numbered for a session that is over", NOTHING),
+    "stale_result": ("results of actions of a session that is over", NOTHING),
+    "bad_result": ("results that can't be true", "look at that worker's clock and log"),
+    "scheduler_error": ("events that the scheduler failed on", REPORT),
+    "internal_error": ("messages that the controller failed on", REPORT),
+    "event log off": ("records that were not written, and why", "make room, then restart the controller"),
+    # Workers; their names stand before these.
+    "controller: undecodable": ("messages from the controller that are none", VERSIONS),
+    "controller: other protocol": ("welcomes in another protocol version", VERSIONS),
+    "controller: action before welcome": ("actions of a session that is over", NOTHING),
+    "controller: unreachable": ("messages with no connection to the controller", NOTHING),
+    "gateway: undecodable": ("messages from gateways that are none", SENDER),
+    "gateway: input without action": (
+        "inputs whose action ended, never came, or did not come in early_input_age_ms",
+        "if it grows: " + SLOWER,
+    ),
+    "gateway: unusable input": ("inputs of another size than the model's", VERSIONS),
+    "gateway: gone before its output": ("outputs whose gateway had left", NOTHING),
+    "gateway: reads too slowly": (
+        "outputs dropped because their gateway does not read; its requests time out",
+        "look at the gateway's machine; output_backlog_bytes of [worker] bounds it",
+    ),
+    "gateway: connection ended": (
+        "gateways that left, or sent a frame beyond max_message_bytes of [worker]",
+        "if gateways stay up: give max_message_bytes of [gateway] at most the workers' value",
+    ),
+}
+
+
+def explain(name: str) -> tuple[str, str]:
+    """Return what a counter of the cluster's status means and what to do; empty texts if it is not known."""
+    if name in COUNTERS:
+        return COUNTERS[name]
+    # "event log off: why", or "worker-0: reason".
+    head, _, rest = name.partition(": ")
+    return COUNTERS.get(head) or COUNTERS.get(rest) or ("", "")
+
+
+def counters_table() -> str:
+    """Return docs/operations.md's table."""
+    rows = [f"| `{name}` | {meaning} | {remedy} |" for name, (meaning, remedy) in COUNTERS.items()]
+    return "\n".join(["| counter | what it counts | what to do |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(counters_table())
