@@ -22,7 +22,7 @@ def compile_model(
     batch_sizes: Annotated[
         str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
     ] = DEFAULT_BATCH_SIZES,
-    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = DEFAULT_STORE,
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
     shape: Annotated[
         list[str] | None,
         typer.Option(

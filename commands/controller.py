@@ -29,7 +29,10 @@ def controller(
         str, typer.Option(help="Where workers and gateways connect; port * takes any.")
     ] = "tcp://127.0.0.1:7401",
     store: Annotated[
-        Path | None, typer.Option(help="Folder of the model store; all of it is served. More: `models add`.")
+        Path | None,
+        typer.Option(
+            readable=False, help="Folder of the model store; all of it is served. More: `models add`."
+        ),
     ] = None,
     profiles: Annotated[
         Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
@@ -37,7 +40,8 @@ def controller(
     copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
     policy: Annotated[str, typer.Option(help="clockwork, or package.module:Class.")] = "clockwork",
     event_log: Annotated[
-        Path | None, typer.Option(help="Folder of the event log; without one nothing is logged.")
+        Path | None,
+        typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
     ] = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",

@@ -20,11 +20,12 @@ def demo(
     trace: Annotated[
         Path | None, typer.Option(help="Azure Functions file (2019 or 2021, .csv or .csv.gz).")
     ] = None,
-    output: Annotated[Path, typer.Option(help="Folder for summary.json, report.png and the logs.")] = Path(
-        "out/demo"
-    ),
+    output: Annotated[
+        Path, typer.Option(readable=False, help="Folder for summary.json, report.png and the logs.")
+    ] = Path("out/demo"),
     store: Annotated[
-        Path | None, typer.Option(help="Folder of the compiled models. Default: store in --output.")
+        Path | None,
+        typer.Option(readable=False, help="Folder of the compiled models. Default: store in --output."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
     kill_worker_at: Annotated[

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     store: Annotated[
-        Path | None, typer.Option(help="Check this model store too; ./store if it is there.")
+        Path | None, typer.Option(readable=False, help="Check this model store too; ./store if it is there.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Workers to place on the cores.")] = 1,
     models: Annotated[

@@ -58,7 +58,8 @@ def show(
 def list_models(
     address: Address = DEFAULT_ADDRESS,
     store: Annotated[
-        Path | None, typer.Option(help="Show what this model store holds instead; needs no cluster.")
+        Path | None,
+        typer.Option(readable=False, help="Show what this model store holds instead; needs no cluster."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
@@ -81,9 +82,9 @@ def list_models(
 
 def add(
     names: Annotated[list[str], typer.Argument(help="Models of the store.")],
-    store: Annotated[Path, typer.Option(help="Folder of the model store; the workers need it too.")] = Path(
-        "store"
-    ),
+    store: Annotated[
+        Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
+    ] = Path("store"),
     address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Have models of the store served from now on."""

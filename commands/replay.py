@@ -50,9 +50,9 @@ def replay(
     event_log: Annotated[
         Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
     ] = None,
-    output: Annotated[Path, typer.Option(help="Folder for summary.json and report.png.")] = Path(
-        "out/replay"
-    ),
+    output: Annotated[
+        Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")
+    ] = Path("out/replay"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""

@@ -31,7 +31,7 @@ def up(
         ),
     ] = None,
     store: Annotated[
-        Path | None, typer.Option(help="Folder of the model store; all of it is served.")
+        Path | None, typer.Option(readable=False, help="Folder of the model store; all of it is served.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime or emulated.")] = None,
@@ -45,7 +45,9 @@ def up(
         Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
     ] = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="Folder for logs and the event log.")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")
+    ] = None,
     drain_timeout: DrainTimeout = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,

@@ -29,7 +29,7 @@ def worker(
     data_address: Annotated[
         str, typer.Option(help="Where gateways connect; port * takes any.")
     ] = "tcp://127.0.0.1:*",
-    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = Path("store"),
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = Path("store"),
     engine: Annotated[str, typer.Option(help="onnxruntime or emulated.")] = "onnxruntime",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
     pages: Annotated[int, typer.Option(min=1, help="Pages of weights memory, 16 MiB each.")] = 64,

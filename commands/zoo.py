@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 def zoo(
     architectures: Annotated[list[str] | None, typer.Argument(help="Architectures; see --list.")] = None,
     copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,
-    store: Annotated[Path, typer.Option(help="Folder of the model store.")] = DEFAULT_STORE,
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
     seed: Annotated[int, typer.Option(help="Seed of the first copy's weights.")] = 0,
     batch_sizes: Annotated[
         str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")

@@ -83,6 +83,7 @@ def compile_file(
     sizes = check_batch_sizes(batch_sizes)
     model, digest = read_model(path)
     fix_shapes(model, shapes or {})
+    store.check_writable()
     source = Source("onnx", str(path.resolve()), digest, shapes=dict(shapes or {}))
     return compile_model(model, name, store, sizes, source)
 

@@ -8,6 +8,7 @@ file, and which command puts it right.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -22,6 +23,7 @@ import msgspec
 
 from mainspring.compiler.errors import StoreError
 from mainspring.compiler.manifest import FORMAT, ExecutableInfo, Manifest, Source
+from mainspring.compiler.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -48,26 +50,32 @@ class Store:
 
     def names(self) -> list[str]:
         """Return the names of the stored models, sorted."""
-        if not self.root.is_dir():
-            raise StoreError(
-                f"{self.root} is no model store; `mainspring zoo resnet50 --store {self.root}` makes one"
-            )
-        try:
-            found = list((self.root / "models").glob("*/manifest.json"))
-        except OSError as error:
-            raise StoreError(f"{self.root}: {error.strerror}; its owner can make it readable") from error
-        return sorted(path.parent.name for path in found if _NAME.fullmatch(path.parent.name))
+        with reading(self.root, self.root):
+            if not self.root.is_dir():
+                raise StoreError(
+                    f"{self.root} is no model store; `mainspring zoo resnet50 --store {self.root}` makes one"
+                )
+            models = self.root / "models"
+            found = sorted(os.listdir(models)) if models.is_dir() else []
+            return [name for name in found if _NAME.fullmatch(name) and self._manifest_path(name).is_file()]
+
+    def check_writable(self) -> None:
+        """Raise `StoreError` if nothing could be stored; makes the folder."""
+        with self._temporary():
+            pass
 
     def manifest(self, name: str) -> Manifest:
         """Return the manifest of the model ``name``."""
         check_name(name)
         path = self._manifest_path(name)
-        if not path.exists():
+        with reading(path, self.root):
+            missing = not path.exists()
+        if missing:
             raise StoreError(
                 f"{self.root} holds no model {name!r} ({path} is missing); "
                 f"`mainspring compile MODEL.onnx --name {name} --store {self.root}` would add it"
             )
-        manifest = _read(path, Manifest, self._recompile(name))
+        manifest = _read(path, Manifest, self._recompile(name), self.root)
         problems = manifest.problems()
         if manifest.name != name:
             problems.append(f"it is the manifest of {manifest.name!r}")
@@ -102,7 +110,7 @@ class Store:
     def executable_info(self, manifest: Manifest) -> ExecutableInfo:
         """Return the facts of the model's executable."""
         path = self.executable_path(manifest).with_name("info.json")
-        info = _read(path, ExecutableInfo, self._recompile(manifest.name))
+        info = _read(path, ExecutableInfo, self._recompile(manifest.name), self.root)
         if info.executable != manifest.executable:
             raise StoreError(f"{path} is of another executable; {self._recompile(manifest.name)}")
         return info
@@ -111,7 +119,7 @@ class Store:
         """Return the facts of an executable that is there already; None if it is not, or not whole."""
         path = self.root / "executables" / _hash(executable) / "info.json"
         try:
-            info = _read(path, ExecutableInfo, "")
+            info = _read(path, ExecutableInfo, "", self.root)
             whole = _hash_of_file(path.with_name("graph.onnx"), "") == executable
         except StoreError:
             return None
@@ -191,7 +199,10 @@ class Store:
 
     def _check_length(self, path: Path, expected: int | None, manifest: Manifest) -> None:
         try:
-            found = path.stat().st_size
+            with reading(path, self.root):
+                found = path.stat().st_size
+                if not os.access(path, os.R_OK):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
             raise StoreError(f"{path}: {error.strerror}; {self._recompile(manifest.name)}") from error
         if expected is not None and found != expected:
@@ -219,8 +230,8 @@ class Store:
             yield
         except OSError as error:
             raise StoreError(
-                f"can't write {path}: {error.strerror}; choose a folder with enough room that you may write "
-                "to, with --store DIR"
+                f"can't write {path}: {error.strerror}{owner_of(path, error)}; choose a folder with enough "
+                "room that you may write to, with --store DIR"
             ) from error
 
 
@@ -239,9 +250,10 @@ def _hash(value: str) -> str:
     return value
 
 
-def _read(path: Path, kind: type[Record], remedy: str) -> Record:
+def _read(path: Path, kind: type[Record], remedy: str, root: Path) -> Record:
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=kind)
+        with reading(path, root):
+            record = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; {remedy}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

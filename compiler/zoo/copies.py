@@ -49,6 +49,7 @@ def _compile(
             if manifest is not None:
                 yield Compiled(manifest, shared=True, kept=True)
             else:
+                store.check_writable()
                 yield compile_model(build(architecture, seed + copy), name, store, sizes, source, quick=True)
 
 

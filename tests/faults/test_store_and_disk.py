@@ -114,23 +114,92 @@ def test_a_cluster_whose_run_folder_is_on_a_full_disk_says_so(small_disk: Path, 
     assert done.stderr.count("\n") == 1, done.stderr
 
 
-@pytest.mark.parametrize("verb", ["zoo", "up"])
-def test_a_store_without_permission_says_who_may(tmp_path: Path, verb: str) -> None:
+def given_away(*paths: Path) -> None:
+    """Make what may be done with files and folders somebody else's to say."""
+    if os.geteuid() == 0:
+        for path in paths:
+            os.chown(path, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["zoo", "digits", "--batch-sizes", "1"],
+        ["up", "--port", "0"],
+        ["models", "list"],
+        ["doctor", "--json"],
+        ["controller", "--address", "tcp://127.0.0.1:*"],
+    ],
+)
+def test_a_store_that_may_not_be_read_says_whose_it_is_and_the_remedy(
+    tmp_path: Path, verb: list[str]
+) -> None:
     store = tmp_path / "store"
     (store / "models").mkdir(parents=True)
-    if os.geteuid() == 0:
-        os.chown(store, NOBODY, NOBODY)
-        store.chmod(0o700)
-    else:
-        store.chmod(0)
-    what = ["digits"] if verb == "zoo" else ["--port", "0"]
-    done = without_override("-m", "mainspring", verb, *what, "--store", str(store), cwd=tmp_path)
-    # The command line's own check of --store: in a box, its words wrapped at any blank.
-    words = "".join(done.stderr.replace("│", " ").split())
-    assert done.returncode == 2, done
-    assert "Invalidvaluefor'--store'" in words
-    assert f"{store}'isnotreadable" in words
+    given_away(store)
+    store.chmod(0o700 if os.geteuid() == 0 else 0)
+    done = without_override("-m", "mainspring", *verb, "--store", str(store), cwd=tmp_path)
+    assert done.returncode == 1, done
+    said = done.stdout if "--json" in verb else done.stderr
+    tried = "can't write" if verb[0] == "zoo" else "can't read"
+    assert f"{tried} {store}" in said
+    assert "Permission denied (" in said
+    assert "--store DIR" in said
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one model."""
+    store = tmp_path_factory.mktemp("compiled") / "store"
+    list(compile_zoo(["digits"], Store(store), batch_sizes=(1,)))
+    return store
+
+
+@pytest.mark.parametrize(
+    "hidden", ["models/digits", "models/digits/manifest.json", "weights/*.bin", "executables/*/graph.onnx"]
+)
+def test_one_file_of_a_store_that_may_not_be_read_is_named(
+    tmp_path: Path, compiled: Path, hidden: str
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(compiled, store)
+    (path,) = store.glob(hidden)
+    given_away(path)
+    path.chmod(0o700 if path.is_dir() else 0o600 if os.geteuid() == 0 else 0)
+    done = without_override(
+        "-m", "mainspring", "up", "--port", "0", "--store", str(store), "--run-dir", "run", cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert f"can't read {path}" in done.stderr
+    assert f"chmod -R a+rX {store}" in done.stderr
+    assert done.stderr.count("\n") == 1, "it should be found before anything is started"
+
+
+def test_a_store_that_may_not_be_written_is_named_before_anything_is_compiled(
+    tmp_path: Path, compiled: Path
+) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(compiled, store)
+    given_away(store)
+    store.chmod(0o755 if os.geteuid() == 0 else 0o555)
+    verb = ["zoo", "digits", "resnet50", "--batch-sizes", "1"]
+    done = without_override("-m", "mainspring", *verb, "--store", str(store), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "(kept)" in done.stdout, "what is there may be read"
+    assert f"can't write {store}: Permission denied ({store} belongs to" in done.stderr
+    assert "choose a folder" in done.stderr
+
+
+def test_a_run_folder_that_may_not_be_written_is_named(tmp_path: Path, compiled: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(mode=0o755 if os.geteuid() == 0 else 0o555)
+    given_away(folder)
+    flags = ["--store", str(compiled), "--port", "0", "--run-dir", str(folder / "run")]
+    done = without_override("-m", "mainspring", "up", *flags, cwd=tmp_path)
+    assert done.returncode == 1
+    complaint = f"can't write to the folder {folder}/run: Permission denied; choose another folder"
+    assert done.stderr == f"mainspring: {complaint} with --run-dir\n"
 
 
 def altered(path: Path) -> None:
