@@ -102,6 +102,12 @@ DERIVED: dict[tuple[str, str], str] = {
 }
 """Keys of the structs that the launcher sets, and what to set instead."""
 
+MAY_BE_ZERO = (
+    *("lookahead_ms", "dispatch_delay_ms", "response_margin_ms", "action_window_ms", "load_window_ms"),
+    "idle_load_protect_ms",
+)
+"""Numbers of ``[scheduler]`` that may be 0; the others must be greater."""
+
 PATH_KEYS = ("store", "profiles", "run_dir")
 """Keys of ``[cluster]`` that are paths, relative to the configuration file."""
 
@@ -134,7 +140,9 @@ def read_config(tables: Tables, source: str) -> Config:
         if not isinstance(table, Mapping):
             raise ConfigError(f"{source}: {name} is a table: write [{name}] on a line of its own")
     parts = {name: _read_table(name, tables.get(name, {}), source) for name in TABLES}
-    return msgspec.convert({name: msgspec.to_builtins(part) for name, part in parts.items()}, Config)
+    config = msgspec.convert({name: msgspec.to_builtins(part) for name, part in parts.items()}, Config)
+    _check_together(config, source)
+    return config
 
 
 def merged(tables: Tables, overrides: Tables) -> dict[str, dict[str, Any]]:
@@ -155,6 +163,23 @@ def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Str
     }
     given = {"name": WORKER_NAME} if TABLES[name] is WorkerConfig else {}
     return build(TABLES[name], {**given, **table}, f"{source}, [{name}]", elsewhere)
+
+
+def _check_together(config: Config, source: str) -> None:
+    """Raise `ConfigError` for numbers that no process could work with, or not with those of another."""
+    for field, value in msgspec.structs.asdict(config.scheduler).items():
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
+        if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
+            least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
+            raise ConfigError(f"{source}, [scheduler]: {field} is {value}; it must be {least}")
+    gateway_bytes, worker_bytes = config.gateway.max_message_bytes, config.worker.max_message_bytes
+    if gateway_bytes > worker_bytes:
+        raise ConfigError(
+            f"{source}: [gateway] max_message_bytes is {gateway_bytes} and that of [worker] {worker_bytes}: "
+            "an input between them would cut the gateway off from its workers; give the workers at least as "
+            "much"
+        )
 
 
 def _table_suggestion(name: str) -> str:

@@ -7,6 +7,7 @@ that says file, table, key, and the nearest right key or what was expected. Noth
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args, get_origin
@@ -27,6 +28,14 @@ UNITS = {
 }
 """The endings of names that are units."""
 
+SIZES = {
+    "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9,
+    "b": 1, "bytes": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9,
+    "k": 1 << 10, "kib": 1 << 10, "mib": 1 << 20, "g": 1 << 30, "gib": 1 << 30,
+}  # fmt: skip
+"""What one of each unit that people write is: in nanoseconds or in bytes."""
+TIMES = ("ns", "us", "ms", "s", "m", "min", "h")
+
 
 class ConfigError(Exception):
     """The configuration can't be used; the text names the file, the key and what would be right."""
@@ -46,6 +55,8 @@ def build(struct: type[Config], table: Mapping[str, Any], where: str, elsewhere:
             values[key] = msgspec.convert(value, fields[key].type)
         except msgspec.ValidationError as error:
             raise ConfigError(_wrong_value(where, key, value, fields[key].type, error)) from None
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{where}: {key} is {value}; it must be a number that is finite")
     missing = [name for name, field in fields.items() if field.required and name not in values]
     if missing:
         raise ConfigError(f"{where} needs the key {missing[0]!r}")
@@ -56,16 +67,23 @@ def build(struct: type[Config], table: Mapping[str, Any], where: str, elsewhere:
 
 
 def suggestion(key: str, known: list[str], elsewhere: Mapping[str, str]) -> str:
-    """Return the end of an error's sentence about an unknown key: what was probably meant."""
+    """Return the end of an error's sentence about an unknown key: what was probably meant, with its unit."""
+    stem = split_unit(key)[0]
     for name in known:
-        stem, unit = split_unit(name)
-        if unit and split_unit(key)[0] == stem:
+        unit = split_unit(name)[1]
+        if unit and split_unit(name)[0] == stem:
             return f": it is given in {UNITS[unit]}, as {name!r}"
     if key in elsewhere:
         return f": it belongs to [{elsewhere[key]}]"
+    for name, table in elsewhere.items():
+        unit = split_unit(name)[1]
+        if unit and split_unit(name)[0] == stem:
+            return f": it belongs to [{table}] and is given in {UNITS[unit]}, as {name!r}"
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if nearest:
-        return f"; did you mean {nearest[0]!r}?"
+        unit = split_unit(nearest[0])[1]
+        given = f", in {UNITS[unit]}" if unit and unit != split_unit(key)[1] else ""
+        return f"; did you mean {nearest[0]!r}{given}?"
     return f"; it knows {', '.join(sorted(known))}"
 
 
@@ -77,12 +95,30 @@ def split_unit(name: str) -> tuple[str, str]:
 
 def _wrong_value(where: str, key: str, value: Any, kind: Any, error: msgspec.ValidationError) -> str:
     unit = split_unit(key)[1]
-    if isinstance(value, str) and unit and re.fullmatch(r"\s*[\d.]+\s*[A-Za-z]*\s*", value):
-        return f"{where}: {key} is a plain number of {UNITS[unit]}, not the text {value!r}"
-    expected = f"a number of {UNITS[unit]}" if unit else _type_name(kind)
+    if isinstance(value, str) and unit and (found := re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", value)):
+        right = _in_unit(found[1], found[2], unit)
+        example = f": write {key} = {right}" if right else ""
+        return f"{where}: {key} is a plain number of {UNITS[unit]}, not the text {value!r}{example}"
+    expected = f"{_type_name(kind)} of {UNITS[unit]}" if unit else _type_name(kind)
     reason = str(error)
     detail = f" ({reason[0].lower()}{reason[1:]})" if not reason.startswith("Expected") else ""
-    return f"{where}: {key} expects {expected}, not {value!r}{detail}"
+    return f"{where}: {key} expects {expected}, not {_as_toml(value)}{detail}"
+
+
+def _in_unit(number: str, given: str, unit: str) -> str:
+    """Return what a text such as ``10s`` is in a key's unit; empty if it is no such quantity."""
+    given = given.lower() or unit
+    if given not in SIZES or (given in TIMES) != (unit in TIMES):
+        return ""
+    try:
+        return f"{float(number) * SIZES[given] / SIZES[unit]:.15g}"
+    except ValueError:
+        return ""
+
+
+def _as_toml(value: Any) -> str:
+    """Return a value as it stands in the file."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _type_name(kind: Any) -> str:
