@@ -6,52 +6,45 @@ were already told. A request that even this can't save is refused at once, and t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, State
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """The best that could be done for a request."""
+def earliest_finish_ns(books: Books, now_ns: int, model: Model, rows: int, due_ns: int | None) -> int | None:
+    """Return the earliest predicted end of a new request's EXEC; None if no worker can run it.
 
-    finish_ns: int | None
-    """The earliest predicted end of its EXEC; None if no worker can run it."""
-    reason: Reason
-    detail: str
-
-
-def outlook(books: Books, now_ns: int, model: Model, rows: int, due_ns: int | None) -> Outlook:
-    """Return the earliest finish of a new request; the search ends at the first plan in time."""
+    The search ends at the first plan that is in time.
+    """
     soonest_ns = books.soonest_ns(now_ns)
+    index = model.index_of[rows]
     best: int | None = None
     for placement in model.usable.values():
         begin_ns = placement.worker.exec.available_ns(now_ns, soonest_ns)
-        finish_ns = max(begin_ns, placement.ready_ns(now_ns)) + placement.times.for_rows(rows)
+        if placement.load_slot is not None:
+            begin_ns = max(begin_ns, placement.ready_ns(now_ns))
+        finish_ns = begin_ns + placement.times.ns[index]
         if best is None or finish_ns < best:
             best = finish_ns
             if due_ns is not None and finish_ns <= due_ns:
-                break
+                return best
     if best is None or (due_ns is not None and best > due_ns):
-        best = _after_load(now_ns, soonest_ns, model, rows, due_ns, best)
-    if best is not None:
-        return Outlook(best, Reason.DEADLINE_UNREACHABLE, "no worker could finish in time")
-    return Outlook(None, *impossible(books, model))
+        return _after_load(now_ns, soonest_ns, model, index, due_ns, best)
+    return best
 
 
 def _after_load(
-    now_ns: int, soonest_ns: int, model: Model, rows: int, due_ns: int | None, best: int | None
+    now_ns: int, soonest_ns: int, model: Model, index: int, due_ns: int | None, best: int | None
 ) -> int | None:
     """Return the earliest finish when some worker loads the model first, or ``best`` if that is earlier."""
+    pages = model.spec.pages
     for placement in model.placements.values():
         worker = placement.worker
-        if placement.state is not State.PREPARED or placement.leaving or model.spec.pages > worker.pages.size:
+        if placement.state is not State.PREPARED or placement.leaving or pages > worker.pages.size:
             continue
         loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
         begin_ns = max(loaded_ns, worker.exec.available_ns(now_ns, soonest_ns))
-        finish_ns = begin_ns + placement.times.for_rows(rows)
+        finish_ns = begin_ns + placement.times.ns[index]
         if best is None or finish_ns < best:
             best = finish_ns
             if due_ns is not None and finish_ns <= due_ns:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
-import heapq
 from dataclasses import dataclass
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
+from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.mirror import Cluster, Worker
 from mainspring.scheduler.requests import Place, Request
@@ -15,21 +14,6 @@ from mainspring.scheduler.requests import Place, Request
 READY_SLACK_NS = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
 complete", Clockwork, section 4.4)."""
-
-
-class Alarm(enum.IntEnum):
-    """What a timer is for."""
-
-    EXPIRE = 0
-    """A request may have become hopeless."""
-    EXEC = 1
-    """A worker's EXEC executor may need work."""
-    LOAD = 2
-    """A worker's LOAD executor has room again."""
-    RETRY = 3
-    """Missed models may find room."""
-    WATCH = 4
-    """A worker may owe a result for too long."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +55,10 @@ class Books:
         """Whether the LOAD executors with room may need work."""
         self.load_room: dict[str, Worker] = {}
         """Workers whose LOAD executor is not busy for the whole lookahead."""
+        self.loading: dict[str, Worker] = {}
+        """Workers with a LOAD outstanding."""
+        self.alarms = Alarms()
         self._commands: list[Command] = []
-        self._timers: list[tuple[int, int, Alarm, Request | Worker | None]] = []
-        self._timer_count = 0
         self._action_count = 0
 
     def next_action_id(self) -> int:
@@ -90,39 +75,21 @@ class Books:
         commands, self._commands = self._commands, []
         return commands
 
-    def arm(self, when_ns: int, alarm: Alarm, subject: Request | Worker | None = None) -> None:
-        """Ask for an alarm at an instant. It can't be taken back: who handles it checks what is true then."""
-        self._timer_count += 1
-        heapq.heappush(self._timers, (when_ns, self._timer_count, alarm, subject))
-
-    def next_timer_ns(self) -> int | None:
-        """Return the nearest alarm's instant, passing over those of requests that are not queued any more."""
-        timers = self._timers
-        while timers:
-            when_ns, _, alarm, subject = timers[0]
-            if alarm is not Alarm.EXPIRE or subject.place is Place.QUEUED:  # type: ignore[union-attr]
-                return when_ns
-            heapq.heappop(timers)
-        return None
+    def arm_expiry(self, request: Request, last_start_ns: int) -> None:
+        """Have a queued request looked at as soon as no dispatch could save it."""
+        self.alarms.set_expiry(last_start_ns + 1, request, self.queued)
 
     def arm_exec(self, when_ns: int, worker: Worker) -> None:
         """Have a worker's EXEC executor looked at by an instant."""
         if worker.exec_alarm_ns is None or when_ns < worker.exec_alarm_ns:
             worker.exec_alarm_ns = when_ns
-            self.arm(when_ns, Alarm.EXEC, worker)
+            self.alarms.set(when_ns, Alarm.EXEC, worker)
 
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
         if not worker.watched:
             worker.watched = True
-            self.arm(when_ns, Alarm.WATCH, worker)
-
-    def due_alarm(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
-        """Take out the next alarm that is due, if there is one."""
-        if not self._timers or self._timers[0][0] > now_ns:
-            return None
-        _, _, alarm, subject = heapq.heappop(self._timers)
-        return alarm, subject
+            self.alarms.set(when_ns, Alarm.WATCH, worker)
 
     def wake(self, worker: Worker) -> None:
         """Have the worker's EXEC executor looked at by the next `schedule`."""

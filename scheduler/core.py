@@ -21,7 +21,8 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.peers import ClusterStatus
-from mainspring.scheduler.books import Alarm, Books
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.idle import Backlog, MissedModels
@@ -62,6 +63,8 @@ class Scheduler:
             case Result():
                 if not self._dispatcher.ended(now_ns, event):
                     self._drop(now_ns, event.worker, _disagreement(event))
+            case Wakeup():
+                pass
             case RequestCancelled(request_id=request_id):
                 self._intake.cancel(now_ns, request_id)
             case GatewayLeft(number=number):
@@ -74,13 +77,11 @@ class Scheduler:
                 self._membership.join(now_ns, event)
             case WorkerLeft(worker=name, reason=reason):
                 self._membership.leave(now_ns, name, reason)
-            case Wakeup():
-                pass
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide what is to be decided by now, and return every command since the last call, in order."""
         books = self._books
-        while (alarm := books.due_alarm(now_ns)) is not None:
+        while (alarm := books.alarms.take(now_ns)) is not None:
             self._ring(now_ns, *alarm)
         while books.dirty:
             workers, books.dirty = books.dirty, {}
@@ -93,7 +94,7 @@ class Scheduler:
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `schedule` wants to be called even if nothing happens; None for never."""
-        return self._books.next_timer_ns()
+        return self._books.alarms.next_ns()
 
     def validate(self) -> None:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
@@ -131,7 +132,7 @@ class Scheduler:
             self._residency.load(now_ns, plan)
         if self._missed and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
-            self._books.arm(self._retry_ns, Alarm.RETRY)
+            self._books.alarms.set(self._retry_ns, Alarm.RETRY)
 
     def _drop(self, now_ns: int, worker: str, reason: str) -> None:
         """Break with a worker."""

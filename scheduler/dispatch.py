@@ -30,18 +30,19 @@ class Dispatcher:
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead."""
-        books = self._books
+        books, timeline = self._books, worker.exec
         soonest_ns = books.soonest_ns(now_ns)
+        lookahead_ns = books.ns.lookahead
         while True:
-            available_ns = worker.exec.available_ns(now_ns, soonest_ns)
-            if len(worker.exec) and available_ns > now_ns + books.ns.lookahead:
-                books.arm_exec(available_ns - books.ns.lookahead, worker)
+            available_ns = timeline.available_ns(now_ns, soonest_ns)
+            if available_ns > now_ns + lookahead_ns and len(timeline):
+                books.arm_exec(available_ns - lookahead_ns, worker)
                 return
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
-                if available_ns > soonest_ns and worker.exec:
+                if available_ns > soonest_ns and len(timeline):
                     books.arm_exec(available_ns - books.ns.dispatch_delay, worker)
                 return
             self._send(now_ns, worker, batch, available_ns)
@@ -96,18 +97,46 @@ class Dispatcher:
     def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
         """Send a batch as one INFER."""
         books, placement, requests = self._books, batch.placement, batch.requests
-        duration_ns = placement.times.ns[batch.size_index]
+        action = self._infer(now_ns, worker, batch, available_ns)
+        for request in requests:
+            request.place = Place.DISPATCHED
+        has_deadline = requests[0].due_ns is not None
+        if has_deadline:
+            placement.model.queue.remove_all(requests)
+        else:
+            for request in requests:
+                placement.model.backlog.remove(request)
+        books.queued -= len(requests)
+        books.running[action.action_id] = requests
+        placement.infers += 1
+        placement.last_used_ns = now_ns
+        if placement.state is State.RESIDENT:
+            worker.lru.move_to_end(action.model)
+        worker.exec.add(action)
+        books.emit(action)
+        if not worker.watched:
+            books.watch(action.latest_ns + action.predicted_duration_ns + books.ns.action_timeout, worker)
+        if has_deadline:
+            self._policy.dispatched(now_ns, batch)
+        else:
+            self._backlog.offer(placement)
+
+    def _infer(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> Infer:
+        """Return a batch's INFER."""
+        books, placement, requests = self._books, batch.placement, batch.requests
+        index = batch.size_index
+        duration_ns = placement.times.ns[index]
         begin_ns = max(available_ns, placement.ready_ns(now_ns))
-        dues = [request.due_ns for request in requests if request.due_ns is not None]
-        if dues:
-            latest_ns = min(min(dues) - duration_ns, begin_ns + books.ns.action_window)
+        if requests[0].due_ns is not None:
+            due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
+            latest_ns = min(due_ns - duration_ns, begin_ns + books.ns.action_window)
         else:
             latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
-        action = Infer(
+        return Infer(
             action_id=books.next_action_id(),
             worker=worker.name,
             model=placement.model.name,
-            batch_size=placement.times.sizes[batch.size_index],
+            batch_size=placement.times.sizes[index],
             request_ids=tuple([request.id for request in requests]),
             rows=tuple([request.rows for request in requests]),
             cold=tuple([request.cold for request in requests]),
@@ -116,25 +145,6 @@ class Dispatcher:
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=duration_ns,
         )
-        for request in requests:
-            request.place = Place.DISPATCHED
-            if request.due_ns is not None:
-                placement.model.queue.remove(request)
-            else:
-                placement.model.backlog.remove(request)
-        books.queued -= len(requests)
-        books.running[action.action_id] = requests
-        placement.infers += 1
-        placement.last_used_ns = now_ns
-        if placement.state is State.RESIDENT:
-            worker.lru.move_to_end(placement.model.name)
-        worker.exec.add(action)
-        books.emit(action)
-        books.watch(action.latest_ns + duration_ns + books.ns.action_timeout, worker)
-        if dues:
-            self._policy.dispatched(now_ns, batch)
-        else:
-            self._backlog.offer(placement)
 
     def _infer_ended(self, now_ns: int, worker: Worker, action: Infer, result: Result) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""

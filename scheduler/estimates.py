@@ -7,7 +7,8 @@ model starts with a good estimate; LOAD for each (device kind, weights bytes).
 
 from __future__ import annotations
 
-from collections import deque
+import functools
+from collections import Counter, deque
 
 from mainspring.messages.model import ModelSpec, Profile
 
@@ -20,20 +21,34 @@ UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
 
 
+@functools.lru_cache(maxsize=256)
+def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return, for each number of rows up to the largest size, the index of the smallest that holds it."""
+    return tuple(
+        next(index for index, size in enumerate(sizes) if size >= rows) for rows in range(sizes[-1] + 1)
+    )
+
+
 class RollingMaximum:
     """The maximum of a seed and then of the last 10 samples."""
 
-    __slots__ = ("_measured_ns", "_samples")
+    __slots__ = ("_maximum_ns", "_measured_ns", "_samples")
 
     def __init__(self, seed_ns: int) -> None:
         self._samples: deque[int] = deque((seed_ns,), maxlen=SAMPLES)
+        self._maximum_ns = seed_ns
         self._measured_ns = 0
 
     def add(self, now_ns: int, duration_ns: int) -> int:
         """Take one measured duration in and return the new maximum."""
         self._measured_ns = now_ns
-        self._samples.append(duration_ns)
-        return max(self._samples)
+        samples = self._samples
+        samples.append(duration_ns)
+        if duration_ns >= self._maximum_ns:
+            self._maximum_ns = duration_ns
+        else:
+            self._maximum_ns = max(samples)
+        return self._maximum_ns
 
     def doubt(self, now_ns: int) -> int:
         """Return the estimate for somebody whom the maximum turns away.
@@ -47,7 +62,8 @@ class RollingMaximum:
             median = sorted(self._samples)[(len(self._samples) - 1) // 2]
             kept = [sample for sample in self._samples if sample <= median]
             self._samples = deque(kept, maxlen=SAMPLES)
-        return max(self._samples)
+            self._maximum_ns = median
+        return self._maximum_ns
 
 
 class InferTimes:
@@ -56,10 +72,12 @@ class InferTimes:
     ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
     """
 
-    __slots__ = ("_rolling", "ns", "sizes")
+    __slots__ = ("_rolling", "index_of", "ns", "sizes")
 
     def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int]) -> None:
         self.sizes = sizes
+        self.index_of = indices_by_rows(sizes)
+        """``index_for`` as a table by rows."""
         self.ns = seeds_ns
         self._rolling = [RollingMaximum(seed) for seed in seeds_ns]
 
@@ -74,10 +92,9 @@ class InferTimes:
 
     def index_for(self, rows: int) -> int:
         """Return the index of the smallest size that holds so many rows."""
-        for index, size in enumerate(self.sizes):
-            if size >= rows:
-                return index
-        raise ValueError(f"{rows} rows do not fit the largest batch size {self.sizes[-1]}")
+        if rows >= len(self.index_of):
+            raise ValueError(f"{rows} rows do not fit the largest batch size {self.sizes[-1]}")
+        return self.index_of[rows]
 
     def for_rows(self, rows: int) -> int:
         """Return the estimate of the smallest batch that holds so many rows."""
@@ -103,15 +120,38 @@ class LoadTime:
 
 
 class Estimates:
-    """All estimates of a cluster."""
+    """All estimates of a cluster, as long as some model has a use for them."""
 
     def __init__(self) -> None:
+        self._kinds: dict[str, None] = {}
+        self._infer_holders: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        self._load_holders: Counter[int] = Counter()
         self._infer: dict[tuple[str, str, tuple[int, ...]], InferTimes] = {}
         self._load: dict[tuple[str, int], LoadTime] = {}
         self._load_ns_per_byte: dict[str, float] = {}
 
+    def hold(self, spec: ModelSpec) -> None:
+        """Keep a model's estimates until `release`."""
+        self._infer_holders[spec.executable, spec.batch_sizes] += 1
+        self._load_holders[spec.weights_bytes] += 1
+
+    def release(self, spec: ModelSpec) -> None:
+        """Drop the estimates of a model that was held, but for those that another one shares with it."""
+        executable = spec.executable, spec.batch_sizes
+        self._infer_holders[executable] -= 1
+        if not self._infer_holders[executable]:
+            del self._infer_holders[executable]
+            for kind in self._kinds:
+                self._infer.pop((kind, *executable), None)
+        self._load_holders[spec.weights_bytes] -= 1
+        if not self._load_holders[spec.weights_bytes]:
+            del self._load_holders[spec.weights_bytes]
+            for kind in self._kinds:
+                self._load.pop((kind, spec.weights_bytes), None)
+
     def infer_times(self, kind: str, spec: ModelSpec) -> InferTimes:
         """Return the shared estimates of the model's executable on a kind of device."""
+        self._kinds[kind] = None
         key = (kind, spec.executable, spec.batch_sizes)
         times = self._infer.get(key)
         if times is None:
@@ -121,6 +161,7 @@ class Estimates:
 
     def load_time(self, kind: str, spec: ModelSpec) -> LoadTime:
         """Return the shared estimate for weights of this size on a kind of device."""
+        self._kinds[kind] = None
         key = (kind, spec.weights_bytes)
         time = self._load.get(key)
         if time is None:
@@ -130,9 +171,8 @@ class Estimates:
             time = self._load[key] = LoadTime(seed)
         return time
 
-    def loaded(self, now_ns: int, kind: str, spec: ModelSpec, duration_ns: int) -> None:
-        """Take the measured duration of a LOAD in."""
-        self.load_time(kind, spec).add(now_ns, duration_ns)
+    def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
+        """Learn from a LOAD's measured duration what to expect of other sizes."""
         if spec.weights_bytes:
             self._load_ns_per_byte[kind] = duration_ns / spec.weights_bytes
 

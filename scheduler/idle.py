@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
+from itertools import islice
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Placement, Worker
@@ -58,7 +59,9 @@ class Backlog:
 
     def next_batch(self, now_ns: int, worker: Worker) -> Batch | None:
         """Return a batch of the model whose best-effort requests have waited longest on an idle worker."""
-        heap = self._waiting.get(worker.name, [])
+        heap = self._waiting.get(worker.name)
+        if not heap:
+            return None
         not_ready = []
         batch = None
         while heap and batch is None:
@@ -121,11 +124,10 @@ class MissedModels:
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        workers = self._books.cluster.workers
-        busy = sum(1 for worker in workers.values() if len(worker.load))
-        if not self._wanted or busy >= max(1, len(workers) // 8):
+        at_once = max(1, len(self._books.cluster.workers) // 8)
+        if not self._wanted or len(self._books.loading) >= at_once:
             return None
-        for name in list(self._wanted)[:LOOKED_AT]:
+        for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
             if model is None or model.usable or all(p.hopeless for p in model.placements.values()):
                 del self._wanted[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.scheduler.admission import impossible, outlook
-from mainspring.scheduler.books import Alarm, Books
+from mainspring.scheduler.admission import earliest_finish_ns, impossible
+from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.mirror import Model, State
 from mainspring.scheduler.policies.base import Policy
@@ -28,6 +28,8 @@ class Intake:
         self._residency = residency
         self._backlog = backlog
         self._missed = missed
+        config = books.config
+        self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived) -> None:
         """Admit a request, or reject it at once. A request id that is known already is ignored."""
@@ -40,20 +42,14 @@ class Intake:
             return
         model = books.cluster.models[event.model]
         due_ns = None if event.deadline_ns is None else event.deadline_ns - books.ns.response_margin
-        cold = not any(placement.state is State.RESIDENT for placement in model.usable.values())
-        request = Request(event.request_id, model, event.rows, now_ns, due_ns, cold)
-        best = outlook(books, now_ns, model, request.rows, due_ns)
-        if due_ns is not None and best.finish_ns is not None and best.finish_ns > due_ns:
+        finish_ns = earliest_finish_ns(books, now_ns, model, event.rows, due_ns)
+        if due_ns is not None and finish_ns is not None and finish_ns > due_ns:
             self._doubt(now_ns, model)
-            best = outlook(books, now_ns, model, request.rows, due_ns)
-        if best.reason is Reason.MODEL_NOT_READY:
-            self._prepare_soon(now_ns, model)
-        waits = due_ns is None and best.reason in (Reason.DEADLINE_UNREACHABLE, Reason.MODEL_NOT_READY)
-        if not waits and (best.finish_ns is None or due_ns is None or best.finish_ns > due_ns):
-            finish_ns = None if best.finish_ns is None else best.finish_ns + books.ns.response_margin
-            books.emit(Reject(request.id, best.reason, best.detail, finish_ns))
-            self._missed.want(model)
+            finish_ns = earliest_finish_ns(books, now_ns, model, event.rows, due_ns)
+        in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
+        if not in_time and not self._waits(now_ns, event, model, finish_ns):
             return
+        request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model))
         books.requests[request.id] = request
         self.queue(now_ns, request)
 
@@ -65,8 +61,9 @@ class Intake:
         full_ns = now_ns + books.ns.lookahead
         for placement in model.usable.values():
             # A busy executor has an alarm set for when it will need work.
-            if placement.worker.exec.free_ns <= full_ns:
-                books.wake(placement.worker)
+            worker = placement.worker
+            if worker.exec.free_ns <= full_ns:
+                books.dirty[worker.name] = worker
         if request.due_ns is None:
             self._backlog.add(request)
             self._missed.want(model)
@@ -74,7 +71,7 @@ class Intake:
             model.queue.add(request)
             last_start_ns = books.last_start_ns(request)
             self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
-            books.arm(last_start_ns + 1, Alarm.EXPIRE, request)
+            books.arm_expiry(request, last_start_ns)
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
@@ -83,7 +80,7 @@ class Intake:
             return
         last_start_ns = self._books.last_start_ns(request)
         if now_ns <= last_start_ns:
-            self._books.arm(last_start_ns + 1, Alarm.EXPIRE, request)
+            self._books.arm_expiry(request, last_start_ns)
             return
         self._unqueue(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
@@ -134,8 +131,12 @@ class Intake:
 
     def reject_queued(self, now_ns: int, model: Model, reason: Reason, detail: str) -> None:
         """Reject everything that waits for a model."""
-        for request in [*model.queue, *model.backlog]:
-            self._unqueue(now_ns, request)
+        with_deadline, best_effort = model.queue.clear(), list(model.backlog)
+        model.backlog.clear()
+        self._books.queued -= len(with_deadline) + len(best_effort)
+        for request in with_deadline:
+            self._policy.unqueued(now_ns, request)
+        for request in [*with_deadline, *best_effort]:
             self._books.reject(request, reason, detail)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
@@ -147,15 +148,32 @@ class Intake:
             request.model.queue.remove(request)
             self._policy.unqueued(now_ns, request)
 
+    def _waits(self, now_ns: int, event: RequestArrived, model: Model, finish_ns: int | None) -> bool:
+        """Return whether a request that no plan serves in time may wait all the same; reject it if not."""
+        books = self._books
+        reason, detail = Reason.DEADLINE_UNREACHABLE, "no worker could finish in time"
+        if finish_ns is None:
+            reason, detail = impossible(books, model)
+        if reason is Reason.MODEL_NOT_READY:
+            self._prepare_soon(now_ns, model)
+            if event.deadline_ns is None:
+                return True
+        earliest_ns = None if finish_ns is None else finish_ns + books.ns.response_margin
+        books.emit(Reject(event.request_id, reason, detail, earliest_ns))
+        self._missed.want(model)
+        return False
+
     def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
         """Return why a request can't be admitted whatever the devices do, or None."""
         books = self._books
         model = books.cluster.models.get(event.model)
         if model is None:
             return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
-        if not 1 <= event.rows <= model.spec.max_rows:
-            detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.spec.max_rows} in a request"
+        if not 1 <= event.rows <= model.max_rows:
+            detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail
+        if books.queued < self._bound:
+            return None
         config = books.config
         if books.queued >= config.max_queued_requests:
             return Reason.OVERLOADED, f"{books.queued} requests are queued, which is the bound"
@@ -174,3 +192,11 @@ class Intake:
         for placement in model.placements.values():
             self._residency.want_prepared(placement, soon=True)
             self._residency.prepare_next(now_ns, placement.worker)
+
+
+def _cold(model: Model) -> bool:
+    """Return whether a model is resident nowhere."""
+    for placement in model.usable.values():  # noqa: SIM110 - a generator would cost more than the search
+        if placement.state is State.RESIDENT:
+            return False
+    return True

@@ -32,9 +32,11 @@ class Membership:
         """Serve a model from now on; a model of the same name with other weights is replaced."""
         cluster = self._books.cluster
         known = cluster.models.get(spec.name)
+        if known is not None and known.spec == spec:
+            return
+        # Before the old model goes, so that what both have in common stays.
+        cluster.estimates.hold(spec)
         if known is not None:
-            if known.spec == spec:
-                return
             self.remove_model(now_ns, spec.name)
         self._models_seen += 1
         model = cluster.models[spec.name] = Model(spec, self._models_seen)
@@ -51,6 +53,7 @@ class Membership:
         self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, f"model {name!r} was removed")
         for placement in list(model.placements.values()):
             self._residency.leave(now_ns, placement)
+        self._books.cluster.estimates.release(model.spec)
 
     def join(self, now_ns: int, event: WorkerJoined) -> None:
         """Take a worker in, with what it says its memory holds."""
@@ -70,9 +73,9 @@ class Membership:
             cluster.place(model, worker)
         for name, weights_hash in event.prepared.items():
             placement = worker.placements.get(name) or self._orphan(worker, name)
-            placement.state = State.PREPARED
+            placement.enter(State.PREPARED)
             if placement.model.spec.weights_hash != weights_hash:
-                placement.leaving = True
+                placement.leave()
         self._adopt(now_ns, worker, event)
         for placement in list(worker.placements.values()):
             if placement.leaving:
@@ -90,14 +93,13 @@ class Membership:
         if worker is None:
             return
         for placement in worker.placements.values():
-            placement.strategy_key = placement.backlog_key = None
-            placement.model.placements.pop(name, None)
-            placement.model.usable.pop(name, None)
+            placement.lose()
         self._forget_kind(worker)
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
         books.dirty.pop(name, None)
         books.load_room.pop(name, None)
+        books.loading.pop(name, None)
         books.loads_dirty = True
         detail = f"{name} was lost ({reason})"
         for action in worker.exec.actions():
@@ -118,13 +120,12 @@ class Membership:
             placement = worker.placements.get(resident.model) or self._orphan(worker, resident.model)
             worker.pages.take(resident.model, resident.pages)
             placement.pages = resident.pages
-            placement.state = State.RESIDENT
             placement.last_used_ns = now_ns
             worker.lru[resident.model] = placement
             if placement.model.spec.weights_hash != resident.weights_hash:
-                placement.leaving = True
-            if not placement.leaving:
-                placement.model.usable[worker.name] = placement
+                placement.leave()
+            placement.enter(State.RESIDENT)
+            if placement.usable:
                 self._policy.residency_changed(now_ns, placement)
                 self._backlog.offer(placement)
 
@@ -132,7 +133,7 @@ class Membership:
         """Enter a model that a worker has and the cluster does not, so that it can be taken off."""
         spec = ModelSpec(name, "", "", (1,), 0, (), (), (), {})
         placement = self._books.cluster.place(Model(spec, 0), worker)
-        placement.leaving = True
+        placement.leave()
         return placement
 
     def _forget_kind(self, worker: Worker) -> None:

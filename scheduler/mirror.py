@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
+from typing import TYPE_CHECKING
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime
+from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime, indices_by_rows
 from mainspring.scheduler.pages import PageTable
 from mainspring.scheduler.requests import DeadlineQueue, Request
-from mainspring.scheduler.timeline import Timeline
+from mainspring.scheduler.timeline import Slot, Timeline
+
+if TYPE_CHECKING:
+    from mainspring.scheduler.policies.demand import Demand
 
 
 class State(enum.Enum):
@@ -40,13 +44,14 @@ class Placement:
         "infers",
         "last_used_ns",
         "leaving",
-        "load_action",
+        "load_slot",
         "load_time",
         "model",
         "pages",
         "state",
         "strategy_key",
         "times",
+        "usable",
         "worker",
     )
 
@@ -60,17 +65,37 @@ class Placement:
         self.failures = 0
         """LOADs in a row that the engine could not do."""
         self.pages: tuple[int, ...] = ()
-        self.load_action = 0
+        self.load_slot: Slot[Load] | None = None
+        """The LOAD under way."""
         self.infers = 0
         self.last_used_ns = 0
         self.leaving = False
         self.strategy_key: int | None = None
         self.backlog_key: int | None = None
+        self.usable = False
+        """Whether INFERs may be sent, now or once the LOAD under way ends; `Model.usable` has those."""
 
-    @property
-    def usable(self) -> bool:
-        """Whether INFERs may be sent, now or once the LOAD under way ends."""
-        return (self.state is State.RESIDENT or self.state is State.LOADING) and not self.leaving
+    def enter(self, state: State, load_slot: Slot[Load] | None = None) -> None:
+        """Note where the model is on the worker from now on; ``load_slot`` while it is LOADING."""
+        self.state = state
+        self.load_slot = load_slot
+        self._register()
+
+    def leave(self) -> None:
+        """Note that the model is to be taken off the worker."""
+        self.leaving = True
+        self._register()
+
+    def lose(self) -> None:
+        """Note that the worker is gone."""
+        self.strategy_key = self.backlog_key = None
+        self.model.placements.pop(self.worker.name, None)
+        self.usable = False
+        self.model.register(self)
+
+    def _register(self) -> None:
+        self.usable = (self.state is State.RESIDENT or self.state is State.LOADING) and not self.leaving
+        self.model.register(self)
 
     @property
     def hopeless(self) -> bool:
@@ -84,8 +109,8 @@ class Placement:
 
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
-        slot = self.worker.load.get(self.load_action) if self.state is State.LOADING else None
-        return now_ns if slot is None else max(slot.end_ns, now_ns)
+        slot = self.load_slot
+        return now_ns if slot is None or slot.end_ns < now_ns else slot.end_ns
 
     def __repr__(self) -> str:
         return (
@@ -99,8 +124,12 @@ class Model:
 
     __slots__ = (
         "backlog",
+        "demand",
+        "holders",
+        "index_of",
         "infer_times",
         "load_times",
+        "max_rows",
         "name",
         "number",
         "offered",
@@ -114,29 +143,47 @@ class Model:
         self.spec = spec
         self.name = spec.name
         self.number = number
+        self.max_rows = spec.max_rows
+        self.index_of = indices_by_rows(spec.batch_sizes)
+        """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
         self.queue = DeadlineQueue()
         self.backlog: deque[Request] = deque()
         """Best-effort requests, the oldest first."""
         self.placements: dict[str, Placement] = {}
         self.usable: dict[str, Placement] = {}
         """The placements that are resident or loading."""
+        self.holders: list[Worker] = []
+        """Their workers, in the same order; a new list after each change."""
         self.offered: tuple[int, int] | None = None
-        """The policy's own note: for which head and size the queue was last offered to workers."""
+        """The policy's own note: for which head and size's index the queue was last offered to workers."""
+        self.demand: Demand | None = None
+        """The policy's own note."""
         self.infer_times: dict[str, InferTimes] = {}
         """Estimates on each kind of device that a worker of the cluster has."""
         self.load_times: dict[str, LoadTime] = {}
         """Likewise."""
 
+    def register(self, placement: Placement) -> None:
+        """Enter a placement that became usable, or strike one that is so no more."""
+        name, usable = placement.worker.name, self.usable
+        if placement.usable:
+            if usable.get(name) is placement:
+                return
+            usable[name] = placement
+        elif usable.pop(name, None) is None:
+            return
+        self.holders = [placement.worker for placement in usable.values()]
+
     @property
     def waiting(self) -> int:
         """Queued requests, with a deadline or without."""
-        return len(self.queue) + len(self.backlog)
+        return len(self.queue.dues) + len(self.backlog)
 
     def fastest_ns(self, rows: int) -> int:
         """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster."""
         fastest_ns = 0
         for times in self.infer_times.values():
-            duration_ns = times.for_rows(rows)
+            duration_ns = times.ns[times.index_of[rows]]
             if duration_ns < fastest_ns or not fastest_ns:
                 fastest_ns = duration_ns
         return fastest_ns
@@ -146,6 +193,7 @@ class Worker:
     """One worker: its pages, its executors' timelines, its placements."""
 
     __slots__ = (
+        "allocated_ns",
         "device_kind",
         "exec",
         "exec_alarm_ns",
@@ -158,6 +206,7 @@ class Worker:
         "placements",
         "prepare_queue",
         "prepares",
+        "strategies",
         "watched",
     )
 
@@ -179,6 +228,10 @@ class Worker:
         """The nearest alarm that will look at the EXEC executor."""
         self.watched = False
         """Whether an alarm will look for owed results."""
+        self.allocated_ns = 0
+        """The policy's own note: the demand that it takes to be for this worker."""
+        self.strategies: list[tuple[int, int, Placement]] = []
+        """The policy's own note: what the EXEC executor could run."""
 
 
 class Cluster:

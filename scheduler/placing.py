@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from mainspring.scheduler.mirror import Placement, Worker
 
 
-@dataclass(frozen=True)
-class LoadPlan:
+class LoadPlan(msgspec.Struct, frozen=True):
     """A LOAD that could be sent: its pages, and the placements to UNLOAD before it."""
 
     placement: Placement

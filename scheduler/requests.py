@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ class Request:
     ``due_ns`` is when EXEC must have ended: the deadline less the response margin; None for best effort.
     """
 
-    __slots__ = ("arrived_ns", "cold", "due_ns", "failures", "id", "model", "order", "place", "rows")
+    __slots__ = ("arrived_ns", "cold", "due_ns", "failures", "id", "model", "place", "rows")
 
     def __init__(
         self, id_: int, model: Model, rows: int, arrived_ns: int, due_ns: int | None, cold: bool
@@ -39,7 +39,6 @@ class Request:
         self.cold = cold
         self.failures = 0
         self.place = Place.QUEUED
-        self.order = (0, 0)
 
     def __repr__(self) -> str:
         due = "best effort" if self.due_ns is None else f"due {self.due_ns}"
@@ -49,20 +48,23 @@ class Request:
         )
 
 
-_ORDER = attrgetter("order")
+_ID = attrgetter("id")
 
 
 class DeadlineQueue:
     """One model's queued requests, ordered by (due_ns, id).
 
     Additions mostly come at the end and removals at the front, so a list with a binary search is both
-    the simplest and the fastest structure for the lengths that deadlines allow.
+    the simplest and the fastest structure for the lengths that deadlines allow. The due instants have a
+    list of their own: a search among plain integers never leaves C.
     """
 
-    __slots__ = ("_items", "rows")
+    __slots__ = ("_items", "dues", "rows")
 
     def __init__(self) -> None:
         self._items: list[Request] = []
+        self.dues: list[int] = []
+        """The due instant of each request, ascending; to be read only."""
         self.rows = 0
         """Rows of all queued requests."""
 
@@ -78,41 +80,61 @@ class DeadlineQueue:
     @property
     def head_due_ns(self) -> int:
         """The nearest due instant; the queue must not be empty."""
-        return self._items[0].order[0]
+        return self.dues[0]
 
     def add(self, request: Request) -> None:
         """Put a request with a deadline into its place."""
-        assert request.due_ns is not None
-        request.order = (request.due_ns, request.id)
+        due_ns = request.due_ns
+        assert due_ns is not None
         self.rows += request.rows
-        items = self._items
-        if not items or items[-1].order < request.order:
+        dues, items = self.dues, self._items
+        if not dues or dues[-1] < due_ns:
+            dues.append(due_ns)
             items.append(request)
         else:
-            insort(items, request, key=_ORDER)
+            end = bisect_right(dues, due_ns)
+            index = bisect_left(items, request.id, bisect_left(dues, due_ns, 0, end), end, key=_ID)
+            dues.insert(index, due_ns)
+            items.insert(index, request)
 
     def remove(self, request: Request) -> None:
         """Take a request out; raise KeyError if it is not queued."""
         items = self._items
-        index = 0
-        if not items or items[0] is not request:
-            index = bisect_left(items, request.order, key=_ORDER)
-            if index == len(items) or items[index] is not request:
-                raise KeyError(request.id)
-        del items[index]
+        index = 0 if items and items[0] is request else self._index(request)
+        del items[index], self.dues[index]
         self.rows -= request.rows
+
+    def remove_all(self, requests: list[Request]) -> None:
+        """Take several requests out, at once if they stand side by side; raise KeyError as `remove`."""
+        items = self._items
+        first = requests[0]
+        index = 0 if items and items[0] is first else self._index(first)
+        end = index + len(requests)
+        if items[index:end] != requests:
+            for request in requests:
+                self.remove(request)
+            return
+        if self.rows == len(items):
+            self.rows -= len(requests)
+        else:
+            self.rows -= sum([request.rows for request in requests])
+        del items[index:end], self.dues[index:end]
+
+    def clear(self) -> list[Request]:
+        """Take everything out, and return it in order."""
+        items, self._items, self.dues, self.rows = self._items, [], [], 0
+        return items
 
     def first_feasible(self, due_ns: int, size: int) -> int:
         """Return the index of the first request due at or after an instant that fits ``size`` rows.
 
         It is the queue's length if there is none.
         """
-        items = self._items
-        index = 0
-        if items and items[0].order[0] < due_ns:
-            index = bisect_left(items, (due_ns, 0), key=_ORDER)
-        while index < len(items) and items[index].rows > size:
-            index += 1
+        dues, items = self.dues, self._items
+        index = bisect_left(dues, due_ns) if dues and dues[0] < due_ns else 0
+        if self.rows != len(items):
+            while index < len(items) and items[index].rows > size:
+                index += 1
         return index
 
     def rows_at(self, index: int) -> int:
@@ -121,24 +143,31 @@ class DeadlineQueue:
 
     def due_at(self, index: int) -> int:
         """Return the due instant of the request at an index."""
-        return self._items[index].order[0]
+        return self.dues[index]
 
     def rows_due_from(self, due_ns: int) -> int:
-        """Return the rows of the requests due at or after an instant."""
-        rows = self.rows
-        for request in self._items:
-            if request.order[0] >= due_ns:
-                break
-            rows -= request.rows
-        return rows
+        """Return the rows of the requests due at or after an instant.
+
+        Where all have one row they need not be looked at.
+        """
+        dues = self.dues
+        if not dues or dues[0] >= due_ns:
+            return self.rows
+        index = bisect_left(dues, due_ns)
+        if self.rows == len(dues):
+            return len(dues) - index
+        if 2 * index < len(dues):
+            return self.rows - sum([request.rows for request in self._items[:index]])
+        return sum([request.rows for request in self._items[index:]])
 
     def rows_from(self, index: int, limit: int) -> int:
         """Return the rows from an index on, counted no further than ``limit``."""
         items = self._items
+        if self.rows == len(items):
+            return min(limit, len(items) - index)
         rows = 0
-        end = min(len(items), index + limit)
-        for position in range(index, end):
-            rows += items[position].rows
+        for request in items[index : index + limit]:
+            rows += request.rows
             if rows >= limit:
                 return limit
         return rows
@@ -148,6 +177,8 @@ class DeadlineQueue:
 
         A request that no longer fits is passed over; the search ends after ``4 * size`` requests.
         """
+        if self.rows == len(self._items):
+            return self._items[index : index + size]
         taken = []
         room = size
         for request in self._items[index : index + 4 * size]:
@@ -157,3 +188,15 @@ class DeadlineQueue:
                 if room == 0:
                     break
         return taken
+
+    def _index(self, request: Request) -> int:
+        """Return where a request stands; raise KeyError if it is not queued."""
+        items, dues = self._items, self.dues
+        assert request.due_ns is not None
+        index = bisect_left(dues, request.due_ns)
+        if index == len(items) or items[index] is not request:
+            end = bisect_right(dues, request.due_ns, index)
+            index = bisect_left(items, request.id, index, end, key=_ID)
+            if index == end or items[index] is not request:
+                raise KeyError(request.id)
+        return index

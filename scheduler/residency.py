@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.scheduler.books import READY_SLACK_NS, Alarm, Books
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.mirror import Placement, State, Worker
 from mainspring.scheduler.placing import LoadPlan
@@ -37,7 +38,7 @@ class Residency:
             placement = worker.placements.get(name)
             if placement is None or placement.state is not State.KNOWN or placement.leaving:
                 continue
-            placement.state = State.PREPARING
+            placement.enter(State.PREPARING)
             worker.prepares += 1
             action = Prepare(self._books.next_action_id(), worker.name, placement.model.spec)
             self._send_other(now_ns, worker, action)
@@ -61,17 +62,15 @@ class Residency:
         )
         worker.pages.take(model.name, plan.pages)
         placement.pages = plan.pages
-        placement.state = State.LOADING
-        placement.load_action = action.action_id
         placement.last_used_ns = now_ns
-        model.usable[worker.name] = placement
-        worker.load.add(action)
+        placement.enter(State.LOADING, worker.load.add(action))
+        books.loading[worker.name] = worker
         books.emit(action)
         end_ns = worker.load.free_ns
         books.arm_exec(end_ns - books.ns.dispatch_delay - READY_SLACK_NS, worker)
         if end_ns - now_ns > books.ns.lookahead:
             del books.load_room[worker.name]
-            books.arm(end_ns - books.ns.lookahead, Alarm.LOAD, worker)
+            books.alarms.set(end_ns - books.ns.lookahead, Alarm.LOAD, worker)
         books.watch(action.latest_ns + books.ns.action_timeout, worker)
         self._policy.residency_changed(now_ns, placement)
 
@@ -84,14 +83,13 @@ class Residency:
 
     def leave(self, now_ns: int, placement: Placement) -> None:
         """Take a model off a worker, as far as it can be done now; results call this again."""
-        placement.leaving = True
-        placement.model.usable.pop(placement.worker.name, None)
+        placement.leave()
         self._policy.residency_changed(now_ns, placement)
         worker, name = placement.worker, placement.model.name
         if placement.state is State.RESIDENT and placement.infers == 0:
             self.unload(now_ns, placement)
         if placement.state is State.PREPARED and placement.infers == 0:
-            placement.state = State.RELEASING
+            placement.enter(State.RELEASING)
             self._send_other(now_ns, worker, Release(self._books.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
             self.forget(now_ns, placement)
@@ -113,13 +111,15 @@ class Residency:
         self._books.load_room[worker.name] = worker
         self._books.loads_dirty = True
         self._books.wake(worker)
+        if not len(worker.load):
+            del self._books.loading[worker.name]
         if result.status is Status.OK:
-            placement.state = State.RESIDENT
+            placement.enter(State.RESIDENT)
             placement.failures = 0
             worker.lru[action.model] = placement
-            self._books.cluster.estimates.loaded(
-                now_ns, worker.device_kind, placement.model.spec, result.end_ns - result.begin_ns
-            )
+            duration_ns = result.end_ns - result.begin_ns
+            placement.load_time.add(now_ns, duration_ns)
+            self._books.cluster.estimates.loaded(worker.device_kind, placement.model.spec, duration_ns)
         else:
             placement.failures += result.status is Status.ENGINE_ERROR
             placement.detail = result.detail
@@ -142,7 +142,7 @@ class Residency:
             case Prepare(model=spec):
                 worker.prepares -= 1
                 placement = worker.placements[spec.name]
-                placement.state = State.PREPARED if ok else State.FAILED
+                placement.enter(State.PREPARED if ok else State.FAILED)
                 placement.detail = result.detail
                 self._books.loads_dirty = True
                 if placement.leaving:
@@ -150,7 +150,9 @@ class Residency:
                 self.prepare_next(now_ns, worker)
                 return True
             case Release(model=name):
-                self.forget(now_ns, worker.placements[name])
+                # A worker that could not do it is about to be dropped, with the placement.
+                if ok:
+                    self.forget(now_ns, worker.placements[name])
                 return ok
 
     def _vacate(self, now_ns: int, placement: Placement, state: State) -> None:
@@ -158,9 +160,8 @@ class Residency:
         worker, name = placement.worker, placement.model.name
         worker.pages.give_back(name, placement.pages)
         worker.lru.pop(name, None)
-        placement.model.usable.pop(worker.name, None)
         placement.pages = ()
-        placement.state = state
+        placement.enter(state)
         self._policy.residency_changed(now_ns, placement)
         if placement.model.backlog:
             self._missed.want(placement.model)

@@ -12,6 +12,9 @@ from mainspring.messages.actions import Infer, Load
 
 Windowed = TypeVar("Windowed", Infer, Load)
 
+NEVER_NS = 1 << 62
+"""Later than every instant."""
+
 
 class Slot(Generic[Windowed]):
     """One outstanding action with its current prediction."""
@@ -28,12 +31,14 @@ class Slot(Generic[Windowed]):
 class Timeline(Generic[Windowed]):
     """The outstanding actions of one executor in the order in which it will begin them."""
 
-    __slots__ = ("_slots", "free_ns")
+    __slots__ = ("_first_end_ns", "_slots", "free_ns")
 
     def __init__(self) -> None:
         self._slots: dict[int, Slot[Windowed]] = {}
         self.free_ns = 0
         """Predicted end of the last outstanding action, or the end of the last finished one."""
+        self._first_end_ns = NEVER_NS
+        """Predicted end of the first outstanding action."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -55,18 +60,19 @@ class Timeline(Generic[Windowed]):
 
         An action that should have ended by now pushes everything behind it back.
         """
-        slots = self._slots
-        if not slots:
-            return max(self.free_ns, soonest_ns)
-        first = next(iter(slots.values()))
-        overdue = now_ns - first.end_ns
-        return max(self.free_ns + overdue if overdue > 0 else self.free_ns, soonest_ns)
+        free_ns = self.free_ns
+        if now_ns > self._first_end_ns:
+            free_ns += now_ns - self._first_end_ns
+        return free_ns if free_ns > soonest_ns else soonest_ns
 
-    def add(self, action: Windowed) -> None:
+    def add(self, action: Windowed) -> Slot[Windowed]:
         """Append an action that begins and lasts as it predicts."""
         slot = Slot(action, action.predicted_begin_ns, action.predicted_duration_ns)
+        if not self._slots:
+            self._first_end_ns = slot.end_ns
         self._slots[action.action_id] = slot
         self.free_ns = slot.end_ns
+        return slot
 
     def finish(self, action_id: int, end_ns: int) -> Slot[Windowed] | None:
         """Take an action out at its end, and re-time those behind it; None if it is not outstanding."""
@@ -76,22 +82,38 @@ class Timeline(Generic[Windowed]):
             return None
         was_first = next(iter(slots)) == action_id
         del slots[action_id]
-        self._retime(end_ns if was_first else None)
+        if slots:
+            self._retime(end_ns if was_first else None)
+        else:
+            self._first_end_ns = NEVER_NS
+            self.free_ns = end_ns
         return slot
 
     def _retime(self, first_begin_ns: int | None) -> None:
-        """Predict the chain anew; the first action begins at ``first_begin_ns``, or as it was predicted."""
+        """Predict the chain anew; the first action begins at ``first_begin_ns``, or as it was predicted.
+
+        The chain must not be empty.
+        """
         previous = first_begin_ns
+        first_end_ns = None
         for slot in self._slots.values():
             if previous is not None:
                 slot.begin_ns = max(previous, slot.action.earliest_ns)
                 slot.end_ns = slot.begin_ns + slot.duration_ns
             previous = slot.end_ns
-        if previous is not None:
-            self.free_ns = previous
+            if first_end_ns is None:
+                first_end_ns = previous
+        assert previous is not None
+        assert first_end_ns is not None
+        self.free_ns = previous
+        self._first_end_ns = first_end_ns
 
     def validate(self, where: str) -> None:
         """Check that predicted ends are monotone and that ``free_ns`` is the last; raise AssertionError."""
+        first_end_ns = next((slot.end_ns for slot in self._slots.values()), NEVER_NS)
+        assert first_end_ns == self._first_end_ns, (
+            f"{where}: the first ends at {first_end_ns}, not {self._first_end_ns}"
+        )
         previous = None
         for slot in self._slots.values():
             assert previous is None or slot.begin_ns >= previous, (

@@ -45,6 +45,7 @@ def _check_worker(books: Books, worker: Worker) -> None:
     worker.pages.validate({p.model.name: p.pages for p in worker.placements.values() if p.pages})
     worker.exec.validate(f"EXEC of {name}")
     worker.load.validate(f"LOAD of {name}")
+    assert (name in books.loading) == bool(len(worker.load)), f"{name}: {len(worker.load)} LOADs outstanding"
     infers: dict[str, int] = {}
     for action in worker.exec.actions():
         infers[action.model] = infers.get(action.model, 0) + 1
@@ -55,13 +56,18 @@ def _check_worker(books: Books, worker: Worker) -> None:
         assert not placement.model.spec.extents or has_pages == bool(placement.pages), f"{placement}"
         assert (placement.state is State.RESIDENT) == (placement.model.name in worker.lru), f"{placement}"
         if placement.state is State.LOADING:
-            assert worker.load.get(placement.load_action) is not None, f"{placement} has no LOAD"
+            slot = placement.load_slot
+            assert slot is not None, f"{placement} has no LOAD"
+            assert worker.load.get(slot.action.action_id) is slot, f"{placement} has no LOAD outstanding"
+        usable = placement.state in (State.RESIDENT, State.LOADING) and not placement.leaving
+        assert placement.usable == usable, f"{placement} is marked as usable: {placement.usable}"
         registered = placement.model.usable.get(name) is placement
         assert registered == placement.usable, f"{placement} is registered as usable: {registered}"
 
 
 def _check_model(books: Books, model: Model) -> None:
     """A model's placements are those of the workers."""
+    assert model.holders == [p.worker for p in model.usable.values()], f"holders of {model.name}"
     for name, placement in model.placements.items():
         worker = books.cluster.workers.get(name)
         assert worker is not None, f"{placement}: there is no such worker"

@@ -8,8 +8,9 @@ commands, results, best-effort batches in idle time, and the books.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """A batch to run: requests of one model on a worker where it is usable."""
 
     placement: Placement

@@ -19,7 +19,9 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, ClassVar
 
-from mainspring.scheduler.books import READY_SLACK_NS, Alarm
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.books import READY_SLACK_NS
+from mainspring.scheduler.mirror import State
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.demand import DemandTracker
@@ -35,9 +37,6 @@ PASSED_OVER_NS = 5_000_000
 LOOKED_AT = 8
 """Models of the highest priorities that are looked at within that time if none can be loaded."""
 
-Entry = tuple[int, int, "Placement"]
-"""(lower bound of the required start, model's number, placement)"""
-
 
 class Clockwork(Policy):
     """Strategies by required start time, loads by unfulfilled demand."""
@@ -46,7 +45,7 @@ class Clockwork(Policy):
 
     def __init__(self, books: Books) -> None:
         super().__init__(books)
-        self._strategies: dict[str, list[Entry]] = {}
+        self._pads = books.config.pad_batches
         self._demand = DemandTracker(books)
         self._passed_over: list[Model] = []
         self._look_again_ns = 0
@@ -58,13 +57,19 @@ class Clockwork(Policy):
         enter only when the queue's head or the batch that it could fill asks for an earlier start.
         """
         model = request.model
-        sizes, due_ns = model.spec.batch_sizes, model.queue.head_due_ns
-        size = next((size for size in sizes if size >= model.queue.rows), sizes[-1])
-        offered = model.offered if len(model.queue) > 1 else None
-        if offered is None or due_ns < offered[0] or size > offered[1]:
+        queue = model.queue
+        due_ns, offered = queue.dues[0], model.offered
+        index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
+        if len(queue.dues) == 1 or offered is None or due_ns < offered[0] or index > offered[1]:
+            number = model.number
             for placement in model.usable.values():
-                self._offer(placement)
-        self._update_demand(now_ns, model)
+                key, entered = due_ns - placement.times.ns[index], placement.strategy_key
+                if entered is None or key < entered:
+                    placement.strategy_key = key
+                    model.offered = due_ns, index
+                    heapq.heappush(placement.worker.strategies, (key, number, placement))
+        if self._demand.update(now_ns, model):
+            self.books.loads_dirty = True
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request's demand back; its strategies are dropped when they come up."""
@@ -83,8 +88,7 @@ class Clockwork(Policy):
         self._update_demand(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
-        """Drop the worker's strategies; its models' demand goes to the others."""
-        self._strategies.pop(worker.name, None)
+        """Let its models' demand go to the others."""
         for name in worker.placements:
             model = self.books.cluster.models.get(name)
             if model is not None and model.waiting:
@@ -92,13 +96,11 @@ class Clockwork(Policy):
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the eligible strategy of the earliest required start, with its requests."""
-        heap = self._strategies.get(worker.name)
-        if not heap:
-            return None
+        heap = worker.strategies
         best: tuple[int, int, Placement, int, int] | None = None
         seen: list[Placement] = []
-        while heap and (best is None or heap[0][:2] < best[:2]):
-            key, _, placement = heapq.heappop(heap)
+        while heap and (best is None or heap[0] < best):
+            key, number, placement = heapq.heappop(heap)
             if placement.strategy_key != key:
                 continue
             placement.strategy_key = None
@@ -106,11 +108,9 @@ class Clockwork(Policy):
                 continue
             seen.append(placement)
             found = self._strategy(now_ns, placement, available_ns)
-            if found is not None:
+            if found is not None and (best is None or (found[0], number) < best):
                 start_ns, index, first = found
-                candidate = (start_ns, placement.model.number, placement, index, first)
-                if best is None or candidate[:2] < best[:2]:
-                    best = candidate
+                best = start_ns, number, placement, index, first
         for placement in seen:
             self._offer(placement)
         if best is None:
@@ -138,7 +138,7 @@ class Clockwork(Policy):
                 return plan
             if not self._passed_over:
                 self._look_again_ns = now_ns + PASSED_OVER_NS
-                self.books.arm(self._look_again_ns, Alarm.RETRY)
+                self.books.alarms.set(self._look_again_ns, Alarm.RETRY)
             self._passed_over.append(taken)
             self._demand.set_aside(taken)
         return None
@@ -148,14 +148,13 @@ class Clockwork(Policy):
         queue = placement.model.queue
         if not queue.rows:
             return
-        times, due_ns = placement.times, queue.head_due_ns
-        index = times.index_for(min(queue.rows, times.sizes[-1]))
-        key = due_ns - times.ns[index]
+        model, due_ns = placement.model, queue.dues[0]
+        index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
+        key = due_ns - placement.times.ns[index]
         if placement.strategy_key is None or key < placement.strategy_key:
             placement.strategy_key = key
-            placement.model.offered = due_ns, times.sizes[index]
-            heap = self._strategies.setdefault(placement.worker.name, [])
-            heapq.heappush(heap, (key, placement.model.number, placement))
+            model.offered = due_ns, index
+            heapq.heappush(placement.worker.strategies, (key, model.number, placement))
 
     def _update_demand(self, now_ns: int, model: Model) -> None:
         if self._demand.update(now_ns, model):
@@ -164,48 +163,47 @@ class Clockwork(Policy):
     def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
         """Return (required start, size index, first request's index) of a model's strategy on a worker.
 
-        The size is the largest that the requests which can still make it fill; None if none can.
+        The size is the largest that the requests which can still make it fill; None if none can, or while the
+        model's LOAD is not about to end.
         """
-        begin_ns = self._begin_ns(now_ns, placement, available_ns)
-        if begin_ns is None:
-            return None
-        queue, times = placement.model.queue, placement.times
-        largest = times.index_for(min(queue.rows, times.sizes[-1]))
-        for index in range(largest, -1, -1):
-            size = times.sizes[index]
+        begin_ns = available_ns
+        if placement.load_slot is not None:
+            ready_ns = placement.ready_ns(now_ns)
+            if ready_ns > max(available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS):
+                return None
+            begin_ns = max(ready_ns, available_ns)
+        model, times = placement.model, placement.times
+        queue, sizes = model.queue, times.sizes
+        dues, rows = queue.dues, queue.rows
+        for index in range(model.index_of[rows if rows < model.max_rows else model.max_rows], -1, -1):
+            size = sizes[index]
             first = queue.first_feasible(begin_ns + times.ns[index], size)
-            if first == len(queue):
+            if first == len(dues):
                 continue
-            smallest = index == 0 or queue.rows_at(first) > times.sizes[index - 1]
-            if smallest or queue.rows_from(first, size) >= size:
-                pads = self.books.config.pad_batches
-                chosen = _padded(queue, times, index, first, begin_ns) if pads else index
-                return queue.due_at(first) - times.ns[chosen], chosen, first
+            if index == 0 or queue.rows_from(first, size) == size or queue.rows_at(first) > sizes[index - 1]:
+                if self._pads and rows > size:
+                    index = _padded(queue, times, index, first, begin_ns)  # noqa: PLW2901
+                return dues[first] - times.ns[index], index, first
         return None
-
-    def _begin_ns(self, now_ns: int, placement: Placement, available_ns: int) -> int | None:
-        """Return when a batch could begin on a worker; None while its LOAD is not about to end."""
-        ready_ns = placement.ready_ns(now_ns)
-        if ready_ns > max(available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS):
-            return None
-        return max(ready_ns, available_ns)
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the least loaded worker that can load a model now, in time for one of its requests."""
         books = self.books
+        if not model.queue:
+            return None
+        last_due_ns = model.queue.dues[-1]
         soonest_ns = books.soonest_ns(now_ns)
+        placements = model.placements
         candidates = []
-        for placement in model.placements.values():
-            worker = placement.worker
-            if worker.name not in books.load_room or not placement.loadable:
+        for name, worker in books.load_room.items():
+            placement = placements.get(name)
+            if placement is None or placement.state is not State.PREPARED or not placement.loadable:
                 continue
             available_ns = worker.load.available_ns(now_ns, soonest_ns)
-            useful_ns = available_ns + placement.load_time.ns + placement.times.ns[0]
-            if model.queue.first_feasible(useful_ns, model.spec.max_rows) < len(model.queue):
-                candidates.append(
-                    (self._demand.device_load_ns(worker), available_ns, worker.number, placement)
-                )
-        for *_, placement in sorted(candidates, key=lambda candidate: candidate[:3]):
+            if available_ns + placement.load_time.ns + placement.times.ns[0] <= last_due_ns:
+                candidates.append((worker.allocated_ns, available_ns, worker.number, placement))
+        candidates.sort()
+        for *_, placement in candidates:
             plan = plan_load(placement)
             if plan is not None:
                 return plan
@@ -215,9 +213,9 @@ class Clockwork(Policy):
 def _padded(queue: DeadlineQueue, times: InferTimes, index: int, first: int, begin_ns: int) -> int:
     """Return the next larger size's index if one padded batch ends sooner than two exact ones."""
     larger = index + 1
-    if larger == len(times.sizes) or queue.due_at(first) < begin_ns + times.ns[larger]:
+    if larger == len(times.sizes):
         return index
     rest = queue.rows_from(first, times.sizes[larger]) - times.sizes[index]
-    if rest > 0 and times.ns[larger] < times.ns[index] + times.for_rows(rest):
-        return larger
-    return index
+    if rest <= 0 or queue.dues[first] < begin_ns + times.ns[larger]:
+        return index
+    return larger if times.ns[larger] < times.ns[index] + times.for_rows(rest) else index

@@ -19,116 +19,187 @@ IDLE_LOAD_NS = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
 
 
-class Demand:
-    """One model's demand, allocations and priority, and the priority that its heap entry says."""
+SWEPT_FROM = 1_024
+"""A heap of fewer entries is not swept."""
 
-    __slots__ = ("allocations", "aside", "demand_ns", "entry_ns", "priority_ns")
+
+class Demand:
+    """One model's demand, allocations and priority, and what the heap says of it."""
+
+    __slots__ = (
+        "allocations_ns",
+        "aside",
+        "bound_ns",
+        "demand_ns",
+        "holders",
+        "priority_ns",
+        "wanted_ns",
+    )
 
     def __init__(self) -> None:
         self.demand_ns = 0
-        self.entry_ns = 0
-        self.aside = False
         self.priority_ns = 0
-        self.allocations: dict[str, int] = {}
+        self.wanted_ns = 0
+        """The priority if it is positive and the model can be loaded, else 0."""
+        self.bound_ns = 0
+        """The priority in the model's heap entry, at least ``wanted_ns``; 0 without one."""
+        self.aside = False
+        self.holders: list[Worker] = []
+        """Who held the model when its demand was last allocated."""
+        self.allocations_ns: list[int] = []
+        """What each holder was allocated."""
+
+    def clear(self) -> None:
+        """Take everything back: nothing waits for the model any more."""
+        self.take_back()
+        self.demand_ns = self.priority_ns = self.wanted_ns = 0
+        self.aside = False
+
+    def take_back(self) -> None:
+        """Take the allocations back."""
+        for worker, allocated_ns in zip(self.holders, self.allocations_ns, strict=True):
+            worker.allocated_ns -= allocated_ns
+        self.allocations_ns = [0] * len(self.holders)
 
 
 class DemandTracker:
-    """Priorities of the models that have any, highest first."""
+    """Priorities of the models that have any, highest first; what it knows of one is `Model.demand`."""
 
     def __init__(self, books: Books) -> None:
-        self._books = books
-        self._demands: dict[str, Demand] = {}
-        self._load_ns: dict[str, int] = {}
+        self._dispatch_delay_ns = books.ns.dispatch_delay
+        self._capacity_ns = books.ns.load_capacity
         self._heap: list[tuple[int, int, Model]] = []
+        self._sweep_from = SWEPT_FROM
 
     def of(self, model: Model) -> Demand:
         """Return a model's demand as it was last computed; zeros if it has none."""
-        return self._demands.get(model.name) or Demand()
+        return model.demand or Demand()
 
     def device_load_ns(self, worker: Worker) -> int:
         """Return ``l_g``: the work that is allocated to a worker."""
-        return self._load_ns.get(worker.name, 0)
+        return worker.allocated_ns
 
     def update(self, now_ns: int, model: Model) -> bool:
         """Enter what happened to a model; return whether it asks for a LOAD that some worker could give."""
-        demand = self._demands.get(model.name)
+        demand = model.demand
+        if not model.queue.dues:
+            if demand is not None and demand.demand_ns:
+                demand.clear()
+            return False
         if demand is None:
-            if not model.queue.rows:
-                return False
-            demand = self._demands[model.name] = Demand()
+            demand = model.demand = Demand()
         self._compute(now_ns, model, demand)
         self._enter(model, demand)
         if not demand.demand_ns:
-            del self._demands[model.name]
-        return demand.entry_ns > 0
+            demand.aside = False
+        return demand.wanted_ns > 0
 
     def take(self, now_ns: int) -> Model | None:
-        """Take out the model of the highest positive priority, as it is now; `put_back` returns it."""
-        while self._heap:
-            negative, _, model = heapq.heappop(self._heap)
-            demand = self._demands.get(model.name)
-            if demand is None or demand.entry_ns != -negative:
+        """Take out the model of the highest positive priority, as it is now; `put_back` returns it.
+
+        Priorities that fell since they were entered are put right as they come up.
+        """
+        heap = self._heap
+        while heap:
+            negative, number, model = heap[0]
+            demand = self.of(model)
+            if demand.bound_ns != -negative:
+                heapq.heappop(heap)
                 continue
-            demand.entry_ns = 0
-            self._compute(now_ns, model, demand)
-            if demand.priority_ns == -negative:
-                return model
-            self._enter(model, demand)
+            demand.bound_ns = wanted_ns = demand.wanted_ns
+            if wanted_ns and wanted_ns != -negative:
+                heapq.heapreplace(heap, (-wanted_ns, number, model))
+                continue
+            heapq.heappop(heap)
+            if wanted_ns:
+                demand.bound_ns = demand.wanted_ns = 0
+                self._compute(now_ns, model, demand)
+                if demand.priority_ns == wanted_ns:
+                    return model
+                self._enter(model, demand)
         return None
 
     def put_back(self, model: Model) -> None:
         """Return a model that was taken out to its place."""
-        demand = self._demands.get(model.name)
+        demand = model.demand
         if demand is not None:
             demand.aside = False
             self._enter(model, demand)
 
     def set_aside(self, model: Model) -> None:
         """Keep a model that was taken out from being taken again until it is put back."""
-        demand = self._demands.get(model.name)
-        if demand is not None:
-            demand.aside = True
+        if model.demand is not None:
+            model.demand.aside = True
 
     def _enter(self, model: Model, demand: Demand) -> None:
-        """Let the heap's one valid entry of a model say its priority, if it has any and can be loaded."""
-        wanted = demand.priority_ns > 0 and not demand.aside and len(model.usable) < len(model.placements)
-        entry_ns = demand.priority_ns if wanted else 0
-        if entry_ns != demand.entry_ns:
-            demand.entry_ns = entry_ns
-            if entry_ns:
-                heapq.heappush(self._heap, (-entry_ns, model.number, model))
+        """Have the heap say a model's priority, or an earlier and higher one, if it can be loaded."""
+        wanted_ns = demand.priority_ns
+        if wanted_ns <= 0 or demand.aside or len(model.usable) >= len(model.placements):
+            wanted_ns = 0
+        demand.wanted_ns = wanted_ns
+        if wanted_ns > demand.bound_ns:
+            demand.bound_ns = wanted_ns
+            heapq.heappush(self._heap, (-wanted_ns, model.number, model))
+            if len(self._heap) > self._sweep_from:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the entries that are not valid any more."""
+        valid = {
+            number: (bound, number, model)
+            for bound, number, model in self._heap
+            if self.of(model).bound_ns == -bound
+        }
+        self._heap[:] = valid.values()
+        heapq.heapify(self._heap)
+        self._sweep_from = 2 * len(self._heap) + SWEPT_FROM
 
     def _compute(self, now_ns: int, model: Model, demand: Demand) -> None:
         """Compute a model's demand, its allocations and its priority from what is true now."""
-        loads = self._load_ns
-        for name, allocated_ns in demand.allocations.items():
-            loads[name] -= allocated_ns
-        demand_ns = demand.demand_ns = demand.priority_ns = self._demand_ns(now_ns, model)
-        demand.allocations = self._allocate(model, demand_ns)
-        capacity_ns = self._books.ns.load_capacity
-        for name, allocated_ns in demand.allocations.items():
-            load_ns = loads[name] = loads.get(name, 0) + allocated_ns
+        if demand.holders is not model.holders:
+            demand.take_back()
+            demand.holders = model.holders
+            demand.allocations_ns = [0] * len(model.holders)
+        demand.demand_ns = demand_ns = self._demand_ns(now_ns, model)
+        if len(demand.holders) == 1:
+            (worker,), (held_ns,) = demand.holders, demand.allocations_ns
+            demand.allocations_ns = [demand_ns]
+            load_ns = worker.allocated_ns = worker.allocated_ns - held_ns + demand_ns
+            demand.priority_ns = demand_ns - (demand_ns * self._capacity_ns // load_ns if load_ns else 0)
+        elif demand_ns and demand.holders:
+            demand.priority_ns = demand_ns - self._allocate(demand)
+        else:
+            demand.take_back()
+            demand.priority_ns = demand_ns
+
+    def _allocate(self, demand: Demand) -> int:
+        """Share a demand among the holders in inverse proportion to their other load.
+
+        Return how much of it they are able to do: the sum over them of ``a * capacity / l``.
+        """
+        others_ns = [
+            worker.allocated_ns - held_ns
+            for worker, held_ns in zip(demand.holders, demand.allocations_ns, strict=True)
+        ]
+        weights = [1.0 / (other_ns + IDLE_LOAD_NS) for other_ns in others_ns]
+        scale = demand.demand_ns / sum(weights)
+        demand.allocations_ns = allocations_ns = [int(weight * scale) for weight in weights]
+        capacity_ns, fulfilled_ns = self._capacity_ns, 0
+        for worker, other_ns, allocated_ns in zip(demand.holders, others_ns, allocations_ns, strict=True):
+            load_ns = worker.allocated_ns = other_ns + allocated_ns
             if load_ns:
-                demand.priority_ns -= allocated_ns * capacity_ns // load_ns
+                fulfilled_ns += allocated_ns * capacity_ns // load_ns
+        return fulfilled_ns
 
     def _demand_ns(self, now_ns: int, model: Model) -> int:
         """Return ``d_m``: the work of the requests that a LOAD begun now would not make late."""
-        if not model.queue.rows:
+        queue = model.queue
+        if not queue.dues:
             return 0
         single_ns = benefit_ns = 0
         for kind, times in model.infer_times.items():
             after_ns = model.load_times[kind].ns + times.ns[0]
             if not single_ns or after_ns < benefit_ns:
                 single_ns, benefit_ns = times.ns[0], after_ns
-        due_ns = self._books.soonest_ns(now_ns) + benefit_ns
-        return model.queue.rows_due_from(due_ns) * single_ns // model.spec.batch_sizes[0]
-
-    def _allocate(self, model: Model, demand_ns: int) -> dict[str, int]:
-        """Share a demand among the workers that hold the model, in inverse proportion to their load."""
-        usable = model.usable
-        if len(usable) <= 1:
-            return dict.fromkeys(usable, demand_ns)
-        loads = self._load_ns
-        weights = [1.0 / (loads.get(name, 0) + IDLE_LOAD_NS) for name in usable]
-        scale = demand_ns / sum(weights)
-        return {name: int(weight * scale) for name, weight in zip(usable, weights, strict=True)}
+        rows = queue.rows_due_from(now_ns + self._dispatch_delay_ns + benefit_ns)
+        return rows * single_ns // model.spec.batch_sizes[0]

@@ -49,8 +49,7 @@ class Bench:
             model = Model(model_spec, number)
             self.books.cluster.models[model.name] = model
             placement = self.books.cluster.place(model, self.worker)
-            placement.state = State.RESIDENT
-            model.usable["w0"] = placement
+            placement.enter(State.RESIDENT)
             self.models.append(model)
 
     def queue(self, id_: int, model: Model, due_ms: int) -> Request:

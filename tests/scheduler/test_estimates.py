@@ -58,9 +58,24 @@ def test_an_unprofiled_kind_takes_the_slowest_profile_there_is() -> None:
 
 def test_loads_are_estimated_from_bytes() -> None:
     estimates = Estimates()
-    estimates.loaded(0, "gpu", spec({"gpu": PROFILE}), 800)
+    estimates.load_time("gpu", spec({"gpu": PROFILE})).add(0, 800)
+    estimates.loaded("gpu", spec({"gpu": PROFILE}), 800)
     assert estimates.load_time("gpu", spec({"gpu": PROFILE}, "other")).ns == 800
     assert estimates.load_time("gpu", spec({}, "big", weights_bytes=2000)).ns == 1600
+
+
+def test_estimates_go_with_the_last_model_that_shares_them() -> None:
+    estimates = Estimates()
+    first, second = spec({"gpu": PROFILE}, "a"), spec({"gpu": PROFILE}, "b", weights_bytes=2000)
+    for model in (first, second):
+        estimates.hold(model)
+    estimates.infer_times("gpu", first).add(0, 1, 99)
+    estimates.load_time("gpu", first).add(0, 888)
+    estimates.release(first)
+    assert estimates.infer_times("gpu", second).ns == [10, 99, 30], "b has the same executable"
+    assert estimates.load_time("gpu", first).ns == 500, "nothing else has weights of that size"
+    estimates.release(second)
+    assert estimates.infer_times("gpu", first).ns == [10, 16, 30]
 
 
 def test_rows_need_the_smallest_batch_that_holds_them() -> None:

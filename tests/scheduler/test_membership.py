@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import (
@@ -121,6 +121,44 @@ def test_a_model_is_replaced_without_losing_a_request() -> None:
     assert prepare.model.weights_hash == "m version 2"
     hand.ok(57, prepare)
     assert isinstance(hand.request(60, 2, "m", 100)[0], Load)
+
+
+def test_a_worker_that_cant_release_is_dropped_and_told_nothing_more() -> None:
+    hand = Hand(spec("m"))
+    (release,) = hand.feed(1, ModelAdded(spec("m", version="2")))
+    assert isinstance(release, Release)
+    commands = hand.end(2, release, Status.NOT_PREPARED, "there is no model m")
+    assert [type(command) for command in commands] == [DropWorker]
+    assert hand.scheduler.status().workers == ()
+    rejoined = hand.feed(3, WorkerJoined("w0", "gpu", 8))
+    assert [c.model.weights_hash for c in rejoined if isinstance(c, Prepare)] == ["m version 2"]
+
+
+def test_what_was_learned_of_a_model_goes_with_it() -> None:
+    """A replacement of the same architecture keeps the estimates; after a removal the profile counts."""
+
+    def predicted_ns(now_ms: int, id_: int) -> int:
+        commands = hand.request(now_ms, id_, "m", 300)
+        if isinstance(commands[0], Load):
+            commands = hand.ok(now_ms + 9, commands[0])
+        (infer,) = [c for c in commands if isinstance(c, Infer)]
+        hand.end(now_ms + 60, infer, Status.OK)
+        return infer.predicted_duration_ns
+
+    def settle(now_ms: int, commands: list[Command]) -> None:
+        for action in commands:
+            settle(now_ms, hand.ok(now_ms, action))
+
+    hand = Hand(spec("m"))
+    (load,) = hand.request(0, 1, "m", 100)
+    (infer,) = [c for c in hand.ok(9, load) if isinstance(c, Infer)]
+    hand.feed(30, Result(infer.action_id, "w0", Status.OK, 9 * MS, 30 * MS))
+    assert predicted_ns(100, 2) == 21 * MS, "4 ms by the profile, 21 ms as measured"
+    settle(200, hand.feed(200, ModelAdded(spec("m", version="2"))))
+    assert predicted_ns(300, 3) == 21 * MS
+    settle(400, hand.feed(400, ModelRemoved("m")))
+    settle(500, hand.feed(500, ModelAdded(spec("m", version="3"))))
+    assert predicted_ns(600, 4) == 4 * MS
 
 
 def test_removing_a_model_rejects_what_waits_and_frees_its_pages() -> None:

@@ -43,6 +43,25 @@ def test_a_batch_never_holds_more_rows_than_its_size(requests: list[tuple[int, i
 
 
 @given(REQUESTS, st.data())
+def test_several_requests_are_removed_as_one_after_the_other(
+    requests: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    for unit_rows in (True, False):
+        queue, model = filled([(due, 1 if unit_rows else rows) for due, rows in requests])
+        while model:
+            start = data.draw(st.integers(0, len(model) - 1))
+            step = data.draw(st.integers(1, 3))
+            taken = model[start : start + 4 * step : step]
+            queue.remove_all(taken)
+            model = [request for request in model if request not in taken]
+            assert list(queue) == model
+            assert queue.dues == [request.due_ns for request in model]
+            assert queue.rows == sum(request.rows for request in model)
+            with pytest.raises(KeyError):
+                queue.remove_all(taken)
+
+
+@given(REQUESTS, st.data())
 def test_requests_can_be_removed_from_anywhere(requests: list[tuple[int, int]], data: st.DataObject) -> None:
     queue, model = filled(requests)
     while model:

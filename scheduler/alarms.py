@@ -1,0 +1,108 @@
+"""The scheduler's timers: one heap of instants, each with what it is for.
+
+An alarm can't be taken back: who handles it checks what is true then. Only those of requests that left
+their queue are known to be pointless; they are passed over at the top of the heap, and swept out of the
+rest of it once they are the greater part.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from typing import TYPE_CHECKING
+
+from mainspring.scheduler.requests import Place, Request
+
+if TYPE_CHECKING:
+    from mainspring.scheduler.mirror import Worker
+
+SWEPT_FROM = 64
+"""A heap of fewer pointless alarms is left alone."""
+
+
+class Alarm(enum.IntEnum):
+    """What a timer is for."""
+
+    EXPIRE = 0
+    """A request may have become hopeless."""
+    EXEC = 1
+    """A worker's EXEC executor may need work."""
+    LOAD = 2
+    """A worker's LOAD executor has room again."""
+    RETRY = 3
+    """Missed models may find room."""
+    WATCH = 4
+    """A worker may owe a result for too long."""
+
+
+Entry = tuple[int, int, Alarm, "Request | Worker | None"]
+"""(instant, count of alarms so far, what for, whom it is about)"""
+
+
+class Alarms:
+    """Alarms by instant; those of the same instant in the order in which they were set."""
+
+    __slots__ = ("_count", "_entries", "_others", "_sweep_from")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._count = 0
+        self._others = 0
+        """Alarms that are not about requests."""
+        self._sweep_from = SWEPT_FROM
+        """So long that a sweep of what the last one left is not worth it below."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def set_expiry(self, when_ns: int, request: Request, queued: int) -> None:
+        """Ask for `Alarm.EXPIRE`; ``queued`` is how many requests are in any queue.
+
+        It says how many alarms of requests have a point (a request that was tried again may have two), and
+        so when to sweep.
+        """
+        self._count += 1
+        entries = self._entries
+        heapq.heappush(entries, (when_ns, self._count, Alarm.EXPIRE, request))
+        if len(entries) > self._sweep_from and len(entries) > 2 * (queued + self._others) + SWEPT_FROM:
+            self._sweep()
+
+    def set(self, when_ns: int, alarm: Alarm, subject: Worker | None = None) -> None:
+        """Ask for any other alarm."""
+        self._count += 1
+        self._others += 1
+        heapq.heappush(self._entries, (when_ns, self._count, alarm, subject))
+
+    def next_ns(self) -> int | None:
+        """Return the nearest alarm's instant, passing over those of requests that are not queued any more."""
+        entries = self._entries
+        while entries:
+            when_ns, _, alarm, subject = entries[0]
+            if alarm is not _EXPIRE or subject.place is _QUEUED:  # type: ignore[union-attr]
+                return when_ns
+            heapq.heappop(entries)
+        return None
+
+    def take(self, now_ns: int) -> tuple[Alarm, Request | Worker | None] | None:
+        """Take out the next alarm that is due, if there is one."""
+        entries = self._entries
+        if not entries or entries[0][0] > now_ns:
+            return None
+        _, _, alarm, subject = heapq.heappop(entries)
+        if alarm is not _EXPIRE:
+            self._others -= 1
+        return alarm, subject
+
+    def _sweep(self) -> None:
+        """Drop the alarms of requests that are not queued any more."""
+        self._entries = [
+            entry
+            for entry in self._entries
+            if entry[2] is not _EXPIRE or entry[3].place is _QUEUED  # type: ignore[union-attr]
+        ]
+        heapq.heapify(self._entries)
+        self._sweep_from = len(self._entries) * 3 // 2 + SWEPT_FROM
+
+
+_EXPIRE = Alarm.EXPIRE
+_QUEUED = Place.QUEUED

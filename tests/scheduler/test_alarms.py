@@ -1,0 +1,67 @@
+"""The timers: in order whatever is swept, and bounded."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.messages.actions import Infer
+from mainspring.messages.model import ModelSpec
+from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms
+from mainspring.scheduler.mirror import Model
+from mainspring.scheduler.requests import Place, Request
+from tests.scheduler.hand import Hand, spec
+
+MODEL = Model(ModelSpec("m", "m", "g", (1,), 0, (1,), (), (), {}), 1)
+
+
+def request(id_: int) -> Request:
+    return Request(id_, MODEL, 1, 0, 100, False)
+
+
+@given(st.data())
+def test_sweeping_changes_nothing_that_is_rung(data: st.DataObject) -> None:
+    """Against a list that is sorted anew for every question."""
+    alarms = Alarms()
+    expected: list[tuple[int, int, Alarm, Request | None]] = []
+    queued: list[Request] = []
+    for count in range(data.draw(st.integers(1, 400))):
+        when_ns = data.draw(st.integers(0, 50))
+        if data.draw(st.integers(0, 4)):
+            queued.append(request(count))
+            alarms.set_expiry(when_ns, queued[-1], len(queued))
+            expected.append((when_ns, count, Alarm.EXPIRE, queued[-1]))
+        else:
+            alarms.set(when_ns, Alarm.RETRY)
+            expected.append((when_ns, count, Alarm.RETRY, None))
+        if data.draw(st.booleans()) and queued:
+            queued.pop().place = Place.GONE
+    alive = [e for e in sorted(expected, key=lambda e: e[:2]) if e[3] is None or e[3].place is Place.QUEUED]
+    for when_ns, _, alarm, subject in alive:
+        assert alarms.next_ns() == when_ns
+        assert alarms.take(when_ns - 1) is None
+        assert alarms.take(when_ns) == (alarm, subject)
+    assert alarms.next_ns() is None
+
+
+def test_alarms_of_finished_requests_do_not_pile_up() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    for id_ in range(1, 1_001):
+        now_ms = 100 + 10 * id_
+        (infer,) = hand.request(now_ms, id_, "m", 3_600_000)
+        assert isinstance(infer, Infer)
+        hand.ok(now_ms + 4, infer)
+        assert len(hand.scheduler._books.alarms) <= 2 * SWEPT_FROM
+
+
+def test_requests_with_several_alarms_each_do_not_make_every_alarm_a_sweep() -> None:
+    """A request that is tried again has one more: no sweep can drop it, so the next one waits for growth."""
+    alarms = Alarms()
+    again = [request(id_) for id_ in range(100)]
+    sweeps = 0
+    for number in range(50):
+        for each in again:
+            limit = alarms._sweep_from
+            alarms.set_expiry(number, each, len(again))
+            sweeps += alarms._sweep_from != limit
+    assert len(alarms) == 5_000
+    assert sweeps < 20
