@@ -185,7 +185,7 @@ class Network:
         if isinstance(action, Infer) and prepared is not None and io is not None:
             for request_id, held in self._inputs.open(action, prepared.model, io):
                 # Unusable inputs of one request end the action for all of them.
-                if self._inputs.expects(action.action_id, request_id):
+                if self._awaited(action.action_id, request_id):
                     self._place(action.action_id, request_id, held)
 
     def _refused(self, now_ns: int, message: Refused) -> None:
@@ -237,11 +237,23 @@ class Network:
         frames = None if message.withdrawn else parts[2:]
         size = sum(len(frame.buffer) for frame in frames or ())
         held = HeldInput(parts[0].bytes, frames, time.monotonic_ns(), size)
-        if self._inputs.expects(message.action_id, message.request_id):
+        if self._awaited(message.action_id, message.request_id):
             self._place(message.action_id, message.request_id, held)
         else:
             dropped = self._inputs.hold(message.action_id, message.request_id, held)
             self._drop("gateway: input without action", f"action {message.action_id}", dropped)
+
+    def _awaited(self, action_id: int, request_id: int) -> bool:
+        """Whether a request's inputs may be copied to their rows now.
+
+        The core is asked as well: an executor may have ended the action a moment ago, and its IO memory may
+        be another action's already. It stays this action's while its inputs are copied, even if the action
+        ends meanwhile, because only this thread gives IO memory out.
+        """
+        if not self._inputs.expects(action_id, request_id):
+            return False
+        with self._executors.driving() as core:
+            return core.reservation(action_id) is not None
 
     def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
         fault = self._inputs.place(action_id, request_id, held)

@@ -1,0 +1,107 @@
+"""The network thread's steps with executors driven by hand: orders that threads rarely fall into."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import zmq
+
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Action, Load, Prepare, Result
+from mainspring.messages.codec import TO_CONTROLLER, encode
+from mainspring.messages.codes import Status
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.peers import Input, Welcome
+from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core import WorkerCore
+from mainspring.worker.engines.emulated import EmulatedEngine
+from mainspring.worker.executors import Executors
+from mainspring.worker.inputs import Inputs
+from mainspring.worker.jobs import Executor, Job
+from mainspring.worker.network import Network, Outbox
+from mainspring.worker.realtime import Rights
+from mainspring.worker.sockets import Sockets
+from tests.worker.peers import MS, SECOND, infer, load, spec
+
+
+class HandWorker:
+    """A welcomed worker without threads or sockets, with model ``m`` resident."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.engine = EmulatedEngine("cpu", MIB)
+        self.core = WorkerCore("w", 2, PAGE_BYTES, MIB)
+        self.outbox = Outbox()
+        rights = Rights(False)
+        executors = Executors(self.core, self.engine, rights, self.outbox.put, self.outbox.ring, 0)
+        sockets = SimpleNamespace(
+            to_controller=self._sent, to_gateway=lambda *_: "", broken_gateways=lambda: 0, data_address=""
+        )
+        config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
+        inputs = Inputs(self.engine.io, 100, MIB, SECOND)
+        self.network = Network(config, cast(Sockets, sockets), executors, inputs, self.outbox, [])
+        self.say(Welcome(PROTOCOL_VERSION, 1))
+        self.say(Prepare(1, "w", spec()))
+        self.run(Executor.PREPARE)
+        self.say(load(2))
+        self.run(Executor.LOAD)
+        assert [result.status for result in self.results] == ["ok", "ok"]
+
+    def say(self, message: Action | Welcome) -> None:
+        """The controller sends a message."""
+        self.network._from_controller([encode(message)])
+
+    def push(self, action_id: int, request_id: int, value: float) -> None:
+        """A gateway sends a request's inputs."""
+        row = np.full(3, value, np.float32).tobytes()
+        parts = [b"gateway", encode(Input(action_id, request_id)), row]
+        self.network._from_gateway([zmq.Frame(part) for part in parts])
+
+    def begin(self, executor: Executor) -> Job | None:
+        """The executor's thread looks for a job; what it rejects waits in the outbox."""
+        job, results = self.core.begin(executor, time.monotonic_ns())
+        for result in results:
+            self.outbox.put(result, None)
+        return job
+
+    def run(self, executor: Executor) -> None:
+        """The executor's thread runs a job, and the network thread sends its result."""
+        job = self.begin(executor)
+        assert job is not None
+        if isinstance(job.action, Prepare):
+            self.engine.prepare(job.action.model)
+        elif isinstance(job.action, Load):
+            self.engine.load(job.action)
+        end_ns = time.monotonic_ns()
+        self.outbox.put(self.core.finish(executor, job.action.action_id, job.begin_ns, end_ns), job.io)
+        self.network.flush()
+
+    def _sent(self, data: bytes) -> bool:
+        message: Any = TO_CONTROLLER.decode(data)
+        if isinstance(message, Result):
+            self.results.append(message)
+        return True
+
+
+def test_an_input_that_comes_after_its_action_has_expired_is_not_copied_over_the_next_ones() -> None:
+    worker = HandWorker()
+    now_ns = time.monotonic_ns()
+    worker.say(infer(10, (100,), window=(now_ns - 2 * MS, now_ns - MS)))
+    assert worker.begin(Executor.EXEC) is None
+    # The end of action 10 is in the outbox. Before the network thread comes to it:
+    worker.say(infer(11, (200,)))
+    worker.push(11, 200, 2.0)
+    worker.push(10, 100, 666.0)
+    job = worker.begin(Executor.EXEC)
+    assert job is not None
+    assert job.io is not None
+    start = job.io.slot.offset + job.io.layout.inputs[0]
+    assert worker.engine.io[start : start + 12].view(np.float32).tolist() == [2.0] * 3
+    assert worker.network.dropped == {"gateway: input without action": 1}
+    worker.network.flush()
+    assert [(result.action_id, result.status) for result in worker.results[2:]] == [
+        (10, Status.INPUT_MISSING)
+    ]
