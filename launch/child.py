@@ -33,6 +33,9 @@ def main(path: str) -> int:
         os.sched_setaffinity(0, job.cores)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, job.nice)
+        if job.priority:
+            # Threads that are started later, ZeroMQ's among them, inherit it.
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(job.priority))
     set_up_logging(job.name, job.log_level, job.log_format)
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then says SIGTERM.

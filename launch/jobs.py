@@ -23,6 +23,8 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     nice: int = 0
     """Niceness of the process; below 0 where the user may."""
+    priority: int = 0
+    """Real-time priority (SCHED_FIFO) of the process where the user may; 0 for none."""
 
 
 class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):

@@ -18,6 +18,9 @@ from mainspring.launch.tables import ConfigError
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
+CONTROL_PRIORITY = 30
+"""Of controller and gateway, where the user may: a message waits for no other program, as it does behind
+niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (50) and network thread (40)."""
 
 DRAIN_SHARE = 0.7
 """Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
@@ -100,7 +103,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     address = connectable(config.controller.address)
     events = str(run_dir / "events") if cluster.event_log else None
     shared, exec_cores = _cores(config)
-    nice = CONTROL_NICE if config.worker.realtime else 0
+    nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
     jobs: list[Job] = [
         ControllerJob(
             name="controller",
@@ -109,6 +112,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
             models=source,
             cores=shared,
             nice=nice,
+            priority=priority,
         ),
         GatewayJob(
             name="gateway",
@@ -121,6 +125,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
             ),
             cores=shared,
             nice=nice,
+            priority=priority,
         ),
     ]
     for number, name in enumerate(workers):

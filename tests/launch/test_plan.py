@@ -16,6 +16,7 @@ from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.plan import make_plan, model_source
 from mainspring.launch.tables import ConfigError
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.worker.realtime import NETWORK_PRIORITY
 
 
 def test_a_plan_has_every_process_and_survives_its_file(emulated: Callable[..., Config]) -> None:
@@ -35,6 +36,19 @@ def test_a_plan_has_every_process_and_survives_its_file(emulated: Callable[..., 
         assert worker.worker.pages == 16
     for job in plan.jobs:
         assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
+
+
+@pytest.mark.parametrize("realtime", [True, False])
+def test_control_is_behind_the_workers_threads_and_before_all_else(
+    emulated: Callable[..., Config], realtime: bool
+) -> None:
+    config = emulated()
+    worker = msgspec.structs.replace(config.worker, realtime=realtime)
+    controller, gateway, first = make_plan(msgspec.structs.replace(config, worker=worker)).jobs
+    assert controller.priority == gateway.priority
+    assert (0 < gateway.priority < NETWORK_PRIORITY) == realtime
+    assert (gateway.priority == 0) != realtime
+    assert first.priority == 0  # It takes its priorities itself, thread by thread.
 
 
 def test_emulated_devices_take_no_core_from_the_rest(emulated: Callable[..., Config]) -> None:
