@@ -65,7 +65,9 @@ class AdminTable:
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `tick` is to be called next: wishes expire in the order in which they came."""
-        return next((asked.expires_ns for asked in self._asked.values()), None)
+        if not self._asked:
+            return None
+        return next(iter(self._asked.values())).expires_ns
 
     def tick(self, now_ns: int) -> list[tuple[Connection, Reply]]:
         """Return the replies to wishes that were not answered in time."""

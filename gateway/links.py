@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.multipart import receive
+from mainspring.gateway.multipart import receive, send
 from mainspring.messages.codec import encode
 
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -41,7 +41,7 @@ class ControllerLink:
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""
         try:
-            self.socket.send(encode(message), zmq.NOBLOCK)
+            send(self.socket, [encode(message)])
         except zmq.Again:
             return False
         return True
@@ -97,7 +97,7 @@ class WorkerLinks:
         if known is None:
             return False
         try:
-            known[1].send_multipart([encode(message), *frames], zmq.NOBLOCK, copy=False)
+            send(known[1], [encode(message)], frames)
         except zmq.Again:
             return False
         return True

@@ -98,19 +98,19 @@ class Plane:
 
     # --- sockets ---
 
-    def serve(self, socket: Socket) -> bool:
-        """Take up to a burst of messages off a readable socket of the plane's; return whether it is one."""
+    def serve(self, socket: Socket, limit: int) -> bool:
+        """Take at most so many messages off a readable socket of the plane's; return whether it is one."""
         if socket is self._controller.socket:
-            self._serve_controller()
+            self._serve_controller(limit)
             return True
         worker = self._workers.worker_of(socket)
         if worker is None:
             return False
-        self._serve_worker(worker, socket)
+        self._serve_worker(worker, socket, limit)
         return True
 
-    def _serve_controller(self) -> None:
-        for _ in range(self.config.burst_messages):
+    def _serve_controller(self, limit: int) -> None:
+        for _ in range(limit):
             frame = self._controller.receive()
             if frame is None:
                 return
@@ -194,7 +194,7 @@ class Plane:
         if socket is not None:
             # Outputs that arrived before the worker died are as good as any.
             for _ in range(self.config.input_backlog_messages):
-                if not self._serve_worker(worker, socket):
+                if not self._serve_worker(worker, socket, self.config.burst_messages):
                     break
         self._workers.disconnect(worker)
         self.core.worker_lost(now_ns, worker)
@@ -206,9 +206,9 @@ class Plane:
         else:
             self._reply(*answered)
 
-    def _serve_worker(self, worker: str, socket: Socket) -> bool:
-        """Take up to a burst of outputs; return whether there may be more."""
-        for _ in range(self.config.burst_messages):
+    def _serve_worker(self, worker: str, socket: Socket, limit: int) -> bool:
+        """Take at most so many outputs; return whether there may be more."""
+        for _ in range(limit):
             frames = receive(socket)
             if frames is None:
                 return False
@@ -225,8 +225,12 @@ class Plane:
 
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
-        others = (self.core.next_wakeup_ns(), self._admin.next_wakeup_ns(), self.catalog.next_wakeup_ns())
-        return min([self._session.next_wakeup_ns(), *(each for each in others if each is not None)])
+        nearest_ns = self._session.next_wakeup_ns()
+        for part in (self.core, self._admin, self.catalog):
+            wakeup_ns = part.next_wakeup_ns()
+            if wakeup_ns is not None and wakeup_ns < nearest_ns:
+                nearest_ns = wakeup_ns
+        return nearest_ns
 
     def tick(self, now_ns: int) -> None:
         """Do what is due."""

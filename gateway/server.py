@@ -17,6 +17,9 @@ _LONGEST_POLL_NS = 50_000_000
 """How long a stop can go unnoticed."""
 _COLLECT_NS = 1_000_000_000
 """Least time between two collections of garbage."""
+_SLEPT_NS = 50_000
+"""A poll that took this long has slept, and the message that woke it most likely came alone: it is not
+followed by an attempt to take another, which costs more than the next poll, which is needed anyway."""
 
 
 def run(config: GatewayConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None) -> None:
@@ -40,6 +43,7 @@ class _Server:
         self._plane = Plane(context, config, self._poller)
         self._clients = ZeroMqFrontEnd(context, config, self._plane, self._poller)
         self._collected_ns = 0
+        self._due_ns = 0
 
     def serve(self, stop: threading.Event, on_ready: Callable[[str], None] | None) -> None:
         if on_ready is not None:
@@ -66,21 +70,24 @@ class _Server:
             self._clients.socket.close(linger_ms)
 
     def _round(self) -> None:
-        """Wait for the next message or timer, and do all that is due."""
-        now_ns = monotonic_ns()
-        wait_ns = min(self._plane.next_wakeup_ns() - now_ns, _LONGEST_POLL_NS)
+        """Do all that is due, wait for the next message or timer, and serve what has come."""
+        began_ns = monotonic_ns()
+        if began_ns >= self._due_ns:
+            self._plane.tick(began_ns)
+            self._clients.tick(began_ns)
+            self._plane.flush()
+        wait_ns = min(self._plane.next_wakeup_ns() - began_ns, _LONGEST_POLL_NS)
+        self._due_ns = began_ns + wait_ns
         ready = self._poller.poll(max(0, -(-wait_ns // 1_000_000)))
+        ended_ns = monotonic_ns()
+        limit = 1 if ended_ns - began_ns > _SLEPT_NS else self._config.burst_messages
         for socket, _ in ready:
             if socket is self._clients.socket:
-                self._clients.serve()
+                self._clients.serve(limit)
             else:
-                self._plane.serve(socket)
+                self._plane.serve(socket, limit)
             self._plane.flush()
-        now_ns = monotonic_ns()
-        self._plane.tick(now_ns)
-        self._clients.tick(now_ns)
-        self._plane.flush()
-        if not ready and now_ns - self._collected_ns > _COLLECT_NS:
+        if not ready and ended_ns - self._collected_ns > _COLLECT_NS:
             # Idle: the one time when a pause delays nobody.
             gc.collect()
             self._collected_ns = monotonic_ns()

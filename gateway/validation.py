@@ -122,21 +122,29 @@ def _check_slo(slo_ns: int | None, max_slo_ns: int) -> None:
 
 def _order_inputs(request: InferRequest, signature: Signature) -> tuple[int, ...]:
     """Return for each input of the model which of the request's tensors it is."""
-    names = [header.name for header in request.inputs]
-    takes = f"model {request.model!r} takes {_list(signature.inputs)}"
     places: dict[str, int] = {}
-    for place, name in enumerate(names):
+    for place, header in enumerate(request.inputs):
+        name = header.name
         if name not in signature.inputs:
-            raise BadRequest(Reason.BAD_INPUT, f"there is no input {shorten(name)}; {takes}")
+            raise BadRequest(
+                Reason.BAD_INPUT, f"there is no input {shorten(name)}; {_takes(request, signature)}"
+            )
         if name in places:
-            raise BadRequest(Reason.BAD_INPUT, f"input {name!r} was given twice; {takes}")
+            raise BadRequest(
+                Reason.BAD_INPUT, f"input {name!r} was given twice; {_takes(request, signature)}"
+            )
         places[name] = place
-    missing = [name for name in signature.inputs if name not in places]
-    if missing:
+    if len(places) < len(signature.inputs):
+        missing = [name for name in signature.inputs if name not in places]
         raise BadRequest(
-            Reason.BAD_INPUT, f"input{'s' * (len(missing) > 1)} {_list(missing)} missing; {takes}"
+            Reason.BAD_INPUT,
+            f"input{'s' * (len(missing) > 1)} {_list(missing)} missing; {_takes(request, signature)}",
         )
-    return tuple(places[name] for name in signature.inputs)
+    return tuple([places[name] for name in signature.inputs])
+
+
+def _takes(request: InferRequest, signature: Signature) -> str:
+    return f"model {request.model!r} takes {_list(signature.inputs)}"
 
 
 def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> int:

@@ -19,7 +19,7 @@ from mainspring.gateway.admin import Reply
 from mainspring.gateway.backlog import LARGE_BYTES, Backlog
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.links import Context
-from mainspring.gateway.multipart import MAX_FRAMES, receive
+from mainspring.gateway.multipart import MAX_FRAMES, receive, send
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -61,9 +61,9 @@ class ZeroMqFrontEnd:
         poller.register(self.socket, zmq.POLLIN)
         plane.front_ends[NAME] = self
 
-    def serve(self) -> None:
-        """Take up to a burst of messages."""
-        for _ in range(self._config.burst_messages):
+    def serve(self, limit: int) -> None:
+        """Take at most so many messages."""
+        for _ in range(limit):
             frames = receive(self.socket)
             if frames is None:
                 return
@@ -85,7 +85,7 @@ class ZeroMqFrontEnd:
             self._hello(peer, message)
         elif connection is None:
             self._plane.counts["unknown_clients"] += 1
-            self._send(peer, [encode(ClientRefused("unknown_session", "say hello first"))])
+            self._send(peer, encode(ClientRefused("unknown_session", "say hello first")))
         else:
             self._from_client(connection, message, frames[1:])
 
@@ -97,22 +97,22 @@ class ZeroMqFrontEnd:
                 self._plane.cancel(connection, message.key)
             case clients.ListModels():
                 models = clients.ModelList(message.key, self._plane.catalog.models())
-                self._send(connection.peer, [encode(models)])
+                self._send(connection.peer, encode(models))
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
                 self._plane.ask(connection, message)
 
     def _hello(self, peer: bytes, message: clients.ClientHello) -> None:
         if message.protocol != PROTOCOL_VERSION:
             detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {message.protocol}"
-            self._send(peer, [encode(ClientRefused("protocol_mismatch", detail))])
+            self._send(peer, encode(ClientRefused("protocol_mismatch", detail)))
             return
         if peer not in self._connections and not self._make_room():
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
-            self._send(peer, [encode(ClientRefused("too_many_clients", detail))])
+            self._send(peer, encode(ClientRefused("too_many_clients", detail)))
             return
         self._cut_off.pop(peer, None)
         self._connections[peer] = Connection(NAME, peer)
-        self._send(peer, [self._welcome])
+        self._send(peer, self._welcome)
 
     def _make_room(self) -> bool:
         """Return whether there is room, if need be by forgetting a silent client with nothing in flight."""
@@ -132,9 +132,9 @@ class ZeroMqFrontEnd:
         key = _key_of(frames[0]) if frames else None
         detail = f"the message can't be read: {why[:300]}"
         if connection is None or key is None:
-            self._send(peer, [encode(ClientRefused("bad_message", detail))])
+            self._send(peer, encode(ClientRefused("bad_message", detail)))
         else:
-            self._send(peer, [encode(ErrorReply(key, Reason.BAD_MESSAGE, detail))])
+            self._send(peer, encode(ErrorReply(key, Reason.BAD_MESSAGE, detail)))
 
     # --- replies ---
 
@@ -143,26 +143,26 @@ class ZeroMqFrontEnd:
         peer = answer.connection.peer
         message = encode(InferReply(answer.key, answer.outputs, answer.timing))
         frames: Sequence[Any] = answer.frames
-        if any(len(frame) >= LARGE_BYTES for frame in frames):
+        if max(map(len, frames), default=0) >= LARGE_BYTES:
             backlog = self._backlogs.setdefault(peer, Backlog())
             if backlog.waiting_bytes() > self._config.reply_backlog_bytes:
                 self._cut(peer)
                 return
             frames = backlog.track(frames)
-        self._send(peer, [message, *frames])
+        self._send(peer, message, frames)
 
     def refuse(self, refusal: Refuse) -> None:
         """Send a request's refusal."""
         error = ErrorReply(refusal.key, refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
-        self._send(refusal.connection.peer, [encode(error)])
+        self._send(refusal.connection.peer, encode(error))
 
     def reply(self, connection: Connection, message: Reply) -> None:
         """Send the reply to a wish."""
-        self._send(connection.peer, [encode(message)])
+        self._send(connection.peer, encode(message))
 
-    def _send(self, peer: bytes, frames: list[Any]) -> None:
+    def _send(self, peer: bytes, message: bytes, frames: Sequence[Any] = ()) -> None:
         try:
-            self.socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False)
+            send(self.socket, [peer, message], frames)
         except zmq.Again:
             self._cut(peer)
         except zmq.ZMQError as error:
