@@ -1,5 +1,8 @@
 """The scheduler behind its event log: nothing goes in or comes out that is not written down.
 
+Writing follows the sending: `LoggedScheduler.settle` is called once commands are on their way, so that no
+request waits for the log.
+
 An error inside the scheduler is a fault of ours. It is logged with all that a person needs to find it and
 counted, and serving goes on: stopping would fail every request instead of one.
 """
@@ -44,13 +47,12 @@ class LoggedScheduler:
         self._dropped = dropped
         self._tally = Tally()
         self._paused_until_ns = 0
+        self._unwritten: list[tuple[int, Event | Command]] = []
 
     def handle(self, now_ns: int, event: Event) -> None:
-        """Write the event down and take it in."""
+        """Take the event in; `settle` writes it down."""
         self.dirty = True
-        if self._log is not None:
-            self._log.append(now_ns, event)
-        self._tally.event(event)
+        self._unwritten.append((now_ns, event))
         try:
             self._scheduler.handle(now_ns, event)
         except Exception:
@@ -64,7 +66,7 @@ class LoggedScheduler:
         return wakeup_ns is not None and wakeup_ns <= now_ns
 
     def schedule(self, now_ns: int) -> list[Command]:
-        """Return the commands to be carried out now, after writing them down."""
+        """Return the commands to be carried out now; `settle` writes them down."""
         self.handle(now_ns, _WAKEUP)
         self.dirty = False
         try:
@@ -73,14 +75,25 @@ class LoggedScheduler:
             self._paused_until_ns = now_ns + ERROR_PAUSE_NS
             self._report("schedule", now_ns, None)
             return []
-        log = self._log
         for command in commands:
-            self._tally.command(command)
-            if log is not None:
-                log.append(now_ns, command)
+            self._unwritten.append((now_ns, command))
             if not isinstance(command, _WITHOUT_ACTION):
                 self.last_action_id = max(self.last_action_id, command.action_id)
         return commands
+
+    def settle(self) -> None:
+        """Write down and count what went in and came out since the last call, in its order."""
+        if not self._unwritten:
+            return
+        entries, self._unwritten = self._unwritten, []
+        tally, log = self._tally, self._log
+        for now_ns, entry in entries:
+            tally.take(entry)
+            if log is not None:
+                try:
+                    log.append(now_ns, entry)
+                except OverflowError:
+                    self._dropped.count("not_loggable")
 
     def next_wakeup_ns(self) -> int | None:
         """Return when ``schedule`` is to be called even if nothing happens; None for never."""
@@ -89,6 +102,7 @@ class LoggedScheduler:
 
     def status(self) -> ClusterStatus:
         """Return the scheduler's part of the status with each model's counts, and what was not logged."""
+        self.settle()
         status = self._scheduler.status()
         status = msgspec.structs.replace(status, models=tuple(map(self._tally.counted, status.models)))
         if self._log is None or self._log.problem is None:
@@ -99,11 +113,13 @@ class LoggedScheduler:
 
     def flush(self) -> None:
         """Hand the log to the operating system."""
+        self.settle()
         if self._log is not None:
             self._log.flush()
 
     def close(self) -> None:
         """Close the log."""
+        self.settle()
         if self._log is not None:
             self._log.close()
 

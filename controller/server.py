@@ -84,6 +84,7 @@ class Controller:
                 now_ns = time.monotonic_ns()
                 if feed.due(now_ns):
                     carrier.carry_out(now_ns, feed.schedule(now_ns))
+                feed.settle()
                 if now_ns >= members.next_beat_ns:
                     members.beat(now_ns)
                     self._shell.settle_start(now_ns)

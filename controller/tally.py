@@ -18,6 +18,7 @@ from mainspring.messages.events import (
     ModelRemoved,
     RequestArrived,
     RequestCancelled,
+    Wakeup,
     WorkerLeft,
 )
 from mainspring.messages.peers import ModelStatus
@@ -34,6 +35,13 @@ class Tally:
         self._counts: dict[str, list[int]] = {}
         self._open: dict[int, tuple[str, int | None]] = {}
         self._out: dict[int, Infer] = {}
+
+    def take(self, entry: Event | Command) -> None:
+        """Take note of what goes in or comes out."""
+        if isinstance(entry, Infer | Reject):
+            self.command(entry)
+        elif not isinstance(entry, Wakeup):
+            self.event(entry)  # type: ignore[arg-type]
 
     def event(self, event: Event) -> None:
         """Take note of what goes in."""

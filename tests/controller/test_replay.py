@@ -94,18 +94,11 @@ def test_the_log_has_events_on_the_controllers_clock_in_their_order(stage: Stage
     stage.stop()
     entries = [entry for entry in read_entries(tmp_path) if not isinstance(entry[1], Wakeup | SegmentHeader)]
     names = [type(entry).__name__ for _, entry in entries]
-    assert names == [
-        "ModelAdded",
-        "WorkerJoined",
-        "Prepare",
-        "Result",
-        "RequestArrived",
-        "Load",
-        "Infer",
-        "Result",
-        "Result",
-        "WorkerLeft",
-    ]
+    loads_result_first = ["Load", "Result", "Infer", "Result"]
+    # A worker that loads at once may be heard before it is told to infer.
+    assert names[5:9] in (["Load", "Infer", "Result", "Result"], loads_result_first)
+    assert names[:5] == ["ModelAdded", "WorkerJoined", "Prepare", "Result", "RequestArrived"]
+    assert names[9:] == ["WorkerLeft"]
     assert [now_ns for now_ns, _ in entries] == sorted(now_ns for now_ns, _ in entries)
     arrived_ns, arrived = entries[4]
     assert isinstance(arrived, RequestArrived)

@@ -19,7 +19,7 @@ from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codec import encode
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Arrival, GatewayHello, Pong, WorkerHello
 from mainspring.scheduler.config import SchedulerConfig
@@ -106,9 +106,32 @@ def test_a_deadline_allows_for_the_way_from_the_gateway(tmp_path: Path) -> None:
     bench.receive(3000, b"g", Pong(1, 0, 77, 77))
     bench.receive(5000, b"g", Arrival((1 << 40) + 1, "m0", 1, 10**9))
     bench.receive(5000, b"g", Arrival((1 << 40) + 2, "m0", 1, None))
-    log.close()
+    bench.feed.close()
     arrived = [event for _, event in read_log(tmp_path) if isinstance(event, RequestArrived)]
     assert [event.deadline_ns for event in arrived] == [5000 + 10**9 - 1500, None]
+
+
+def test_what_went_in_is_written_down_after_the_commands_are_sent_and_in_its_order(tmp_path: Path) -> None:
+    bench = Bench(EventLogWriter(tmp_path))
+    for number in range(3):
+        bench.receive(5000 + number, b"g", Arrival((1 << 40) + number, "m0", 1, None))
+    bench.schedule(6000)
+    bench.feed.flush()
+    entries = list(read_log(tmp_path))
+    assert [now_ns for now_ns, _ in entries] == sorted(now_ns for now_ns, _ in entries)
+    arrived = [entry.request_id for _, entry in entries if isinstance(entry, RequestArrived)]
+    assert arrived == [(1 << 40) + number for number in range(3)]
+    assert bench.feed.status().models[0].arrived == 3
+
+
+def test_an_event_too_large_for_the_log_is_counted_and_the_others_are_written(tmp_path: Path) -> None:
+    bench = Bench(EventLogWriter(tmp_path))
+    bench.feed.handle(5000, RequestCancelled(1 << 70))
+    bench.feed.handle(5001, RequestCancelled(7))
+    bench.feed.close()
+    assert bench.dropped["not_loggable"] == 1
+    logged = [entry.request_id for _, entry in read_log(tmp_path) if isinstance(entry, RequestCancelled)]
+    assert logged == [7]
 
 
 def test_nothing_is_sent_to_a_worker_that_broke_in_the_middle_of_a_list_of_commands() -> None:
