@@ -32,6 +32,9 @@ LOG = logging.getLogger(__name__)
 
 BURST = 64
 """Messages taken from one socket before the others get a turn."""
+SLEPT_NS = 50_000
+"""A poll that took this long has slept, and what woke it most likely came alone: asking for more would cost
+as much as the next poll, which is needed anyway."""
 TICK_NS = 5_000_000
 """Time between two looks at what is due: hellos, silence, old inputs."""
 IDLE_NS = 1_000_000_000
@@ -99,15 +102,17 @@ class Network:
 
     def step(self, timeout_ms: int) -> None:
         """Wait for something to do, at most this long, and do it."""
+        began_ns = time.monotonic_ns()
         bell, controller, data = self._sockets.poll(timeout_ms)
+        burst = 1 if time.monotonic_ns() - began_ns > SLEPT_NS else BURST
         if bell:
             self._outbox.silence()
         self.flush()
         if controller:
-            for frames in self._sockets.from_controller(BURST):
+            for frames in self._sockets.from_controller(burst):
                 self._from_controller(frames)
         if data:
-            for parts in self._sockets.from_data(BURST):
+            for parts in self._sockets.from_data(burst):
                 self._from_gateway(parts)
         self.flush()
         self._tick(time.monotonic_ns())

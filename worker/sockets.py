@@ -12,6 +12,12 @@ import zmq
 
 from mainspring.worker.backlogs import Backlogs
 
+# Plain integers: combining pyzmq's enumerations costs some microseconds for each message.
+_NOBLOCK = int(zmq.NOBLOCK)
+_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+
 LINGER_MS = 500
 SEND_LIMIT = 10_000
 """Messages that may wait for one peer that reads slowly; beyond, they are dropped and counted."""
@@ -67,27 +73,37 @@ class Sockets:
 
     def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
         """Wait; return whether the bell rang, the controller wrote, a gateway wrote."""
-        ready = dict(self._poller.poll(timeout_ms))
-        return self._bell in ready, self._controller in ready, self._data in ready
+        bell = controller = data = False
+        for source, _ in self._poller.poll(timeout_ms):
+            if source is self._controller:
+                controller = True
+            elif source is self._data:
+                data = True
+            else:
+                bell = True
+        return bell, controller, data
 
     def from_controller(self, limit: int) -> Iterator[list[bytes]]:
-        """Yield at most ``limit`` messages that are there."""
-        for _ in range(limit):
-            if not _readable(self._controller):
+        """Yield at most ``limit`` messages that are there; `poll` has said that there is one."""
+        for count in range(limit):
+            if count and not _readable(self._controller):
                 return
-            yield self._controller.recv_multipart(zmq.NOBLOCK)
+            yield self._controller.recv_multipart(_NOBLOCK)
 
     def from_data(self, limit: int) -> Iterator[list[zmq.Frame]]:
-        """Yield at most ``limit`` messages that are there: sender, message, tensors; nothing is copied."""
-        for _ in range(limit):
-            if not _readable(self._data):
+        """Yield at most ``limit`` messages that are there: sender, message, tensors; nothing is copied.
+
+        `poll` has said that there is one.
+        """
+        for count in range(limit):
+            if count and not _readable(self._data):
                 return
-            yield self._data.recv_multipart(zmq.NOBLOCK, copy=False)
+            yield self._data.recv_multipart(_NOBLOCK, copy=False)
 
     def to_controller(self, data: bytes) -> bool:
         """Send without waiting; return whether it was possible."""
         try:
-            self._controller.send(data, zmq.NOBLOCK)
+            self._controller.send(data, _NOBLOCK)
         except zmq.ZMQError:
             return False
         return True
@@ -101,9 +117,12 @@ class Sockets:
         if self._backlogs.full(receiver):
             return SLOW
         try:
-            self._data.send_multipart(
-                [receiver, header, *self._backlogs.add(receiver, frames)], zmq.NOBLOCK, copy=False
-            )
+            tensors = self._backlogs.add(receiver, frames)
+            self._data.send(receiver, _NOBLOCK_MORE)
+            self._data.send(header, _NOBLOCK_MORE if tensors else _NOBLOCK)
+            for index, tensor in enumerate(tensors, 1):
+                more = index < len(tensors)
+                self._data.send(tensor, _NOBLOCK_MORE if more else _NOBLOCK, copy=False)
         except zmq.Again:
             return SLOW
         except zmq.ZMQError:
@@ -130,7 +149,7 @@ class Sockets:
 
 def _readable(source: zmq.Socket[bytes]) -> bool:
     """Whether a whole message is there; asking costs a fifth of a failed attempt."""
-    return bool(int(source.get(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(source.get(_EVENTS)) & _POLLIN)
 
 
 def _use(action: object, address: str, field: str) -> None:
