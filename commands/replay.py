@@ -27,8 +27,12 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    workload: Annotated[Kind, typer.Option(help="What to send.")] = Kind.SYNTHETIC,
-    trace: Annotated[Path | None, typer.Option(help="File of an Azure workload, .csv or .csv.gz.")] = None,
+    workload: Annotated[
+        Kind | None, typer.Option(help="What to send. Default: what --trace holds, or else synthetic.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")
+    ] = None,
     rate: Annotated[
         float | None,
         typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
@@ -56,12 +60,19 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
+    from mainspring.traces.arrival import WorkloadError
     from mainspring.traces.durations import parse_duration_ns
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
+    from mainspring.traces.schema import check_trace, chosen_kind
 
+    kind = chosen_kind(workload, trace)
+    try:
+        check_trace(kind, trace)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error), param_hint="--trace") from None
     recipe = Recipe(
-        kind=workload,
+        kind=kind,
         trace=trace,
         rate=rate,
         duration_ns=parse_duration_ns(duration),

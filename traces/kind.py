@@ -14,3 +14,7 @@ class Kind(StrEnum):
     GAMMA = "gamma"
     SYNTHETIC = "synthetic"
     CLOSED = "closed"
+
+
+FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021)
+"""What is read from a file and not generated."""

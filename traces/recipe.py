@@ -12,7 +12,8 @@ from mainspring.traces.arrival import SECOND_NS, WorkloadError
 from mainspring.traces.azure2019 import read_azure2019
 from mainspring.traces.azure2021 import read_azure2021
 from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
-from mainspring.traces.kind import Kind
+from mainspring.traces.kind import FROM_FILE, Kind
+from mainspring.traces.schema import check_trace
 from mainspring.traces.source import Playable
 from mainspring.traces.synthetic import azure_like
 from mainspring.traces.workload import Workload, at_rate
@@ -20,11 +21,8 @@ from mainspring.traces.workload import Workload, at_rate
 DEFAULT_RATE = 100.0
 
 
-FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021)
-
-
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What to build; what a kind has no use for is ignored."""
+    """What to build; numbers that a kind has no use for are ignored, a file is refused."""
 
     kind: Kind = Kind.SYNTHETIC
     duration_ns: int = 60 * SECOND_NS
@@ -51,7 +49,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     def title(self, models: int) -> str:
         """Return what is played, for a heading."""
-        what = self.kind.value if self.trace is None else f"{self.kind.value} ({self.trace.name})"
+        what = self.kind.value
+        if self.trace is not None and self.kind in FROM_FILE:
+            what += f" ({self.trace.name})"
         slo = "no SLO" if self.slo_ns is None else f"SLO {self.slo_ns / 1e6:g} ms"
         if self.kind is Kind.CLOSED:
             load = f"{self.concurrency} in flight each"
@@ -69,6 +69,7 @@ def build(recipe: Recipe, models: Sequence[str]) -> Playable:
     """
     if recipe.duration_ns <= 0:
         raise WorkloadError(f"a workload of {recipe.duration_ns} ns has no time; give a positive duration")
+    check_trace(recipe.kind, recipe.trace)
     if recipe.kind is Kind.CLOSED:
         return closed_loop(
             models,
@@ -83,10 +84,7 @@ def build(recipe: Recipe, models: Sequence[str]) -> Playable:
 
 
 def _from_file(recipe: Recipe, models: Sequence[str]) -> Workload:
-    if recipe.trace is None:
-        raise WorkloadError(
-            f"the workload {recipe.kind.value} is read from a file; name it with --trace FILE"
-        )
+    assert recipe.trace is not None
     workload: Workload
     if recipe.kind is Kind.AZURE2019:
         workload = read_azure2019(recipe.trace, models, np.random.default_rng(recipe.seed))

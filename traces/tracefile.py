@@ -34,10 +34,19 @@ def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 if row:
                     yield line, row
     except OSError as error:
-        why = error.strerror or error
-        raise TraceError(f"{path}: cannot be read after line {line}: {why}") from error
+        where = f" after line {line}" if line else ""
+        raise TraceError(f"{path}: cannot be read{where}: {error.strerror or error}") from error
     except (EOFError, zlib.error, csv.Error, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: damaged after line {line}: {error}") from error
+
+
+def read_header(path: Path) -> list[str]:
+    """Return the cells of the first row, stripped and in lower case; none for an empty file.
+
+    Raises `TraceError`.
+    """
+    cells = next(read_rows(path), (0, []))[1]
+    return [cell.strip().lstrip("\ufeff").lower() for cell in cells]
 
 
 def check_models(models: tuple[str, ...]) -> None:

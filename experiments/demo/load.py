@@ -10,10 +10,8 @@ import numpy as np
 
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
-from mainspring.traces.azure2019 import COLUMNS
-from mainspring.traces.kind import Kind
 from mainspring.traces.recipe import Recipe, build
-from mainspring.traces.tracefile import read_rows
+from mainspring.traces.schema import chosen_kind
 from mainspring.traces.workload import Workload
 
 
@@ -30,10 +28,9 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def recipe_for(trace: Path | None, duration_ns: int, slo_ns: int, seed: int) -> Recipe:
     """Return the workload: an Azure trace's file of either schema, or a synthetic mix of that shape."""
-    kind = Kind.SYNTHETIC
-    if trace is not None:
-        kind = Kind.AZURE2019 if _is_2019(trace) else Kind.AZURE2021
-    return Recipe(kind=kind, trace=trace, duration_ns=duration_ns, slo_ns=slo_ns, seed=seed)
+    return Recipe(
+        kind=chosen_kind(None, trace), trace=trace, duration_ns=duration_ns, slo_ns=slo_ns, seed=seed
+    )
 
 
 def at_load(
@@ -64,8 +61,3 @@ def best_row_ns(profile: Profile, slo_ns: int | None) -> float:
         for size, duration in profile.infer_ns.items()
         if size == smallest or slo_ns is None or duration <= slo_ns
     )
-
-
-def _is_2019(trace: Path) -> bool:
-    header = next(read_rows(trace), (0, [""]))[1]
-    return header[0].strip().lstrip("\ufeff").lower() == COLUMNS[0].lower()

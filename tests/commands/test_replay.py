@@ -104,10 +104,35 @@ def test_it_sends_reports_and_writes_both_files(app: typer.Typer, tmp_path: Path
     assert "summary.json" in table.stdout
 
 
+def test_a_trace_is_played_without_naming_its_kind(app: typer.Typer, tmp_path: Path) -> None:
+    trace = tmp_path / "a21.csv"
+    trace.write_text("app,func,end_timestamp,duration\n" + "a,f,1,0.5\na,f,1.01,0.5\na,f,1.02,0.5\n")
+    with refusing_gateway() as address:
+        arguments = ["replay", "--trace", str(trace), "--duration", "100ms", "--address", address, "--json"]
+        arguments += ["--output", str(tmp_path / "out")]
+        printed = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
+    assert printed["title"].startswith("azure2021 (a21.csv): 2 models")
+    assert printed["offered"] == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--workload", "azure2019"], "--trace FILE"),
+        (["--workload", "azure2019"], "read from a file; name it with --trace"),
+        (["--workload", "poisson", "--trace", "t.csv"], "generated and would not read t.csv"),
+    ],
+)
+def test_wrong_usage_is_told_apart_from_failures(
+    app: typer.Typer, arguments: list[str], complaint: str
+) -> None:
+    result = CliRunner().invoke(app, ["replay", *arguments])
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
         (["--workload", "azure2019", "--trace", "nowhere.csv"], r"nowhere\.csv"),
         (["--models", "bird*"], "no model matches 'bird\\*'.*cat, dog"),
         (["--duration", "5 parsecs"], "5 parsecs"),

@@ -53,7 +53,7 @@ def test_more_devices_have_more_capacity(specs: list[ModelSpec]) -> None:
     assert three.capacity_rate == pytest.approx(3 * one.capacity_rate)
 
 
-def test_the_schema_of_a_trace_is_told_by_its_header(tmp_path: Path) -> None:
+def test_a_trace_is_played_as_what_it_holds(tmp_path: Path) -> None:
     old, new = tmp_path / "2019.csv", tmp_path / "2021.csv"
     old.write_text("HashOwner,HashApp,HashFunction,Trigger,1\no,a,f,http,3\n")
     new.write_text("app,func,end_timestamp,duration\na,f,1.0,0.5\n")

@@ -79,6 +79,16 @@ def test_2021_and_closed_are_built(tmp_path: Path) -> None:
     assert (len(loop.clients), loop.clients[0].concurrency, loop.duration_ns) == (3, 5, 9)
 
 
+def test_a_title_names_the_file_that_is_played(minutes: Path) -> None:
+    assert Recipe(kind=Kind.AZURE2019, trace=minutes).title(3).startswith("azure2019 (t.csv): 3 models")
+    assert Recipe().title(3) == "synthetic: 3 models, 100 requests/s, SLO 100 ms"
+
+
+def test_a_file_beside_a_generator_is_refused(minutes: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"poisson is generated and would not read t\.csv"):
+        build(Recipe(kind=Kind.POISSON, trace=minutes), MODELS)
+
+
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(WorkloadError, match="--trace FILE"):
         build(Recipe(kind=Kind.AZURE2021), MODELS)
