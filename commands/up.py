@@ -16,6 +16,10 @@ DrainTimeout = Annotated[
         "then it is killed. 10s by default. A second signal ends it at once."
     ),
 ]
+StoreFolder = Annotated[
+    Path | None, typer.Option(readable=False, help="Folder of the model store; all of it is served.")
+]
+RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +34,7 @@ def up(
             help="A mainspring.toml. Flags override it. Without one: ./mainspring.toml if it is there."
         ),
     ] = None,
-    store: Annotated[
-        Path | None, typer.Option(readable=False, help="Folder of the model store; all of it is served.")
-    ] = None,
+    store: StoreFolder = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime or emulated.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
@@ -45,9 +47,7 @@ def up(
         Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
     ] = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
-    run_dir: Annotated[
-        Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")
-    ] = None,
+    run_dir: RunFolder = None,
     drain_timeout: DrainTimeout = None,
     log_level: Annotated[str | None, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = None,
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,
