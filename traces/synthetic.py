@@ -7,7 +7,8 @@ an hour, and the busiest 18.6% have 99.6% of all invocations.
 
 Function rates follow a Zipf law. The busiest functions are sustained, the least busy 45% cold; those
 between are bursty or periodic. Each is a Poisson process whose rate is constant within a slot of 250 ms;
-four or five functions are dealt to each model.
+four or five functions are dealt to each model. A run begins at a random instant of the pattern, as a trace
+would be cut anywhere: so runs shorter than a period have the mix's rate too, on average over seeds.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ Integers = npt.NDArray[np.int64]
 SLOT_NS = SECOND_NS // 4
 FUNCTIONS_PER_MODEL = 4.2
 """17,000 functions over 4,026 models (Clockwork, section 6.5)."""
+BEGIN_PERIODS = 1000
+"""A run begins somewhere in this many of the longest periods: nearly uniform in any shorter one."""
 SUSTAINED, COLD, BURSTY, PERIODIC = range(4)
 
 
@@ -53,7 +56,8 @@ class AzureLike(Workload):
     periods_s: tuple[float, ...] = (15.0, 60.0)
     """The trace's 15 and 60 minutes at one-sixtieth, so that a run of two minutes has them."""
     spike_share: float = 0.2
-    """Share of its period in which a periodic function is invoked, all of them from the same instant."""
+    """Share of its period in which a periodic function is invoked: those of a period together, and those of
+    a longer one when a shorter one's are too, where it divides the longer."""
 
     def __post_init__(self) -> None:
         check_models(self.names)
@@ -82,10 +86,11 @@ class AzureLike(Workload):
         model_of = _deal(functions, len(self.names), rng)
         periods_ns = rng.choice(np.array(self.periods_s) * SECOND_NS, functions)
         on = rng.random(functions) < self.on_s / (self.on_s + self.off_s)
+        begin_ns = rng.random() * BEGIN_PERIODS * max(self.periods_s) * SECOND_NS
         slot = 0
         while True:
             on = self._switch(on, rng)
-            factor = self._factors(kinds, on, periods_ns, slot * SLOT_NS)
+            factor = self._factors(kinds, on, periods_ns, begin_ns + slot * SLOT_NS)
             mean = np.bincount(model_of, rates * factor * (SLOT_NS / SECOND_NS), len(self.names))
             yield from spread(rng.poisson(mean), self.names, slot * SLOT_NS, SLOT_NS, rng)
             slot += 1
@@ -107,7 +112,7 @@ class AzureLike(Workload):
         kinds: Integers,
         on: Bools,
         periods_ns: Floats,
-        now_ns: int,
+        now_ns: float,
     ) -> Floats:
         """Each function's rate now, as a multiple of its mean."""
         bursty = on * ((self.on_s + self.off_s) / self.on_s)

@@ -61,6 +61,13 @@ def test_the_mix_has_its_rate_a_heavy_head_and_a_long_tail() -> None:
     assert sum(counts[200:]) < 0.2 * len(arrivals)
 
 
+@pytest.mark.parametrize("seconds", [2, 10, 30])
+def test_a_short_run_of_the_mix_has_its_rate_too(seconds: int) -> None:
+    mix = azure_like([f"m{i}" for i in range(24)], 80.0)
+    rates = [len(play(mix, seconds, seed)) / seconds for seed in range(24)]
+    assert np.mean(rates) == pytest.approx(80, rel=0.04), "no run begins with a spike because it begins"
+
+
 def test_the_mix_has_all_four_kinds_in_their_proportions() -> None:
     kinds = Counter(AzureLike(("m",), 1.0)._kinds(10_000, np.random.default_rng(0)).tolist())
     assert kinds[SUSTAINED] == 1000
@@ -73,7 +80,8 @@ def test_periodic_functions_spike_together_and_bursty_ones_come_in_bursts() -> N
         ("m",), 400.0, sustained_share=0, cold_share=0, bursty_share=0, zipf_exponent=0, periods_s=(10.0,)
     )
     seconds = Counter(a.time_ns // SECOND_NS % 10 for a in play(periodic, 60))
-    assert seconds[0] + seconds[1] > 0.6 * sum(seconds.values())
+    spike = max(sum(seconds[(begin + i) % 10] for i in range(3)) for begin in range(10))
+    assert spike == sum(seconds.values()), "two seconds of ten, which begin within one"
     bursty = AzureLike(
         ("m",), 400.0, sustained_share=0, cold_share=0, bursty_share=1, zipf_exponent=3, on_s=2, off_s=6
     )
