@@ -95,12 +95,16 @@ def _serve(
 
 
 def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None:
-    """Reject what waits, let what runs finish, send every result, say goodbye."""
+    """Reject what waits, let what runs finish, send every result, say goodbye.
+
+    A running PREPARE is not waited for: it may take minutes, in which the controller would go on sending
+    requests to a worker that rejects them.
+    """
     with executors.driving() as core:
         for result in core.stop(time.monotonic_ns()):
             executors.report(result)
     deadline_s = time.monotonic() + config.drain_timeout_ms / 1000
-    while core.outstanding and not executors.broken and time.monotonic() < deadline_s:
+    while not core.quiet and not executors.broken and time.monotonic() < deadline_s:
         network.step(STEP_MS)
     network.flush()
     network.goodbye(executors.broken or "the worker stops")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -15,14 +15,34 @@ from hypothesis import strategies as st
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.server import run
-from tests.worker.peers import MS, Cluster, infer, load, spec
+from tests.worker.peers import MS, PATIENCE_S, Cluster, infer, load, spec
 
 Start = Callable[..., Cluster]
 
 ROW = np.ones(3, np.float32).tobytes()
+
+
+class SlowPrepare:
+    """An engine's PREPARE that lasts until it may go on."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.go_on = threading.Event()
+        self.released = threading.Event()
+
+    def prepare(self, model: ModelSpec) -> None:
+        """In `Engine.prepare`'s place."""
+        self.began.set()
+        assert self.go_on.wait(PATIENCE_S)
+
+    def release(self, name: str) -> None:
+        """In `Engine.release`'s place."""
+        self.released.set()
 
 
 def test_hello_tells_what_the_worker_is(start: Start) -> None:
@@ -273,6 +293,26 @@ def test_stopping_finishes_what_runs_rejects_the_rest_and_says_goodbye(start: St
     assert "stopping" in cluster.result(waiting.action_id).detail
     cluster.expect(Goodbye)
     assert cluster.output()[0].action_id == running.action_id
+
+
+@pytest.fixture
+def slow_prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPrepare]:
+    """From now on a PREPARE lasts until the test lets it go on, at the latest until its end."""
+    slow = SlowPrepare()
+    monkeypatch.setattr(EmulatedEngine, "prepare", slow.prepare)
+    monkeypatch.setattr(EmulatedEngine, "release", slow.release)
+    yield slow
+    slow.go_on.set()
+
+
+def test_stopping_does_not_wait_for_a_running_prepare(start: Start, slow_prepare: SlowPrepare) -> None:
+    cluster = start(drain_timeout_ms=3 * PATIENCE_S * 1000)
+    cluster.say(Prepare(cluster.next_id(), "w", spec()))
+    assert slow_prepare.began.wait(PATIENCE_S)
+    cluster.stop.set()
+    cluster.expect(Goodbye)
+    assert not slow_prepare.go_on.is_set()
+    slow_prepare.go_on.set()
 
 
 def test_taken_data_address_is_named() -> None:
