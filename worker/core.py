@@ -140,15 +140,17 @@ class WorkerCore:
     ) -> Result | None:
         """End the executor's running job and return its result; None if it was abandoned.
 
+        A model whose PREPARE was abandoned does not count as prepared: the engine has to release it.
         ``status`` is OK or ENGINE_ERROR. Raises `ValueError` if the executor doesn't run this action.
         """
         job = self._running.get(executor)
         if job is None or job.action.action_id != action_id:
             raise ValueError(f"executor {executor} does not run action {action_id}; it runs {job}")
         del self._running[executor]
-        self._settle(job, status is Status.OK)
-        if executor in self._abandoned:
-            self._abandoned.discard(executor)
+        abandoned = executor in self._abandoned
+        self._abandoned.discard(executor)
+        self._settle(job, status is Status.OK, abandoned)
+        if abandoned:
             return None
         return Result(action_id, self.worker, status, begin_ns, end_ns, device_ns, detail)
 
@@ -172,7 +174,8 @@ class WorkerCore:
         For a worker whose controller has lost it: the controller counts these actions as failed already.
         Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet`
         (a running EXEC or LOAD has ended), so that `resident` is what the pages hold. A running PREPARE
-        need not be waited for: preparing what is prepared ends OK at once.
+        need not be waited for: its model will not count as prepared, because the next controller may
+        serve another artifact of that name and was told of none.
         """
         forgotten = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         for action_id in forgotten:
@@ -300,13 +303,13 @@ class WorkerCore:
         self._running[pending.executor] = job
         return job
 
-    def _settle(self, job: Job, succeeded: bool) -> None:
+    def _settle(self, job: Job, succeeded: bool, abandoned: bool) -> None:
         """Let a job's end take effect on what the worker holds."""
         name = job.model.name
         self.holdings.unpin(name)
         match job.action:
             case Prepare():
-                if succeeded:
+                if succeeded and not abandoned:
                     self.holdings.add(job.model)
             case Load():
                 if succeeded:

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Status
@@ -32,6 +33,16 @@ a wake-up costs the network thread its turn with the interpreter's lock."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC waits for nothing else: a wait that can be cut short, on a
 condition, ends up to 200 us late."""
+
+
+class _Ended(NamedTuple):
+    """How a job ended, before the core knows of it."""
+
+    job: Job
+    end_ns: int
+    device_ns: int
+    status: Status = Status.OK
+    detail: str = ""
 
 
 class Executors:
@@ -115,15 +126,18 @@ class Executors:
                     self._rights.claim_load()
                 case Executor.PREPARE:
                     self._rights.claim_prepare()
-            while (job := self._next(executor)) is not None:
-                self._carry_out(executor, job)
+            job = self._next(executor)
+            while job is not None:
+                job = self._next(executor, self._carry_out(job))
         except Exception as error:
             LOG.exception("executor %s ended", executor)
             self.broken = f"executor {executor} ended: {error!r}"
 
-    def _next(self, executor: Executor) -> Job | None:
-        """Wait for the next job; None when stopping."""
+    def _next(self, executor: Executor, ended: _Ended | None = None) -> Job | None:
+        """End the job that has ended and wait for the next one; None when stopping."""
         with self._lock:
+            if ended is not None:
+                self._finish(executor, ended)
             while not self._stopping:
                 self._do_chores(executor)
                 now_ns = time.monotonic_ns()
@@ -177,26 +191,33 @@ class Executors:
             if wake_ns is not None and wake_ns < due_ns:
                 self._wakers[executor].notify()
 
-    def _carry_out(self, executor: Executor, job: Job) -> None:
-        action = job.action
-        status, detail, device_ns = Status.OK, "", 0
+    def _finish(self, executor: Executor, ended: _Ended) -> None:
+        """With the lock held: let a job's end take effect and report it."""
+        job = ended.job
+        result = self._core.finish(
+            executor,
+            job.action.action_id,
+            job.begin_ns,
+            ended.end_ns,
+            device_ns=ended.device_ns,
+            status=ended.status,
+            detail=ended.detail,
+        )
+        self._report(result, job.io if ended.status is Status.OK else None)
+        if executor is Executor.PREPARE and result is None and ended.status is Status.OK:
+            # Abandoned: the core does not count the model as prepared.
+            self.release(job.model.name)
+        if executor is Executor.LOAD:
+            # An INFER may wait for these weights; no other end makes anything ready.
+            self._wake()
+
+    def _carry_out(self, job: Job) -> _Ended:
         try:
             device_ns = self._on_engine(job)
         except Exception as error:
-            status, detail = Status.ENGINE_ERROR, str(error) or repr(error)
-        end_ns = time.monotonic_ns()
-        with self._lock:
-            result = self._core.finish(
-                executor,
-                action.action_id,
-                job.begin_ns,
-                end_ns,
-                device_ns=device_ns,
-                status=status,
-                detail=detail,
-            )
-            self._report(result, job.io if status is Status.OK else None)
-            self._wake()
+            detail = str(error) or repr(error)
+            return _Ended(job, time.monotonic_ns(), 0, Status.ENGINE_ERROR, detail)
+        return _Ended(job, time.monotonic_ns(), device_ns)
 
     def _on_engine(self, job: Job) -> int:
         self._ring()

@@ -341,6 +341,21 @@ def test_abandoned_actions_have_no_results_and_leave_no_trace() -> None:
     assert core.submit(3, infer(1, window=(0, 9))) == [], "ids of a new session are new"
 
 
+def test_a_model_whose_prepare_was_abandoned_does_not_stand_in_the_way_of_its_next_artifact() -> None:
+    core = new_core()
+    core.submit(0, Prepare(1, "w", spec()))
+    begun(core, PREPARE, 0)
+    core.abandon()
+    assert core.quiet, "a hello need not wait for it"
+    changed = msgspec.structs.replace(spec(), weights_hash="other weights")
+    assert core.submit(1, Prepare(1, "w", changed)) == []
+    assert core.finish(PREPARE, 1, 0, 2) is None
+    core.validate()
+    assert core.holdings.prepared() == {}
+    ended(core, PREPARE, begun(core, PREPARE, 2), 3)
+    assert core.holdings.prepared() == {"m": "other weights"}
+
+
 def test_finish_of_what_does_not_run_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="does not run action 1"):
         new_core().finish(EXEC, 1, 0, 0)

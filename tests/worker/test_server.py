@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -313,6 +314,19 @@ def test_stopping_does_not_wait_for_a_running_prepare(start: Start, slow_prepare
     cluster.expect(Goodbye)
     assert not slow_prepare.go_on.is_set()
     slow_prepare.go_on.set()
+
+
+def test_an_abandoned_prepare_is_undone(start: Start, slow_prepare: SlowPrepare) -> None:
+    cluster = start()
+    cluster.say(Prepare(cluster.next_id(), "w", spec()))
+    assert slow_prepare.began.wait(PATIENCE_S)
+    cluster.say(Refused("unknown_session", "who are you?"))
+    assert cluster.expect(WorkerHello).prepared == {}
+    cluster.say(Welcome(PROTOCOL_VERSION, 2))
+    slow_prepare.go_on.set()
+    assert slow_prepare.released.wait(PATIENCE_S)
+    changed = msgspec.structs.replace(spec(), weights_hash="other weights")
+    assert cluster.do(Prepare(cluster.next_id(), "w", changed)).status is Status.OK
 
 
 def test_taken_data_address_is_named() -> None:
