@@ -43,8 +43,8 @@ class WorkerCore:
 
     def __init__(self, worker: str, pages: int, page_bytes: int, io_bytes: int) -> None:
         self.worker = worker
-        self.holdings = Holdings(pages, page_bytes)
         self.io = IoMemory(io_bytes)
+        self.holdings = Holdings(pages, page_bytes, self.io.size)
         self._pending: dict[int, Pending] = {}
         self._queues = {executor: WindowQueue() for executor in Executor}
         self._running: dict[Executor, Job] = {}

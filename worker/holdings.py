@@ -13,9 +13,11 @@ from mainspring.worker.pages import PageTable
 class Holdings:
     """Prepared models and the page table; a model with outstanding actions is *pinned*."""
 
-    def __init__(self, pages: int, page_bytes: int) -> None:
+    def __init__(self, pages: int, page_bytes: int, io_bytes: int) -> None:
+        """``io_bytes``: the IO memory in which a batch of any of its models must find room."""
         self.pages = PageTable(pages)
         self.page_bytes = page_bytes
+        self.io_bytes = io_bytes
         self._prepared: dict[str, PreparedModel] = {}
         self._pins: dict[str, int] = {}
 
@@ -64,14 +66,14 @@ class Holdings:
 
     def obstacle(self, action: Infer | Load | Prepare) -> Ending | None:
         """How a Load or a Prepare ends instead of beginning at this moment, or None."""
+        if isinstance(action, Infer):
+            return None
         if isinstance(action, Load):
             if self.is_resident(action.model):
                 return Status.BAD_ACTION, f"model {action.model} is resident already: unload it first"
             occupied = self.pages.occupied(action.pages)
             return (Status.BAD_PAGES, occupied) if occupied else None
-        if isinstance(action, Prepare):
-            return self._prepare_obstacle(action.model)
-        return None
+        return self._prepare_obstacle(action.model)
 
     def resident(self) -> tuple[Resident, ...]:
         """What the pages hold, in the order in which it was loaded."""
@@ -97,9 +99,17 @@ class Holdings:
         prepared = self._prepared.get(model.name)
         if prepared is None:
             try:
-                PreparedModel(model, self.page_bytes)
+                layouts = PreparedModel(model, self.page_bytes).layouts
             except ValueError as error:
                 return Status.BAD_ACTION, f"model {model.name}: {error}"
+            largest = max(layouts)
+            size = layouts[largest].size
+            if size > self.io_bytes:
+                return Status.NO_IO_MEMORY, (
+                    f"inputs and outputs of a batch of {largest} of {model.name} have {size:,} bytes, the "
+                    f"worker's io_bytes is {self.io_bytes:,}: set it higher, or compile the model with "
+                    "smaller --batch-sizes"
+                )
             return None
         if prepared.same_artifact(model):
             return Status.OK, "prepared already"

@@ -288,6 +288,17 @@ def test_io_memory_is_held_until_outputs_are_sent() -> None:
     assert core.submit(2, infer(5, window=(0, 9))) == []
 
 
+def test_a_model_whose_largest_batch_is_larger_than_the_io_memory_is_not_prepared() -> None:
+    core = new_core(io_bytes=128)
+    [result] = core.submit(0, Prepare(2, "w", spec(floats=9)))
+    assert result.status is Status.NO_IO_MEMORY
+    assert result.detail == (
+        "inputs and outputs of a batch of 4 of m have 256 bytes, the worker's io_bytes is 128: "
+        "set it higher, or compile the model with smaller --batch-sizes"
+    )
+    assert core.submit(0, Prepare(3, "w", spec(floats=4))) == []
+
+
 def test_unusable_input_ends_its_action_once() -> None:
     core = resident_core()
     core.submit(0, infer(1, (7, 8), window=(0, 9)))
