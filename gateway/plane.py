@@ -56,6 +56,8 @@ class Plane:
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
         self.front_ends: dict[str, FrontEnd] = {}
+        self.ready = False
+        """Whether a controller has told all of its models and workers; stays so when it is lost."""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._session = ControllerSession(config)
         self._admin = AdminTable(config)
@@ -129,6 +131,8 @@ class Plane:
             case peers.Rejected():
                 self.core.rejected(message)
             case peers.Ping():
+                # The first one comes behind all models and workers.
+                self.ready = self.ready or self._session.welcomed
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 self._controller.send(pong)
             case peers.ModelUp():

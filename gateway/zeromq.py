@@ -3,6 +3,9 @@
 Bytes that are no message are answered and counted, never more. A client that does not read its replies is
 cut off once as many wait as `GatewayConfig` allows, in messages or in bytes: its requests are given up, and
 as soon as it reads again it finds a `ClientRefused` behind what had been sent.
+
+A gateway that has just started welcomes nobody before it knows the controller's models, for up to
+``controller_timeout_ms``: until then it could only refuse what it will serve in a moment.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -56,6 +60,10 @@ class ZeroMqFrontEnd:
         self._backlogs: dict[bytes, Backlog] = {}
         """Of clients that got large outputs."""
         self._retry_ns: int | None = None
+        self._early: dict[bytes, clients.ClientHello] = {}
+        """Hellos that came before the controller's models."""
+        self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
+        """When clients are welcomed even without a controller."""
         self.socket = _bind(context, config)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
         poller.register(self.socket, zmq.POLLIN)
@@ -82,7 +90,10 @@ class ZeroMqFrontEnd:
             self._bad_message(peer, connection, frames, str(error))
             return
         if isinstance(message, clients.ClientHello):
-            self._hello(peer, message)
+            if self._open(monotonic_ns()) or len(self._early) >= self._config.max_connections:
+                self._hello(peer, message)
+            else:
+                self._early[peer] = message
         elif connection is None:
             self._plane.counts["unknown_clients"] += 1
             self._send(peer, encode(ClientRefused("unknown_session", "say hello first")))
@@ -187,8 +198,16 @@ class ZeroMqFrontEnd:
 
     # --- time ---
 
+    def _open(self, now_ns: int) -> bool:
+        """Say whether clients are welcome."""
+        return self._plane.ready or now_ns >= self._open_ns
+
     def tick(self, now_ns: int) -> None:
-        """Try again to tell clients that were cut off."""
+        """Welcome clients that came early; try again to tell those that were cut off."""
+        if self._early and self._open(now_ns):
+            early, self._early = self._early, {}
+            for peer, hello in early.items():
+                self._hello(peer, hello)
         if not self._cut_off:
             self._retry_ns = None
             return
