@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mainspring.gateway.answers import answer, wrong_outputs
+from mainspring.gateway.bounds import Refusal, no_room
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.pending import Dispatched, Pending, Timers
 from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
@@ -218,23 +219,18 @@ class GatewayCore:
         return self._timers.next_ns()
 
     def tick(self, now_ns: int) -> None:
-        """Answer what has run out of time."""
+        """Answer what has run out of time; send again what could not be sent to the controller."""
         while (request := self._timers.pop_due(now_ns)) is not None:
-            if request.request_id is None and not request.dispatches:
-                if self._number is None:
-                    self._unreachable(request, now_ns)
-                else:
-                    self._timers.arm(request, request.expires_ns)
+            unsent = request.request_id is None and not request.dispatches
+            if now_ns < request.expires_ns and not (unsent and self._number is None):
+                self._timers.arm(request, request.expires_ns)
+                in_time = request.deadline_ns is None or now_ns < request.deadline_ns
+                if request.request_id is None and self._number is not None and in_time:
                     self._arrive(request)
-                continue
-            limit = (
-                "its deadline and the grace"
-                if request.deadline_ns is not None
-                else "the limit for best effort"
-            )
-            waited_ms = (now_ns - request.arrived_ns) / 1e6
-            detail = f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
-            self._give_up(request, Reason.TIMED_OUT, detail)
+            elif unsent:
+                self._unreachable(request, now_ns)
+            else:
+                self._time_out(request, now_ns)
 
     def shut_down(self) -> None:
         """Refuse all that comes from now on."""
@@ -272,30 +268,20 @@ class GatewayCore:
 
     # --- the steps ---
 
-    def _refusal(self, request: Pending) -> tuple[Reason, str] | None:
+    def _refusal(self, request: Pending) -> Refusal | None:
         """Return why the request can't be taken, if it can't."""
         own = self._by_connection.get(request.connection, {})
-        config = self._config
         if self._closing:
             return Reason.SHUTTING_DOWN, "the gateway stops"
         if request.key in own:
             return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
-        if len(own) >= config.max_in_flight_per_connection:
-            return (
-                Reason.OVERLOADED,
-                f"{len(own)} requests are in flight on this connection, the most it may have",
-            )
-        if len(self._pending) >= config.max_in_flight:
-            return (
-                Reason.OVERLOADED,
-                f"{len(self._pending)} requests are in flight, the most the gateway takes",
-            )
-        if self._input_bytes + request.input_bytes > config.max_in_flight_bytes:
-            return (
-                Reason.OVERLOADED,
-                f"requests in flight hold {self._input_bytes:,} bytes of inputs, the most allowed",
-            )
-        return None
+        return no_room(
+            self._config,
+            on_connection=len(own),
+            in_flight=len(self._pending),
+            held_bytes=self._input_bytes,
+            more_bytes=request.input_bytes,
+        )
 
     def _arrive(self, request: Pending) -> None:
         assert self._number is not None
@@ -317,6 +303,13 @@ class GatewayCore:
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         detail = f"the gateway has no connection to the controller (waited {waited_ms:.0f} ms)"
         self._refuse(request, Reason.CONTROLLER_UNREACHABLE, detail)
+
+    def _time_out(self, request: Pending, now_ns: int) -> None:
+        best_effort = request.deadline_ns is None
+        limit = "the limit for best effort" if best_effort else "its deadline and the grace"
+        waited_ms = (now_ns - request.arrived_ns) / 1e6
+        detail = f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
+        self._give_up(request, Reason.TIMED_OUT, detail)
 
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:

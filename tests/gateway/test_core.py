@@ -229,6 +229,24 @@ def test_what_waits_to_be_sent_again_is_refused_when_the_controller_is_gone() ->
     core.validate()
 
 
+def test_what_was_dispatched_and_could_not_be_sent_again_is_tried_again_not_timed_out() -> None:
+    core = core_with()
+    dispatch(core, arrival(submit(core, slo_ms=900)).request_id, worker="dead")
+    core.worker_lost(MS, "dead")
+    [_, anew] = core.drain()
+    assert isinstance(anew, Arrive)
+    core.arrival_unsent(MS, anew.request_id)
+    core.tick(MS + ARRIVAL_RETRY_NS)
+    again = arrival(core.drain())
+    core.arrival_unsent(30 * MS, again.request_id)
+    core.controller_lost(31 * MS)
+    core.tick(30 * MS + ARRIVAL_RETRY_NS)
+    assert core.drain() == [], "outputs may be on their way"
+    core.controller_welcomed(60 * MS, 6)
+    arrival(core.drain())
+    core.validate()
+
+
 def test_a_welcome_anew_submits_what_is_pending_under_new_ids() -> None:
     core = core_with(5)
     waiting, sent = (arrival(submit(core, key, slo_ms=900)).request_id for key in (1, 2))
