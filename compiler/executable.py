@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from mainspring.compiler.binding import Binding
 from mainspring.compiler.errors import ExecutableError
 from mainspring.compiler.manifest import ALIGNMENT_BYTES, ExecutableInfo, GraphTensor, Manifest, WeightTensor
 from mainspring.compiler.store import Store, recompile_command
@@ -78,11 +79,9 @@ class Executable:
         given = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
         if given != expected:
             raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
-        binding = self._session.io_binding()
+        binding = Binding(self._session)
         for tensor in tensors:
-            binding.bind_input(
-                tensor.name, "cpu", 0, np.dtype(tensor.dtype), tensor.shape, address_of(tensor.offset)
-            )
+            binding.input(tensor.name, np.dtype(tensor.dtype), tensor.shape, address_of(tensor.offset))
         return BoundModel(self._session, self.info, binding)
 
 
@@ -93,7 +92,7 @@ class BoundModel:
         self,
         session: onnxruntime.InferenceSession,
         info: ExecutableInfo,
-        binding: onnxruntime.IOBinding,
+        binding: Binding,
     ) -> None:
         self._session = session
         self._info = info
@@ -111,7 +110,7 @@ class BoundModel:
         try:
             if wanted != self._bound:
                 self._bind_io(wanted)
-            self._session.run_with_iobinding(self._binding)
+            self._session.run_with_iobinding(self._binding.io)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             self._bound = None
             raise ExecutableError(
@@ -142,9 +141,9 @@ class BoundModel:
     def _bind_io(self, wanted: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
         batch_size, inputs, outputs = wanted
         for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
-            self._binding.bind_input(tensor.name, "cpu", 0, dtype, (batch_size, *tensor.shape), address)
+            self._binding.input(tensor.name, dtype, (batch_size, *tensor.shape), address)
         for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
-            self._binding.bind_output(tensor.name, "cpu", 0, dtype, (batch_size, *tensor.shape), address)
+            self._binding.output(tensor.name, dtype, (batch_size, *tensor.shape), address)
         self._bound = wanted
 
 
