@@ -22,6 +22,7 @@ from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.arena import allocate
 from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.copying import copy_from_file
 from mainspring.worker.engines.integrity import Integrity
 from mainspring.worker.jobs import Reservation
 
@@ -93,8 +94,7 @@ class OnnxRuntimeEngine:
         for file_page, arena_page in enumerate(pages):
             offset = file_page * PAGE_BYTES
             size = min(PAGE_BYTES, manifest.weights_bytes - offset)
-            start = arena_page * PAGE_BYTES
-            _read_fully(prepared.weights, self._arena[start : start + size].data, offset, action.model)
+            _copy(prepared.weights, offset, size, self._base + arena_page * PAGE_BYTES, action.model)
         device_ns = time.monotonic_ns() - begin_ns
         self._bound[action.model] = prepared.executable.bind(
             manifest.tensors,
@@ -140,13 +140,15 @@ def _artifact(model: ModelSpec) -> ModelSpec:
     return msgspec.structs.replace(model, profiles={}, workspace_bytes=0)
 
 
-def _read_fully(file: int, into: memoryview, offset: int, name: str) -> None:
-    done = 0
-    while done < len(into):
-        count = os.preadv(file, [into[done:]], offset + done)
-        if not count:
-            raise EngineError(f"the weights file of {name} ends early: it was altered; compile it again")
-        done += count
+def _copy(file: int, offset: int, size: int, into: int, name: str) -> None:
+    try:
+        copy_from_file(file, offset, size, into)
+    except EOFError:
+        raise EngineError(
+            f"the weights file of {name} ends early: it was altered; compile it again"
+        ) from None
+    except OSError as error:
+        raise EngineError(f"the weights file of {name} can't be read: {error.strerror}") from error
 
 
 def _warm(executable: Executable, file: int, manifest: Manifest) -> None:
