@@ -49,6 +49,8 @@ class WindowQueue:
 
     def pop_expired(self, now_ns: int) -> list[int]:
         """Remove and return the ids whose latest instant has passed, by (earliest, id)."""
+        if not self._by_latest or self._by_latest[0][0] >= now_ns:
+            return []
         expired: list[tuple[int, int]] = []
         while (expiry_ns := self.first_expiry_ns()) is not None and expiry_ns <= now_ns:
             entry_id = self._by_latest[0][1]
