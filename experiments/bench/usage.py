@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -45,3 +46,9 @@ def usage_of_all(supervisor: Supervisor, names: Iterable[str]) -> dict[str, Usag
     """Return the usage of each of a cluster's processes that is running, by name."""
     pids = {name: supervisor.pid(name) for name in names}
     return {name: usage_of(pid) for name, pid in pids.items() if pid is not None}
+
+
+def stolen_s() -> float:
+    """Return the time, summed over all cores, that the host has withheld from this virtual machine."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK") if len(fields) > 8 else 0.0

@@ -1,0 +1,208 @@
+"""The other side of the worker in ``bench.worker``: its controller and its gateway, over real sockets.
+
+The worker has a process of its own. What is to be done is a list of *streams*: each keeps some actions on
+their way, one following another, so that streams of INFERs and of LOADs run beside each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import zmq
+
+from mainspring.experiments.bench.worker_bare import CALLS, serve
+from mainspring.launch.plan import CONTROL_NICE
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.actions import Action, Infer, Load, Prepare, Result, Unload
+from mainspring.messages.codec import TO_CONTROLLER, encode
+from mainspring.messages.codes import Status
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import Input, Welcome, WorkerHello
+from mainspring.worker.config import WorkerConfig
+
+Ints = npt.NDArray[np.int64]
+
+PATIENCE_S = 20.0
+OPEN_NS = 60_000_000_000
+"""Length of a window that does not matter."""
+
+
+class Stream(Protocol):
+    """A source of actions, the next of which may hang on how the one before ended."""
+
+    def next(self, worker: LoneWorker) -> Sequence[int]:
+        """Send what can be sent now; return the ids of the actions whose results are to come to `ended`."""
+
+    def ended(self, worker: LoneWorker, result: Result, /) -> None:
+        """Note how one of these actions ended."""
+
+
+class LoneWorker:
+    """One worker as its controller and its gateway see it."""
+
+    def __init__(self, config: WorkerConfig, folder: Path) -> None:
+        self._context = zmq.Context()
+        self._controller = self._context.socket(zmq.ROUTER)
+        port = self._controller.bind_to_random_port("tcp://127.0.0.1")
+        self.name = config.name
+        self.folder = folder
+        config = msgspec.structs.replace(config, controller=f"tcp://127.0.0.1:{port}")
+        spawn = multiprocessing.get_context("spawn")
+        self._process = spawn.Process(target=serve, args=(config, folder), daemon=True)
+        self._process.start()
+        self._ids = itertools.count(1)
+        self._identity = b""
+        hello = self._hello()
+        self.notes = hello.notes
+        self._gateway = self._context.socket(zmq.DEALER)
+        self._gateway.connect(hello.data_address)
+        self._poller = zmq.Poller()
+        for socket in (self._controller, self._gateway):
+            self._poller.register(socket, zmq.POLLIN)
+        self._say(Welcome(PROTOCOL_VERSION, 1))
+
+    def next_id(self) -> int:
+        """Return a fresh action id."""
+        return next(self._ids)
+
+    def submit(self, action: Action) -> int:
+        """Send an action; return its id."""
+        self._say(action)
+        return action.action_id
+
+    def push(self, action_id: int, request_id: int, tensors: Sequence[memoryview] | None) -> None:
+        """Send a request's inputs, or that it was withdrawn."""
+        header = encode(Input(action_id, request_id, withdrawn=tensors is None))
+        self._gateway.send_multipart([header, *(tensors or ())], copy=False)
+
+    def do(self, action: Action) -> Result:
+        """Send an action and wait for its result; raise RuntimeError unless it is OK."""
+        ended: list[Result] = []
+        self.submit(action)
+        self._await({action.action_id}, ended)
+        return ended[0]
+
+    def hold(self, model: ModelSpec, pages: tuple[int, ...]) -> None:
+        """Prepare a model and load it into these pages."""
+        self.do(Prepare(self.next_id(), self.name, model))
+        self.do(self.load(self.next_id(), model, pages))
+
+    def drop(self, model: ModelSpec) -> None:
+        """Unload a model."""
+        self.do(Unload(self.next_id(), self.name, model.name))
+
+    def load(self, action_id: int, model: ModelSpec, pages: tuple[int, ...], for_ns: int = 0) -> Load:
+        """Return a Load that may begin now."""
+        now_ns = time.monotonic_ns()
+        return Load(action_id, self.name, model.name, pages, now_ns, now_ns + OPEN_NS, now_ns, for_ns)
+
+    def infer(
+        self, action_id: int, model: ModelSpec, window: tuple[int, int] | None = None, for_ns: int = 0
+    ) -> Infer:
+        """Return an Infer of one row, request 1; without a window it may begin now."""
+        now_ns = time.monotonic_ns()
+        earliest_ns, latest_ns = window or (now_ns, now_ns + OPEN_NS)
+        ids, rows, cold = (1,), (1,), (False,)
+        return Infer(
+            action_id, self.name, model.name, 1, ids, rows, cold, earliest_ns, latest_ns, earliest_ns, for_ns
+        )
+
+    def drive(self, *streams: Stream, busy: bool = False) -> None:
+        """Run the streams beside each other until none has anything to send or to wait for.
+
+        ``busy`` keeps this thread's core at work meanwhile, instead of asleep.
+        """
+        owner: dict[int, Stream] = {}
+        for stream in streams:
+            owner.update(dict.fromkeys(stream.next(self), stream))
+        while owner:
+            for result in self._receive(busy):
+                stream = owner.pop(result.action_id)
+                stream.ended(self, result)
+                owner.update(dict.fromkeys(stream.next(self), stream))
+
+    def bare_spans(self, action_id: int) -> Ints:
+        """Return begin and end, in ns, of each repetition of a bare loop that has ended."""
+        return np.asarray(np.load(self.folder / f"{action_id}.npy"), np.int64)
+
+    def close(self) -> Ints:
+        """Stop the worker; return action id and instant of each call of the engine for an Infer."""
+        self._process.terminate()
+        self._process.join(PATIENCE_S)
+        self._context.destroy(linger=0)
+        if self._process.exitcode != 0:
+            self._process.kill()
+            raise RuntimeError(f"the worker ended with code {self._process.exitcode}")
+        return np.asarray(np.load(self.folder / f"{CALLS}.npy"), np.int64)
+
+    def kill(self) -> None:
+        """End the worker's process if it still runs."""
+        self._process.kill()
+        self._context.destroy(linger=0)
+
+    def _say(self, message: msgspec.Struct) -> None:
+        self._controller.send_multipart([self._identity, encode(message)])
+
+    def _hello(self) -> WorkerHello:
+        if not self._controller.poll(round(PATIENCE_S * 1000)):
+            raise RuntimeError("the worker did not say hello")
+        self._identity, data = self._controller.recv_multipart()
+        hello = TO_CONTROLLER.decode(data)
+        if not isinstance(hello, WorkerHello):
+            raise RuntimeError(f"the worker did not say hello: {hello}")
+        return hello
+
+    def _await(self, wanted: set[int], ended: list[Result]) -> None:
+        while wanted:
+            for result in self._receive():
+                if result.status is not Status.OK:
+                    raise RuntimeError(f"an action failed: {result}")
+                wanted.discard(result.action_id)
+                ended.append(result)
+
+    def _receive(self, busy: bool = False) -> Iterator[Result]:
+        """Wait for messages; yield the results among them and drop the outputs."""
+        until_s = time.monotonic() + PATIENCE_S
+        ready: dict[object, int] = {}
+        while not ready:
+            ready = dict(self._poller.poll(0 if busy else round(PATIENCE_S * 1000)))
+            if not ready and time.monotonic() > until_s:
+                raise RuntimeError(f"no word from the worker for {PATIENCE_S:g} s")
+        if self._gateway in ready:
+            while int(self._gateway.get(zmq.EVENTS)) & zmq.POLLIN:
+                self._gateway.recv_multipart(copy=False)
+        if self._controller in ready:
+            while int(self._controller.get(zmq.EVENTS)) & zmq.POLLIN:
+                message = TO_CONTROLLER.decode(self._controller.recv_multipart()[1])
+                if isinstance(message, Result):
+                    yield message
+
+
+@contextmanager
+def running(config: WorkerConfig, folder: Path) -> Iterator[LoneWorker]:
+    """Run a worker; this process goes before LOAD and keeps off EXEC's core, as a gateway does."""
+    cores, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    if config.realtime:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, CONTROL_NICE)
+    worker = LoneWorker(config, folder)
+    if config.realtime and len(cores) > 1:
+        # Only now: the worker's process would have inherited it.
+        os.sched_setaffinity(0, cores - {max(cores) if config.exec_core is None else config.exec_core})
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        os.sched_setaffinity(0, cores)
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
