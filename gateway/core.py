@@ -12,19 +12,22 @@ gets all that is pending under new ids; outputs that come for an old id are acce
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from mainspring.gateway.answers import answer, wrong_outputs
 from mainspring.gateway.bounds import Refusal, no_room
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.pending import Dispatched, Pending, Timers
 from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
-from mainspring.gateway.validation import Accepted
+from mainspring.gateway.validation import Accepted, Signature, is_outdated
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
 ARRIVAL_RETRY_NS = 20_000_000
 """After this a request that could not be sent to the controller is sent again."""
 
+_NO_SIGNATURES: Mapping[str, Signature] = MappingProxyType({})
 _NUMBER_SHIFT = 40
 """A request id is the gateway's number from this bit up, and a counter below it."""
 
@@ -32,8 +35,10 @@ _NUMBER_SHIFT = 40
 class GatewayCore:
     """The request table; see the module's docstring."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, signatures: Mapping[str, Signature] = _NO_SIGNATURES) -> None:
+        """``signatures``: what is known of the models at present, by name; only looked at."""
         self._config = config
+        self._signatures = signatures
         self._grace_ns = milliseconds(config.grace_ms)
         self._best_effort_ns = milliseconds(config.best_effort_timeout_ms)
         self._rejoin_ns = milliseconds(config.hello_interval_ms)
@@ -154,6 +159,10 @@ class GatewayCore:
             return
         for request_id, cold in zip(message.request_ids, message.cold, strict=True):
             request = self._by_id.get(request_id)
+            if request is not None and is_outdated(request.accepted, self._signatures):
+                detail = f"model {request.accepted.model!r} was replaced by one with other inputs or outputs"
+                self._give_up(request, Reason.MODEL_REMOVED, detail)
+                request = None
             if request is None or request.request_id != request_id:
                 self.counts["withdrawn_inputs"] += 1
                 self._sends.append(Push(message.worker, Input(message.action_id, request_id, True), ()))

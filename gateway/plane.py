@@ -51,8 +51,8 @@ class Plane:
 
     def __init__(self, context: Context, config: GatewayConfig, poller: zmq.Poller) -> None:
         self.config = config
-        self.core = GatewayCore(config)
         self.catalog = Catalog()
+        self.core = GatewayCore(config, self.catalog.signatures)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
         self.front_ends: dict[str, FrontEnd] = {}

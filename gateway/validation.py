@@ -61,6 +61,17 @@ class Accepted(msgspec.Struct, frozen=True):
     """Of the model when the request came; it may have been removed since."""
 
 
+def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
+    """Say whether the model has other tensors by now than when the request was taken.
+
+    No worker could run it then; and the controller, which knows no shapes, would try until its deadline.
+    """
+    then, now = accepted.signature, signatures.get(accepted.model)
+    if now is None or now is then:
+        return False
+    return (now.spec.inputs, now.spec.outputs) != (then.spec.inputs, then.spec.outputs)
+
+
 def check_request(
     request: InferRequest, frame_bytes: Sequence[int], signatures: Mapping[str, Signature], max_slo_ns: int
 ) -> Accepted:

@@ -148,6 +148,25 @@ def test_inputs_are_kept_and_sent_again() -> None:
     assert core.drain() == []
 
 
+def test_a_request_of_a_models_former_shape_is_refused_when_it_is_dispatched() -> None:
+    signatures = {"m": SIGNATURE}
+    core = GatewayCore(GatewayConfig(), signatures)
+    core.controller_welcomed(0, 5)
+    first, second = (arrival(submit(core, key)).request_id for key in (1, 2))
+    signatures["m"] = Signature(make_spec("m"))
+    [push] = dispatch(core, first)
+    assert isinstance(push, Push)
+    assert not push.message.withdrawn, "told again of the same model"
+    signatures["m"] = Signature(make_spec("m", columns=5))
+    withdraw, refuse, push = dispatch(core, second)
+    assert withdraw == Withdraw(second)
+    assert isinstance(refuse, Refuse)
+    assert (refuse.reason, "other inputs" in refuse.detail) == (Reason.MODEL_REMOVED, True)
+    assert isinstance(push, Push)
+    assert push.message.withdrawn
+    core.validate()
+
+
 def test_a_rejection_is_passed_on() -> None:
     core = core_with()
     request_id = arrival(submit(core)).request_id
