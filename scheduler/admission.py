@@ -37,7 +37,7 @@ def _after_load(
     now_ns: int, soonest_ns: int, model: Model, index: int, due_ns: int | None, best: int | None
 ) -> int | None:
     """Return the earliest finish when some worker loads the model first, or ``best`` if that is earlier."""
-    pages = model.spec.pages
+    pages = model.pages
     for placement in model.placements.values():
         worker = placement.worker
         if placement.state is not State.PREPARED or placement.leaving or pages > worker.pages.size:

@@ -58,7 +58,8 @@ class Books:
         self.loading: dict[str, Worker] = {}
         """Workers with a LOAD outstanding."""
         self.alarms = Alarms()
-        self._commands: list[Command] = []
+        self.commands: list[Command] = []
+        """What comes out next, in order."""
         self._action_count = 0
 
     def next_action_id(self) -> int:
@@ -68,16 +69,12 @@ class Books:
 
     def emit(self, command: Command) -> None:
         """Add a command to those that come out next."""
-        self._commands.append(command)
+        self.commands.append(command)
 
     def drain(self) -> list[Command]:
         """Return the commands to come out, once."""
-        commands, self._commands = self._commands, []
+        commands, self.commands = self.commands, []
         return commands
-
-    def arm_expiry(self, request: Request, last_start_ns: int) -> None:
-        """Have a queued request looked at as soon as no dispatch could save it."""
-        self.alarms.set_expiry(last_start_ns + 1, request, self.queued)
 
     def arm_exec(self, when_ns: int, worker: Worker) -> None:
         """Have a worker's EXEC executor looked at by an instant."""

@@ -39,6 +39,9 @@ MISSED_RETRY_NS = 100_000_000
 """How often a missed model that could not be loaded is tried again."""
 
 
+_EXEC, _LOAD = Alarm.EXEC, Alarm.LOAD
+
+
 class Scheduler:
     """Every choice of the cluster; see the module's text for how to drive it."""
 
@@ -80,8 +83,8 @@ class Scheduler:
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide what is to be decided by now, and return every command since the last call, in order."""
-        books = self._books
-        while (alarm := books.alarms.take(now_ns)) is not None:
+        books, alarms = self._books, self._books.alarms
+        while (alarm := alarms.take(now_ns)) is not None:
             self._ring(now_ns, *alarm)
         while books.dirty:
             workers, books.dirty = books.dirty, {}
@@ -90,7 +93,7 @@ class Scheduler:
         if books.loads_dirty:
             books.loads_dirty = False
             self._fill_loads(now_ns)
-        return books.drain()
+        return books.drain() if books.commands else []
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `schedule` wants to be called even if nothing happens; None for never."""
@@ -107,16 +110,15 @@ class Scheduler:
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
         """Handle one alarm."""
         books = self._books
-        if alarm is Alarm.EXPIRE:
-            assert isinstance(subject, Request)
+        if isinstance(subject, Request):
             self._intake.expire(now_ns, subject)
-        elif alarm is Alarm.RETRY:
+        elif subject is None:
             books.loads_dirty = True
-        elif isinstance(subject, Worker) and books.cluster.workers.get(subject.name) is subject:
-            if alarm is Alarm.EXEC:
+        elif books.cluster.workers.get(subject.name) is subject:
+            if alarm is _EXEC:
                 subject.exec_alarm_ns = None
-                books.wake(subject)
-            elif alarm is Alarm.LOAD:
+                books.dirty[subject.name] = subject
+            elif alarm is _LOAD:
                 books.load_room[subject.name] = subject
                 books.loads_dirty = True
             else:

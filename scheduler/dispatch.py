@@ -30,20 +30,20 @@ class Dispatcher:
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead."""
-        books, timeline = self._books, worker.exec
-        soonest_ns = books.soonest_ns(now_ns)
-        lookahead_ns = books.ns.lookahead
+        books, timeline, durations = self._books, worker.exec, self._books.ns
+        soonest_ns = now_ns + durations.dispatch_delay
+        full_ns = now_ns + durations.lookahead
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
-            if available_ns > now_ns + lookahead_ns and len(timeline):
-                books.arm_exec(available_ns - lookahead_ns, worker)
+            if available_ns > full_ns and len(timeline):
+                books.arm_exec(available_ns - durations.lookahead, worker)
                 return
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if available_ns > soonest_ns and len(timeline):
-                    books.arm_exec(available_ns - books.ns.dispatch_delay, worker)
+                    books.arm_exec(available_ns - durations.dispatch_delay, worker)
                 return
             self._send(now_ns, worker, batch, available_ns)
 

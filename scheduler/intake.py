@@ -71,7 +71,7 @@ class Intake:
             model.queue.add(request)
             last_start_ns = books.last_start_ns(request)
             self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
-            books.arm_expiry(request, last_start_ns)
+            books.alarms.set_expiry(last_start_ns + 1, request, books.queued)
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
@@ -80,7 +80,7 @@ class Intake:
             return
         last_start_ns = self._books.last_start_ns(request)
         if now_ns <= last_start_ns:
-            self._books.arm_expiry(request, last_start_ns)
+            self._books.alarms.set_expiry(last_start_ns + 1, request, self._books.queued)
             return
         self._unqueue(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6

@@ -100,7 +100,7 @@ class Placement:
     @property
     def hopeless(self) -> bool:
         """Whether the model will never run on the worker as it is."""
-        return self.state is State.FAILED or self.model.spec.pages > self.worker.pages.size
+        return self.state is State.FAILED or self.model.pages > self.worker.pages.size
 
     @property
     def loadable(self) -> bool:
@@ -133,6 +133,7 @@ class Model:
         "name",
         "number",
         "offered",
+        "pages",
         "placements",
         "queue",
         "spec",
@@ -143,6 +144,7 @@ class Model:
         self.spec = spec
         self.name = spec.name
         self.number = number
+        self.pages = spec.pages
         self.max_rows = spec.max_rows
         self.index_of = indices_by_rows(spec.batch_sizes)
         """For each number of rows up to ``max_rows``, the index of the smallest batch size that holds it."""
@@ -181,9 +183,9 @@ class Model:
 
     def fastest_ns(self, rows: int) -> int:
         """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster."""
-        fastest_ns = 0
+        fastest_ns, index = 0, self.index_of[rows]
         for times in self.infer_times.values():
-            duration_ns = times.ns[times.index_of[rows]]
+            duration_ns = times.ns[index]
             if duration_ns < fastest_ns or not fastest_ns:
                 fastest_ns = duration_ns
         return fastest_ns

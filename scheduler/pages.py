@@ -28,21 +28,28 @@ class PageTable:
         """Return the model that owns a page."""
         return self._owner[page]
 
+    def owners(self, pages: Iterable[int]) -> set[str | None]:
+        """Return the models that own pages, None among them if a page is free."""
+        owner = self._owner
+        return {owner[page] for page in pages}
+
     def take(self, model: str, pages: Iterable[int]) -> None:
         """Give free pages to a model; raise ValueError on a page that is not free."""
+        owner, free = self._owner, self._free
         for page in pages:
-            if not 0 <= page < self.size or self._owner[page] is not None:
+            if not 0 <= page < self.size or owner[page] is not None:
                 raise ValueError(f"page {page} is not free for {model}")
-            self._owner[page] = model
-            del self._free[bisect_left(self._free, page)]
+            owner[page] = model
+            del free[bisect_left(free, page)]
 
     def give_back(self, model: str, pages: Iterable[int]) -> None:
         """Free a model's pages; raise ValueError on a page that is not its own."""
+        owner, free = self._owner, self._free
         for page in pages:
-            if self._owner[page] != model:
-                raise ValueError(f"page {page} is owned by {self._owner[page]}, not by {model}")
-            self._owner[page] = None
-            insort(self._free, page)
+            if owner[page] != model:
+                raise ValueError(f"page {page} is owned by {owner[page]}, not by {model}")
+            owner[page] = None
+            insort(free, page)
 
     def place(self, extents: Sequence[int], also_free: Sequence[int] = ()) -> tuple[int, ...] | None:
         """Return pages for the extents, in their order, or None if there is no room.

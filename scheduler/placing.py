@@ -23,10 +23,10 @@ def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadP
     Models with work in flight stay. Models with queued requests go last; with ``unused_since_ns`` they
     stay, and so do models that were used after that instant.
     """
-    spec, table = placement.model.spec, placement.worker.pages
-    if spec.pages > table.size:
+    extents, need, table = placement.model.spec.extents, placement.model.pages, placement.worker.pages
+    if need > table.size:
         return None
-    pages = table.place(spec.extents)
+    pages = table.place(extents) if need <= table.free else None
     if pages is not None:
         return LoadPlan(placement, pages, ())
     victims: list[Placement] = []
@@ -35,17 +35,17 @@ def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadP
     for victim in _victims(placement.worker, unused_since_ns):
         victims.append(victim)
         freed.extend(victim.pages)
-        if table.free + len(freed) < spec.pages or len(victims) < next_try:
+        if table.free + len(freed) < need or len(victims) < next_try:
             continue
         next_try = 2 * len(victims)
-        pages = table.place(spec.extents, freed)
+        pages = table.place(extents, freed)
         if pages is not None:
             break
     else:
-        pages = table.place(spec.extents, freed) if freed else None
+        pages = table.place(extents, freed) if freed else None
     if pages is None:
         return None
-    owners = {table.owner(page) for page in pages}
+    owners = table.owners(pages)
     return LoadPlan(placement, pages, tuple(v for v in victims if v.model.name in owners))
 
 
@@ -54,7 +54,7 @@ def _victims(worker: Worker, unused_since_ns: int | None) -> Iterator[Placement]
     for placement in worker.lru.values():
         if unused_since_ns is not None and placement.last_used_ns > unused_since_ns:
             return
-        if placement.infers == 0 and not placement.model.waiting:
+        if not placement.infers and not placement.model.queue.dues and not placement.model.backlog:
             yield placement
     if unused_since_ns is None:
         for placement in worker.lru.values():

@@ -102,8 +102,8 @@ class DemandTracker:
         heap = self._heap
         while heap:
             negative, number, model = heap[0]
-            demand = self.of(model)
-            if demand.bound_ns != -negative:
+            demand = model.demand
+            if demand is None or demand.bound_ns != -negative:
                 heapq.heappop(heap)
                 continue
             demand.bound_ns = wanted_ns = demand.wanted_ns
@@ -161,12 +161,14 @@ class DemandTracker:
             demand.holders = model.holders
             demand.allocations_ns = [0] * len(model.holders)
         demand.demand_ns = demand_ns = self._demand_ns(now_ns, model)
-        if len(demand.holders) == 1:
+        if not demand.holders:
+            demand.priority_ns = demand_ns
+        elif len(demand.holders) == 1:
             (worker,), (held_ns,) = demand.holders, demand.allocations_ns
             demand.allocations_ns = [demand_ns]
             load_ns = worker.allocated_ns = worker.allocated_ns - held_ns + demand_ns
             demand.priority_ns = demand_ns - (demand_ns * self._capacity_ns // load_ns if load_ns else 0)
-        elif demand_ns and demand.holders:
+        elif demand_ns:
             demand.priority_ns = demand_ns - self._allocate(demand)
         else:
             demand.take_back()
