@@ -1,126 +1,159 @@
 """What the scheduler itself costs: `handle` and `schedule` alone, no sockets, no workers, virtual time.
 
 `python -m mainspring.experiments.bench_scheduler` (or `make bench-scheduler`) plays the request mix of
-Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, SLO 100 ms) and then lets the numbers of
-models, devices and queued requests grow. CPU time is that of the calling thread, so that other processes
-of the machine do not count. Writes ``out/bench/scheduler.json`` and ``scheduler.png``.
+Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of
+models, devices and queued requests grow. Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with
+``--only`` what else the file has is kept.
 """
 
 from __future__ import annotations
 
-import cProfile
 import gc
 import io
 import pstats
 from pathlib import Path
 from typing import Annotated
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import msgspec
 import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.scheduler_cost import Cost, Setting, measure, memory_per_model
+from mainspring.experiments.scheduler_cost import Cost, measure, memory_per_model, profile
+from mainspring.experiments.scheduler_growth import Growth, growth_of, plot
+from mainspring.experiments.scheduler_load import Setting
 
+OVERLOAD = Setting()
+STEADY = Setting(rate=2_500.0)
 MODELS = (1_000, 4_026, 16_000, 64_000)
 DEVICES = (1, 4, 12, 64, 256)
-QUEUES = (100, 1_000, 10_000)
+DEVICE_RATE = 200.0
+"""Requests per second for each device where their number grows."""
+QUEUES = (100, 1_000, 10_000, 64_000)
+LEAST_REQUESTS = 4_000
+"""A setting is played for at least so many, and for at most `MOST_REQUESTS`."""
+MOST_REQUESTS = 25_000
 OUTPUT = Path("out/bench")
-COLUMNS = ("models", "devices", "req/s", "queued", "us/req", "p99.99 us", "max us", "in time")
+COLUMNS = (
+    "", "models", "devices", "req/s", "queued", "us/request", "least", "p99.99 call", "least", "max",
+    "in time", "LOADs/request",
+)  # fmt: skip
 
 
 class Report(msgspec.Struct, frozen=True):
     """Everything that was measured."""
 
-    base: Cost
-    bytes_per_model: float
-    by_models: tuple[Cost, ...]
-    by_devices: tuple[Cost, ...]
-    by_queue: tuple[Cost, ...]
+    base: dict[str, Cost] = {}
+    bytes_per_model: float | None = None
+    growth: dict[str, Growth] = {}
 
 
 def main(
-    seconds: Annotated[float, typer.Option(help="Virtual seconds that each setting is played for.")] = 4.0,
-    quick: Annotated[bool, typer.Option(help="Only the base setting.")] = False,
-    profile: Annotated[bool, typer.Option(help="Print where the base setting's time goes.")] = True,
+    seconds: Annotated[
+        float, typer.Option(help="Virtual seconds that the base settings are played for.")
+    ] = 4.0,
+    plays: Annotated[int, typer.Option(help="How often the same events are played with each clock.")] = 5,
+    quick: Annotated[bool, typer.Option(help="Only the base settings.")] = False,
+    only: Annotated[str, typer.Option(help="Only one part: base, models, devices or queued.")] = "",
+    profiled: Annotated[bool, typer.Option("--profile/--no-profile", help="Print a profile too.")] = True,
     output: Annotated[Path, typer.Option(help="Folder for scheduler.json and scheduler.png.")] = OUTPUT,
 ) -> None:
     """Measure the scheduler's own cost."""
-    console = Console()
-    base = Setting(seconds=seconds)
-    cost = measure(base)
-    sweeps: list[list[Setting]] = [[], [], []]
-    if not quick:
-        sweeps = [
-            [msgspec.structs.replace(base, models=models) for models in MODELS],
-            [msgspec.structs.replace(base, devices=devices, rate=400.0 * devices) for devices in DEVICES],
-            [msgspec.structs.replace(base, backlog=backlog) for backlog in QUEUES],
-        ]
-    by_models, by_devices, by_queue = [[measure(setting) for setting in sweep] for sweep in sweeps]
-    report = Report(cost, memory_per_model(base), tuple(by_models), tuple(by_devices), tuple(by_queue))
-    console.print(_table(report))
-    if profile:
-        console.print(_profile(base))
+    parts = ("base", *sweeps())
+    if only not in ("", *parts):
+        raise typer.BadParameter(f"there is no part {only!r}; choose one of {', '.join(parts)}")
+    console = Console(width=140)
+    file = output / "scheduler.json"
+    report = msgspec.json.decode(file.read_bytes(), type=Report) if only and file.exists() else Report()
+    if only in ("", "base"):
+        report = _measure_base(report, seconds, plays)
+        console.print(_costs("The request mix of section 6.5", report.base))
+        for name, cost in report.base.items():
+            console.print(_budget(name, cost))
+        console.print(f"{report.bytes_per_model:,.0f} bytes for each model on {OVERLOAD.devices} devices")
+        if profiled:
+            console.print(_profile(STEADY))
+    for name, settings in sweeps().items():
+        if only == name or not (only or quick):
+            growth = growth_of(name, [measure(setting, max(2, plays // 2)) for setting in settings])
+            report = msgspec.structs.replace(report, growth={**report.growth, name: growth})
+            console.print(_costs(growth.text(), {str(growth.xs[i]): c for i, c in enumerate(growth.costs)}))
     output.mkdir(parents=True, exist_ok=True)
-    (output / "scheduler.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)))
-    if not quick:
-        _plot(report, output / "scheduler.png")
-    console.print(f"{output / 'scheduler.json'}")
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
+    if report.growth:
+        plot(list(report.growth.values()), output / "scheduler.png")
+    console.print(f"{file}")
 
 
-def _table(report: Report) -> Table:
-    table = Table(title="CPU of the scheduler; targets: 25 us a request (median), 1 ms a call (p99.99)")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
-    for cost in (report.base, *report.by_models, *report.by_devices, *report.by_queue):
+def sweeps() -> dict[str, list[Setting]]:
+    """Return the settings whose cost shows how it grows with something."""
+    replace = msgspec.structs.replace
+    return {
+        "models": [_bounded(replace(STEADY, models=models)) for models in MODELS],
+        "devices": [_bounded(replace(STEADY, devices=n, rate=DEVICE_RATE * n)) for n in DEVICES],
+        "queued": [_bounded(replace(STEADY, backlog=backlog)) for backlog in QUEUES],
+    }
+
+
+def _bounded(setting: Setting) -> Setting:
+    """Play a setting for as long as gives enough requests, and not too many."""
+    seconds = min(MOST_REQUESTS / setting.rate, max(2.0, LEAST_REQUESTS / setting.rate))
+    return msgspec.structs.replace(setting, seconds=max(0.2, seconds))
+
+
+def _measure_base(report: Report, seconds: float, plays: int) -> Report:
+    named = {"steady": STEADY, "overload": OVERLOAD}
+    base = {
+        name: measure(msgspec.structs.replace(setting, seconds=seconds), plays)
+        for name, setting in named.items()
+    }
+    return msgspec.structs.replace(report, base=base, bytes_per_model=memory_per_model(OVERLOAD))
+
+
+def _costs(title: str, costs: dict[str, Cost]) -> Table:
+    table = Table(title=title, caption="targets: 25 us a request (median of slices of 50 ms), 1 ms a call")
+    for index, name in enumerate(COLUMNS):
+        table.add_column(name, justify="right" if index else "left")
+    for name, cost in costs.items():
         setting = cost.setting
         table.add_row(
+            name,
             f"{setting.models:,}",
             str(setting.devices),
             f"{setting.rate:,.0f}",
             f"{setting.backlog:,}",
             f"{cost.request_us_p50:.1f}",
+            f"{cost.request_us_least:.1f}",
             f"{cost.call_us_p9999:,.0f}",
-            f"{cost.call_us_max:,.0f}",
+            f"{cost.call_us_p9999_least:,.0f}",
+            f"{cost.call_us_max_least:,.0f}",
             f"{cost.in_time:.1%}",
+            f"{cost.loads_per_request:.3f}",
         )
-    devices = report.base.setting.devices
-    table.caption = f"{report.bytes_per_model:,.0f} bytes of memory for each model on {devices} devices"
+    return table
+
+
+def _budget(name: str, cost: Cost) -> Table:
+    """Return what a request costs by kind of event, and the longest calls."""
+    longest = "; ".join(
+        f"{call.us:.0f} us {call.call} {call.event} {call.commands or ''}".rstrip()
+        for call in cost.longest[:3]
+    )
+    table = Table(title=f"{name}: where a request's time goes (least of each call)", caption=longest)
+    for index, column in enumerate(("event", "for each request", "handle us", "schedule us", "us/request")):
+        table.add_column(column, justify="right" if index else "left")
+    for kind, share in cost.budget.items():
+        per_request_us = share.per_request * (share.handle_us + share.schedule_us)
+        figures = (share.per_request, share.handle_us, share.schedule_us, per_request_us)
+        table.add_row(kind, *(f"{figure:.2f}" for figure in figures))
     return table
 
 
 def _profile(setting: Setting) -> str:
-    profiler = cProfile.Profile()
-    measure(setting, around=profiler)
     text = io.StringIO()
-    pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats("scheduler|heapq", 16)
+    pstats.Stats(profile(setting), stream=text).sort_stats("tottime").print_stats("scheduler|heapq", 16)
     return "\n".join(line for line in text.getvalue().splitlines() if line.strip())
-
-
-def _plot(report: Report, path: Path) -> None:
-    mpl.use("Agg")
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True, layout="constrained")
-    sweeps = (
-        ("models", [c.setting.models for c in report.by_models], report.by_models),
-        ("devices, 400 requests/s each", [c.setting.devices for c in report.by_devices], report.by_devices),
-        ("queued requests", [c.setting.backlog for c in report.by_queue], report.by_queue),
-    )
-    for axis, (label, xs, costs) in zip(axes, sweeps, strict=True):
-        axis.semilogx(xs, [c.request_us_p50 for c in costs], "o-", color="#0072B2", label="median")
-        axis.semilogx(xs, [c.request_us_mean for c in costs], "s--", color="#E69F00", label="mean")
-        axis.set_xlabel(label)
-        axis.set_xticks(xs, [f"{x:,}" for x in xs])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("CPU us for each request")
-    axes[0].set_ylim(0)
-    axes[0].legend()
-    figure.suptitle("Cost of Scheduler.handle and Scheduler.schedule")
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
 
 
 if __name__ == "__main__":
