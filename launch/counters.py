@@ -81,7 +81,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "if it grows: " + SLOWER,
     ),
     "gateway: unusable input": ("inputs of another size than the model's", VERSIONS),
-    "gateway: gone before its output": ("outputs whose gateway had left", NOTHING),
+    "gateway: gone before its output": ("outputs whose gateway was cut off; tried again", NOTHING),
     "gateway: reads too slowly": (
         "outputs dropped because their gateway does not read; its requests time out",
         "look at the gateway's machine; output_backlog_bytes of [worker] bounds it",

@@ -64,3 +64,5 @@ class Status(StrEnum):
     BAD_ACTION = "bad_action"
     """Unknown batch size, more rows than the batch holds, a repeated action id, an empty window."""
     ENGINE_ERROR = "engine_error"
+    OUTPUT_LOST = "output_lost"
+    """It ran, and the connection of a gateway that was to have outputs had ended meanwhile."""

@@ -13,6 +13,7 @@ import os
 import time
 from collections import Counter, deque
 
+import msgspec
 import zmq
 
 from mainspring.messages import PROTOCOL_VERSION
@@ -26,7 +27,7 @@ from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.jobs import Reservation
 from mainspring.worker.session import Session, State
-from mainspring.worker.sockets import Sockets
+from mainspring.worker.sockets import GONE, Sockets
 
 LOG = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class Network:
             result, io = end
             if io is not None:
                 if result is not None:
-                    self._send_outputs(result)
+                    result = self._send_outputs(result)
                 with self._executors.driving() as core:
                     core.outputs_sent(io.slot)
             if result is not None:
@@ -273,11 +274,21 @@ class Network:
         if result is not None:
             self._finish(result)
 
-    def _send_outputs(self, result: Result) -> None:
+    def _send_outputs(self, result: Result) -> Result:
+        """Return the action's result, another one if a gateway that was to have outputs was cut off.
+
+        Its gateway may be back by the time that the controller has tried again. One that does not read is
+        not given the same work twice.
+        """
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
             header = encode(Output(result.action_id, request_id, result.device_ns))
-            if fault := self._sockets.to_gateway(sender, header, frames):
+            fault = self._sockets.to_gateway(sender, header, frames)
+            if fault:
                 self._drop(fault, f"the output of request {request_id}")
+            if fault == GONE and result.status is Status.OK:
+                detail = f"the connection of request {request_id}'s gateway had ended"
+                result = msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=detail)
+        return result
 
     # --- both ---
 

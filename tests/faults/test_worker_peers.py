@@ -107,7 +107,7 @@ def test_outputs_that_a_gateway_does_not_read_are_bounded_and_others_are_served(
     assert cluster.output(slow)[0].action_id == last
 
 
-def test_the_output_for_a_gateway_that_left_is_counted(start: Callable[..., Cluster]) -> None:
+def test_the_output_for_a_gateway_that_left_is_counted_and_reported(start: Callable[..., Cluster]) -> None:
     cluster = start()
     cluster.resident(spec())
     leaver = cluster.connect_gateway()
@@ -118,6 +118,8 @@ def test_the_output_for_a_gateway_that_left_is_counted(start: Callable[..., Clus
     leaver.close(0)
     eventually(cluster, lambda seen: seen.get("gateway: connection ended", 0) > 0)
     cluster.push(action.action_id, 2, ROW)
-    assert cluster.do(action).status is Status.OK
+    result = cluster.do(action)
+    assert result.status is Status.OUTPUT_LOST, "the controller has to know that it is to be done again"
+    assert "request 1" in result.detail
     assert cluster.output()[0].request_id == 2
     assert dropped(cluster)["gateway: gone before its output"] == 1
