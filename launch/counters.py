@@ -67,6 +67,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "foreign_request": ("requests numbered for a session that is over", NOTHING),
     "stale_result": ("results of actions of a session that is over", NOTHING),
     "bad_result": ("results that can't be true", "look at that worker's clock and log"),
+    "not_loggable": ("records with numbers beyond 64 bits, left out of the event log", SENDER),
     "scheduler_error": ("events that the scheduler failed on", REPORT),
     "internal_error": ("messages that the controller failed on", REPORT),
     "event log off": ("records that were not written, and why", "make room, then restart the controller"),

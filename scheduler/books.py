@@ -49,6 +49,8 @@ class Books:
         """The requests of each outstanding INFER."""
         self.queued = 0
         """Requests in any queue."""
+        self.suspects = False
+        """Whether any request ever was a suspect: as long as none was, nobody looks for them."""
         self.dirty: dict[str, Worker] = {}
         """Workers whose EXEC executor may need work."""
         self.loads_dirty = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from mainspring.messages.actions import Infer, Prepare, Release, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.books import Books
@@ -45,6 +47,8 @@ class Dispatcher:
                 if available_ns > soonest_ns and len(timeline):
                     books.arm_exec(available_ns - durations.dispatch_delay, worker)
                 return
+            if books.suspects and len(batch.requests) > 1:
+                batch = isolated(batch)
             self._send(now_ns, worker, batch, available_ns)
 
     def ended(self, now_ns: int, result: Result) -> bool:
@@ -171,7 +175,20 @@ class Dispatcher:
         detail = f"{result.worker} ended the action with {result.status.value}"
         if result.detail:
             detail = f"{detail}: {result.detail}"
+        spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR)
+        alone = len(requests) == 1
         for request in requests:
             # A deadline bounds how often a request can come too late; nothing else would bound failures.
-            request.failures += not late or request.due_ns is None
+            request.failures += not late or request.due_ns is None or (spoilt and alone)
+            if spoilt and not alone:
+                # Whose inputs are missing, or what values the engine fails on, is not known: each shows it.
+                request.suspect = self._books.suspects = True
             self._intake.retry(now_ns, request, reason, detail)
+
+
+def isolated(batch: Batch) -> Batch:
+    """Return the batch's first request if it is a suspect, else those before the first suspect."""
+    first = batch.requests[0]
+    requests = [first] if first.suspect else [*takewhile(lambda each: not each.suspect, batch.requests)]
+    rows = sum([request.rows for request in requests])
+    return Batch(batch.placement, batch.placement.times.index_for(rows), requests)
