@@ -181,8 +181,11 @@ class Dispatcher:
             # A deadline bounds how often a request can come too late; nothing else would bound failures.
             request.failures += not late or request.due_ns is None or (spoilt and alone)
             if spoilt and not alone:
-                # Whose inputs are missing, or what values the engine fails on, is not known: each shows it.
-                request.suspect = self._books.suspects = True
+                # Whose inputs are missing, or whose values the engine fails on, is not known: each shows it.
+                # Inputs may just have been slow, and running alone would make a busy device busier.
+                request.spoilt += 1
+                if request.spoilt > 1 or result.status is Status.ENGINE_ERROR:
+                    request.suspect = self._books.suspects = True
             self._intake.retry(now_ns, request, reason, detail)
 
 

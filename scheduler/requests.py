@@ -26,7 +26,9 @@ class Request:
     ``due_ns`` is when EXEC must have ended: the deadline less the response margin; None for best effort.
     """
 
-    __slots__ = ("arrived_ns", "cold", "due_ns", "failures", "id", "model", "place", "rows", "suspect")
+    __slots__ = (
+        *("arrived_ns", "cold", "due_ns", "failures", "id", "model", "place", "rows", "spoilt", "suspect"),
+    )
 
     def __init__(
         self, id_: int, model: Model, rows: int, arrived_ns: int, due_ns: int | None, cold: bool
@@ -39,8 +41,10 @@ class Request:
         self.cold = cold
         self.failures = 0
         self.place = Place.QUEUED
+        self.spoilt = 0
+        """Batches with others that failed for what one of their requests may be the cause of."""
         self.suspect = False
-        """Whether it was in a batch that one of its requests may have spoilt: it runs alone from then on."""
+        """Whether it may be that one: it runs alone from then on."""
 
     def __repr__(self) -> str:
         due = "best effort" if self.due_ns is None else f"due {self.due_ns}"

@@ -52,6 +52,7 @@ def test_inputs_that_were_lost_once_are_sent_again_with_those_of_the_whole_batch
     assert ids[1] in infers[0].request_ids
     assert len(infers[0].request_ids) > 1, "the test needs a batch of several"
     assert sorted(worker.served) == ids, "each is run once"
+    assert set(infers[0].request_ids) == set(infers[1].request_ids), "inputs that are slow once cost no batch"
     sent = {action.action_id: set(action.request_ids) for action in infers}
     stage.until(lambda: {each.action_id for each in gateway.all(Dispatch)} == set(sent))
     assert all(sent[each.action_id] == set(each.request_ids) for each in gateway.all(Dispatch))
