@@ -36,20 +36,19 @@ def gateway(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.client.durations import BadDuration, parse_duration_ns
     from mainspring.gateway.config import GatewayConfig
     from mainspring.gateway.server import run
+    from mainspring.launch.durations import duration_ns
 
     try:
-        grace_ns = parse_duration_ns(grace) or 0
         config = GatewayConfig(
             address=address,
             controller_address=controller,
             name=name,
-            grace_ms=grace_ns / 1e6,
+            grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,
             drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
         )
-    except (BadDuration, ValueError) as error:
+    except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     stop = begin(name or "gateway", log_level, log_format)
     run(config, stop, ready)

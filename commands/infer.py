@@ -42,14 +42,11 @@ def infer(
 ) -> None:
     """Run a model once and show its outputs and where the time went."""
     from mainspring.client.client import Client
-    from mainspring.client.durations import BadDuration, parse_duration_ns
+    from mainspring.launch.durations import duration_or_none_ns
 
     if bool(inputs) == random:
         raise typer.BadParameter("give the inputs with --input FILE.npy, or --random to make some up")
-    try:
-        slo_ns = parse_duration_ns(slo)
-    except BadDuration as error:
-        raise typer.BadParameter(str(error), param_hint="--slo") from None
+    slo_ns = duration_or_none_ns(slo, "--slo")
     with Client(address) as client:
         spec = _spec(client.models(), model)
         arrays = random_inputs(spec, rows, seed) if random else _read_inputs(inputs or [], spec)

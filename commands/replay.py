@@ -50,6 +50,7 @@ def replay(
     cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
     zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
+    think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
     address: Annotated[str, typer.Option(help="The gateway.")] = "tcp://127.0.0.1:7400",
     event_log: Annotated[
         Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
@@ -60,8 +61,8 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
+    from mainspring.launch.durations import duration_ns, duration_or_none_ns
     from mainspring.traces.arrival import WorkloadError
-    from mainspring.traces.durations import parse_duration_ns
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
     from mainspring.traces.schema import check_trace, chosen_kind
@@ -75,16 +76,17 @@ def replay(
         kind=kind,
         trace=trace,
         rate=rate,
-        duration_ns=parse_duration_ns(duration),
-        slo_ns=None if slo == "none" else parse_duration_ns(slo),
+        duration_ns=duration_ns(duration, "--duration"),
+        slo_ns=duration_or_none_ns(slo, "--slo"),
         seed=seed,
         scale=scale,
         time_scale=time_scale,
-        start_ns=parse_duration_ns(start),
+        start_ns=duration_ns(start, "--start", least_ns=0),
         rows=rows,
         cv=cv,
         zipf_exponent=zipf,
         concurrency=concurrency,
+        think_ns=duration_ns(think, "--think", least_ns=0),
     )
     _run(recipe, ReplayConfig(address=address, seed=seed), models, output, event_log, as_json=as_json)
 

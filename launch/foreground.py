@@ -40,15 +40,9 @@ def begin(process: str, log_level: str, log_format: str) -> threading.Event:
 
 def duration_ms(text: str, option: str) -> float:
     """Return a duration such as ``5s`` in milliseconds; raise BadParameter if it is none above 0."""
-    from mainspring.client.durations import BadDuration, parse_duration_ns
+    from mainspring.launch.durations import duration_ns
 
-    try:
-        nanoseconds = parse_duration_ns(text)
-    except BadDuration as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-    if not nanoseconds:
-        raise typer.BadParameter(f"{text} is no time above 0; write it like 5s or 500ms", param_hint=option)
-    return nanoseconds / 1e6
+    return duration_ns(text, option) / 1e6
 
 
 def ready(address: str) -> None:

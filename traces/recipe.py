@@ -46,6 +46,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 4
     """Requests that each model's closed-loop client keeps in flight."""
     think_ns: int = 0
+    """How long such a client pauses between an answer and its next request."""
 
     def title(self, models: int) -> str:
         """Return what is played, for a heading."""
@@ -55,6 +56,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         slo = "no SLO" if self.slo_ns is None else f"SLO {self.slo_ns / 1e6:g} ms"
         if self.kind is Kind.CLOSED:
             load = f"{self.concurrency} in flight each"
+            if self.think_ns:
+                load += f" {self.think_ns / 1e6:g} ms after an answer"
         elif self.rate is None and self.kind in FROM_FILE:
             load = f"scale {self.scale:g}"
         else:

@@ -27,7 +27,7 @@ from mainspring.client.errors import GatewayUnreachable
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
 from mainspring.messages.codec import encode
 from mainspring.messages.model import ModelSpec
-from mainspring.traces.arrival import SECOND_NS, Arrival
+from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.inputs import Inputs
 from mainspring.traces.pacing import Waiter, sharp_timers
 from mainspring.traces.progress import Progress, Tally
@@ -84,12 +84,17 @@ class Replayer:
 
         Setting ``stop`` ends the sending; answers are still waited for. Inputs are made beforehand for
         requests of ``rows``; for others, when they are first due. Raises `InputsError` for models that are
-        not served, before anything is sent.
+        not served, `WorkloadError` for a workload without any request, before anything is sent.
         """
         self._inputs.check(workload.models)
         for count in rows:
             self._inputs.prepare(workload.models, count)
         source = workload.source(np.random.default_rng(self.config.seed))
+        if source.next_ns() is None:
+            raise WorkloadError(
+                "the workload has no request at all; begin earlier in the trace, or take more of it or"
+                " a higher rate"
+            )
         before = resource.getrusage(resource.RUSAGE_SELF)
         links_before = self._connection.link_lost
         run = _Run(self._connection, self._inputs, self._waiter, source, self.config, self._next_key)

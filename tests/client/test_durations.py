@@ -19,6 +19,8 @@ from mainspring.client.durations import BadDuration, format_duration, parse_dura
         ("1e3ms", 10**9),
         ("2m", 120 * 10**9),
         ("7ns", 7),
+        ("1.5 min", 90 * 10**9),
+        (".5h", 1_800 * 10**9),
         ("none", None),
         ("-1s", -(10**9)),
     ],

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.durations import parse_duration_ns
 from mainspring.traces.kind import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.source import ClosedLoop
@@ -74,14 +73,17 @@ def test_2021_and_closed_are_built(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("app,func,end_timestamp,duration\na,f,10,1\na,g,12,1\n")
     assert len(play(Recipe(kind=Kind.AZURE2021, trace=path))) == 2
-    loop = build(Recipe(kind=Kind.CLOSED, concurrency=5, duration_ns=9), MODELS)
+    loop = build(Recipe(kind=Kind.CLOSED, concurrency=5, think_ns=2, duration_ns=9), MODELS)
     assert isinstance(loop, ClosedLoop)
-    assert (len(loop.clients), loop.clients[0].concurrency, loop.duration_ns) == (3, 5, 9)
+    client = loop.clients[0]
+    assert (len(loop.clients), client.concurrency, client.think_ns, loop.duration_ns) == (3, 5, 2, 9)
 
 
 def test_a_title_names_the_file_that_is_played(minutes: Path) -> None:
     assert Recipe(kind=Kind.AZURE2019, trace=minutes).title(3).startswith("azure2019 (t.csv): 3 models")
     assert Recipe().title(3) == "synthetic: 3 models, 100 requests/s, SLO 100 ms"
+    loop = Recipe(kind=Kind.CLOSED, think_ns=5_000_000, slo_ns=None)
+    assert loop.title(1) == "closed: 1 models, 4 in flight each 5 ms after an answer, no SLO"
 
 
 def test_a_file_beside_a_generator_is_refused(minutes: Path) -> None:
@@ -96,16 +98,3 @@ def test_what_is_missing_is_said() -> None:
         build(Recipe(duration_ns=0), MODELS)
     with pytest.raises(WorkloadError, match="at least one model"):
         build(Recipe(), ())
-
-
-@pytest.mark.parametrize(
-    ("text", "expected_ns"), [("100ms", 10**8), ("1.5s", 15 * 10**8), ("2m", 12 * 10**10), ("250us", 250_000)]
-)
-def test_durations(text: str, expected_ns: int) -> None:
-    assert parse_duration_ns(text) == expected_ns
-
-
-@pytest.mark.parametrize("text", ["", "100", "-5s", "5 min", "ms", "1e3s", "nan s"])
-def test_durations_that_are_none(text: str) -> None:
-    with pytest.raises(WorkloadError, match="write a number and its unit"):
-        parse_duration_ns(text)
