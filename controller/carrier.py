@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
-from mainspring.controller.counters import Dropped
+from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.members import Members
 from mainspring.controller.post import Post
 from mainspring.controller.sessions import SessionTable, WorkerSession
@@ -12,6 +14,7 @@ from mainspring.messages.actions import Action, Infer, Load
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.peers import Dispatch, Rejected
 
+_LOGGER = logging.getLogger(__name__)
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
 
@@ -56,19 +59,21 @@ class Carrier:
         self._post = post
         self._dropped = dropped
         self._infers: dict[int, WorkerSession] = {}
+        self._error_limit = AnswerLimit()
 
     def carry_out(self, now_ns: int, commands: list[Command]) -> None:
-        """Send what each command asks for, in order; then end the sessions that broke over it."""
+        """Send what each command asks for, in order; then end the sessions that broke over it.
+
+        A command that can't be carried out is a fault of ours: it is counted and logged, and does not keep
+        the others from leaving. Its worker is dropped when its result is overdue.
+        """
         for command in commands:
-            match command:
-                case Infer():
-                    self._infer(command)
-                case Reject():
-                    self._reject(now_ns, command)
-                case DropWorker(worker=worker, reason=reason):
-                    self._members.drop(now_ns, worker, reason)
-                case _:
-                    self._to_worker(command)
+            try:
+                self._carry_out(now_ns, command)
+            except Exception:
+                self._dropped.count("internal_error")
+                if self._error_limit.allows(now_ns, b"", type(command).__name__):
+                    _LOGGER.exception("could not carry out %.2000r", command)
         self._members.settle(now_ns)
 
     def ended(self, action_id: int) -> None:
@@ -80,6 +85,17 @@ class Carrier:
         is_open = self._sessions.is_open
         self._infers = {id_: session for id_, session in self._infers.items() if is_open(session)}
         return len(self._infers)
+
+    def _carry_out(self, now_ns: int, command: Command) -> None:
+        match command:
+            case Infer():
+                self._infer(command)
+            case Reject():
+                self._reject(now_ns, command)
+            case DropWorker(worker=worker, reason=reason):
+                self._members.drop(now_ns, worker, reason)
+            case _:
+                self._to_worker(command)
 
     def _worker_of(self, action: Action) -> WorkerSession | None:
         session = self._sessions.workers.get(action.worker)

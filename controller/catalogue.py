@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
-import numpy as np
 
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.post import Post
 from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.controller.specs import MAX_NAME_CHARACTERS, spec_fault
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import ModelAdded, ModelRemoved
-from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import (
     AdminReply,
     AdminRequest,
@@ -25,38 +23,6 @@ from mainspring.messages.peers import (
 
 STATUS_AGE_NS = 50_000_000
 """A status is made at most once in this time, however many ask: making one passes over every model."""
-MAX_NAME_CHARACTERS = 128
-
-
-def spec_fault(spec: ModelSpec) -> str | None:
-    """Return what is wrong with a model that came from outside, or None."""
-    sizes = spec.batch_sizes
-    if not 0 < len(spec.name) <= MAX_NAME_CHARACTERS:
-        return f"its name has {len(spec.name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
-    if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
-        return f"its batch sizes are {sizes}; they must be positive and ascending, such as (1, 2, 4, 8, 16)"
-    if any(extent < 1 for extent in spec.extents):
-        return f"its extents are {spec.extents}; each must have at least one page"
-    if not 0 <= spec.weights_bytes <= spec.pages * PAGE_BYTES:
-        return f"its weights have {spec.weights_bytes} bytes, its extents hold {spec.pages * PAGE_BYTES}"
-    for kind, profile in spec.profiles.items():
-        missing = [size for size in sizes if profile.infer_ns.get(size, 0) < 1]
-        if missing or profile.load_ns < 0:
-            return f"its profile for {kind!r} lacks a positive duration for batch sizes {missing} or for LOAD"
-    for tensor in (*spec.inputs, *spec.outputs):
-        if not _is_dtype(tensor.dtype):
-            return f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; it must be numpy's, such as 'float32'"
-        if any(axis < 0 for axis in tensor.shape):
-            return f"tensor {tensor.name!r} has shape {tensor.shape}; each axis must be at least 0"
-    return None
-
-
-def _is_dtype(name: str) -> bool:
-    try:
-        np.dtype(name)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 class Catalogue:

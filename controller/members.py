@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from mainspring.controller.catalogue import MAX_NAME_CHARACTERS, Catalogue
+from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.post import Post
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
+from mainspring.controller.specs import MAX_NAME_CHARACTERS, MAX_PAGES
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.events import GatewayLeft, WorkerJoined, WorkerLeft
 from mainspring.messages.model import PAGE_BYTES
@@ -29,8 +30,6 @@ from mainspring.messages.peers import (
 )
 
 _LOGGER = logging.getLogger(__name__)
-MAX_PAGES = 1 << 24
-"""Pages that one worker may have: 256 TiB."""
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is taken for nonsense."""
 

@@ -37,7 +37,7 @@ class Catalog:
         """Take requests for the model; raise ValueError if its spec makes no sense."""
         try:
             self.signatures[spec.name] = Signature(spec)
-        except (TypeError, IndexError) as error:
+        except (TypeError, ValueError, IndexError) as error:
             raise ValueError(f"model {spec.name!r} has a spec that makes no sense: {error}") from error
         self._old_models.pop(spec.name, None)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec
 from mainspring.messages.peers import TensorHeader
 
 _NEIGHBOURS = 64
@@ -38,6 +38,9 @@ class Signature:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
+        for tensor in (*spec.inputs, *spec.outputs):
+            if tensor.dtype not in DTYPES:
+                raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
         self.max_rows = spec.max_rows
         self.inputs = {tensor.name: index for index, tensor in enumerate(spec.inputs)}
@@ -45,6 +48,8 @@ class Signature:
         self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)
         self.output_row_bytes = tuple(tensor.row_bytes for tensor in spec.outputs)
         self.every_output = tuple(range(len(spec.outputs)))
+        if len(self.inputs) < len(spec.inputs) or len(self.outputs) < len(spec.outputs):
+            raise ValueError("two of its inputs, or two of its outputs, have one name")
 
 
 class Accepted(msgspec.Struct, frozen=True):

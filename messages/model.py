@@ -10,13 +10,19 @@ import numpy as np
 PAGE_BYTES = 16 * 1024 * 1024
 """Size of a page of device memory that holds weights (Clockwork, section 5.2)."""
 
+DTYPES = (
+    *("bool", "float16", "float32", "float64"),
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+)
+"""What a tensor may hold, by numpy's names."""
+
 
 class TensorSpec(msgspec.Struct, frozen=True):
     """An input or output tensor of one row: its name, numpy dtype and shape without the batch axis."""
 
     name: str
     dtype: str
-    """A numpy dtype name, such as ``float32``."""
+    """One of `DTYPES`."""
     shape: tuple[int, ...]
 
     @property

@@ -9,17 +9,10 @@ from bisect import bisect_left, insort
 
 import msgspec
 
-from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, and what vector instructions like."""
-
-
-DTYPES = (
-    *("bool", "float16", "float32", "float64"),
-    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-)
-"""What a tensor may hold."""
 
 
 class Slot(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.controller.catalogue import spec_fault
+from mainspring.controller.specs import spec_fault
 from mainspring.messages.actions import Infer, Prepare, Release
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import Profile, TensorSpec
@@ -94,7 +94,15 @@ def test_an_administrator_asks_for_exactly_one_thing(stage: Stage, request_: Adm
         ({"weights_bytes": 1 << 40}, "weights have"),
         ({"profiles": {"cpu": Profile({1: 5}, 1)}}, "'cpu' lacks"),
         ({"profiles": {"cpu": Profile({1: 5, 2: 5, 4: 5}, -1)}}, "'cpu' lacks"),
+        ({"profiles": {"cpu": Profile({1: 5, 2: 5, 4: 2**64 - 1}, 1)}}, "at most 3,600 s"),
+        ({"profiles": {"cpu": Profile({1: 5, 2: 5, 4: 5, 8: 2**63}, 1)}}, "at most 3,600 s"),
+        ({"batch_sizes": (1, 2**62)}, "at most 65536"),
+        ({"extents": (2**62,)}, "at most 16777216"),
         ({"inputs": (TensorSpec("x", "floaty", (1,)),)}, "'floaty'"),
+        ({"inputs": (TensorSpec("x", "(,", (1,)),)}, "'(,'"),
+        ({"inputs": (TensorSpec("x", "datetime64", (1,)),)}, "one of bool, float16"),
+        ({"inputs": (TensorSpec("x", "int8", (1,)),) * 2}, "inputs have the name 'x' more than once"),
+        ({"outputs": (TensorSpec("x", "int8", (2**30, 2**30)),)}, "at most 1,099,511,627,776"),
         ({"outputs": (TensorSpec("x", "int8", (-1,)),)}, "(-1,)"),
     ],
 )

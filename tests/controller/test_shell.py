@@ -212,3 +212,15 @@ def test_a_peer_is_told_a_code_at_a_bounded_rate() -> None:
 def test_a_configuration_that_cannot_work_is_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ControllerConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_a_command_that_cannot_be_sent_does_not_keep_the_others_from_leaving(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    bench.wire.sent.clear()
+    whole = infer(1 << 40)
+    bench.shell.carrier.carry_out(20, [msgspec.structs.replace(whole, latest_ns=2**70), whole])
+    assert bench.wire.kinds(b"w") == ["infer"]
+    assert bench.dropped["internal_error"] == 1
+    assert "could not carry out Infer(action_id=9" in caplog.text

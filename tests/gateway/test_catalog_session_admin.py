@@ -50,7 +50,13 @@ def test_what_goes_down_before_it_is_confirmed_is_gone_once() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"batch_sizes": ()}, {"inputs": (msgspec.structs.replace(make_spec("m").inputs[0], dtype="no"),)}],
+    [
+        {"batch_sizes": ()},
+        {"inputs": (msgspec.structs.replace(make_spec("m").inputs[0], dtype="no"),)},
+        {"inputs": (msgspec.structs.replace(make_spec("m").inputs[0], dtype="(,"),)},
+        {"inputs": make_spec("m").inputs * 2},
+        {"outputs": make_spec("m").outputs * 2},
+    ],
 )
 def test_a_spec_that_makes_no_sense_is_a_value_error(change: dict[str, object]) -> None:
     catalog = Catalog()
