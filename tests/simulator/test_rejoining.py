@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mainspring.messages.actions import Action, Result
+from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import RequestCancelled, WorkerJoined, WorkerLeft
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.device import SimulatedWorker
@@ -99,6 +100,8 @@ def test_no_request_is_lost_however_often_workers_leave_and_come_back(seed: int)
     simulation.validate()
     assert simulation.rejoined > LOSSES // 3
     assert simulation.kept_models > 0, "they should come back with weights in their pages"
+    dropped = [command for _, command in simulation.commands if isinstance(command, DropWorker)]
+    assert not dropped, f"seed {seed}: the scheduler and a worker disagreed: {dropped[:3]}"
     lost = [
         outcome
         for request_id, outcome in simulation.outcomes.items()
