@@ -155,7 +155,12 @@ class Plane:
                 self._controller_lost(now_ns)
 
     def _welcome(self, now_ns: int, message: peers.Welcome) -> None:
-        if message.protocol != PROTOCOL_VERSION or not 0 <= message.number < 1 << 23:
+        if message.protocol != PROTOCOL_VERSION:
+            self.counts["protocol_mismatch"] += 1
+            detail = f"the controller speaks protocol {message.protocol}, this gateway {PROTOCOL_VERSION}"
+            self._session.lose(now_ns, f"{detail}; install the same release of Mainspring on both")
+            return
+        if not 0 <= message.number < 1 << 23:
             self.counts["bad_messages_from_controller"] += 1
             return
         self._session.welcome(now_ns)

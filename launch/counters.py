@@ -53,7 +53,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
     # The controller and its peers.
     "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
-    "protocol_mismatch": ("hellos of another protocol version", VERSIONS),
+    "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
     "bad_message": ("messages to the controller that are none", SENDER),
     "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
     "bad_page_size": ("workers with another page size", VERSIONS),

@@ -9,7 +9,8 @@ import pytest
 
 import mainspring
 from mainspring import Client
-from tests.gateway.fakes import fake_cluster, gateway, make_spec
+from mainspring.messages import PROTOCOL_VERSION, peers
+from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 
 X = np.ones((1, 4), np.float32)
 MODELS = 1_500
@@ -36,3 +37,23 @@ def test_without_a_controller_clients_are_told_after_a_while() -> None:
         with pytest.raises(mainspring.ControllerUnreachable):
             client.infer("double", {"data": X}, slo_ms=5_000)
         assert time.monotonic() - began < 0.3, "only the first ones wait"
+
+
+def test_a_controller_of_another_protocol_is_no_controller_and_clients_are_told_why() -> None:
+    with fake_cluster() as cluster, gateway(cluster.address, controller_timeout_ms=400.0) as address:
+        cluster.refuse_code = "unknown_session"
+        with Client(address) as client:
+            wait_until(lambda: cluster.hellos)
+            hellos = len(cluster.hellos)
+            complaint = "the controller speaks protocol 2, this gateway 1; install the same release"
+
+            def told() -> bool:
+                with pytest.raises(mainspring.ControllerUnreachable) as caught:
+                    client.infer("double", {"data": X}, slo_ms=5_000)
+                return complaint in str(caught.value)
+
+            cluster.do(lambda: setattr(cluster, "silent", True))
+            cluster.tell(peers.Welcome(PROTOCOL_VERSION + 1, 3))
+            wait_until(told)
+            cluster.do(lambda: setattr(cluster, "silent", False))
+            wait_until(lambda: len(cluster.hellos) > hellos)
