@@ -70,6 +70,12 @@ def test_clients_get_what_stock_onnxruntime_computes(tmp_path: Path) -> None:
                     client = (one, other)[number % 2]
                     sent.append((architecture, copy, inputs, client.submit(name, inputs, slo_ms=SLO_MS)))
         results = [future.result(timeout=60) for *_, future in sent]
+        clean = inputs_for(specs["digits-1"], 1, rng)
+        spoilt = {name: np.full_like(array, np.nan) for name, array in clean.items()}
+        (nothing,) = one.infer("digits-1", spoilt, slo_ms=SLO_MS).values()
+        assert np.isnan(nothing).all(), "NaN is a number like any other"
+        sent.append(("digits", 0, clean, other.submit("digits-1", clean, slo_ms=SLO_MS)))
+        results.append(sent[-1][-1].result(timeout=60))
         status = one.status()
     for (architecture, copy, inputs, _), result in zip(sent, results, strict=True):
         expected = stock(architecture, copy).run(list(result), inputs)
