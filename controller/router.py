@@ -12,7 +12,6 @@ import zmq
 # Plain integers, and frames one by one instead of pyzmq's multipart helpers, cost a third as much.
 _NOBLOCK = int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
 
 
@@ -51,6 +50,7 @@ class Router:
                 f"the controller can't listen on {address}: {error.strerror}; choose another --address",
             ) from error
         self._descriptor = int(self._socket.get(zmq.FD))
+        self._items = [(self._socket, _POLLIN)]
         self._found = False
         """Whether `wait` has seen a message that `receive` has not taken yet."""
 
@@ -68,7 +68,7 @@ class Router:
         """
         if self._found:
             self._found = False
-        elif not int(self._socket.get(_EVENTS)) & _POLLIN:
+        elif not zmq.zmq_poll(self._items, 0):
             return None
         try:
             frames = [self._socket.recv(_NOBLOCK)]
@@ -95,14 +95,18 @@ class Router:
     def wait(self, until_ns: int) -> bool:
         """Wait for a message, but not beyond an instant of the monotonic clock; say whether there is one.
 
-        ZeroMQ's own poll counts whole milliseconds; ``select`` on its descriptor counts microseconds. The
-        descriptor only tells that something changed, hence the question before and after.
+        ZeroMQ's own poll, the cheapest way to wait, counts whole milliseconds; what is left after them is
+        waited for by ``select`` on its descriptor, which counts microseconds but only tells that something
+        changed.
         """
-        while not int(self._socket.get(_EVENTS)) & _POLLIN:
+        left_ns = until_ns - time.monotonic_ns()
+        while not zmq.zmq_poll(self._items, max(0, left_ns // 1_000_000)):
             left_ns = until_ns - time.monotonic_ns()
             if left_ns <= 0:
                 return False
-            select.select((self._descriptor,), (), (), left_ns / 1e9)
+            if left_ns < 1_000_000:
+                select.select((self._descriptor,), (), (), left_ns / 1e9)
+                left_ns = 0
         self._found = True
         return True
 
