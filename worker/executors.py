@@ -27,9 +27,10 @@ Report = Callable[[Result | None, Reservation | None], None]
 """Called with the core's lock held: a result to send (None if it was abandoned) and, for an Infer that ended
 OK, where its outputs are; `WorkerCore.outputs_sent` has to follow."""
 
-LONGEST_WAIT_NS = 10_000_000
-"""Longest wait at a time. An action that only has to be rejected some day then wakes nobody when it comes:
-a wake-up costs the network thread its turn with the interpreter's lock."""
+LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
+"""Longest wait at a time. EXEC waits so short that an Infer which only has to be rejected some day wakes
+nobody when it comes: a wake-up costs the network thread its turn with the interpreter's lock. What comes for
+the others mostly begins at once, and wakes them."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC waits for nothing else: a wait that can be cut short, on a
 condition, ends up to 200 us late."""
@@ -167,7 +168,9 @@ class Executors:
     def _wait(self, executor: Executor, wake_ns: int | None) -> None:
         """With the lock held: wait for an instant, or be woken by `_wake`; EXEC waits in two steps."""
         now_ns = time.monotonic_ns()
-        due_ns = now_ns + LONGEST_WAIT_NS if wake_ns is None else min(wake_ns, now_ns + LONGEST_WAIT_NS)
+        due_ns = now_ns + LONGEST_WAIT_NS[executor]
+        if wake_ns is not None:
+            due_ns = min(due_ns, wake_ns)
         exact_ns = EXACT_NS if executor is Executor.EXEC and due_ns == wake_ns else 0
         sleep_ns = due_ns - exact_ns - now_ns
         if sleep_ns > 0:
