@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz bench suites clean
+.PHONY: help setup demo test fuzz lint types docs suites clean
+.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-cluster
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
