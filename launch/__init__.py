@@ -6,6 +6,7 @@
 * ``child``              -- what a child process runs
 * ``up``, ``local``      -- a supervisor in the foreground, and one beside a caller
 * ``foreground``, ``logs`` -- what single processes share with those of a cluster
+* ``durations``          -- durations among the options of a verb
 * ``machine``             -- what this machine allows, for `mainspring doctor`
 * ``models_view``         -- the rows of `mainspring models`
 * ``protocol``            -- the tables of docs/messages.md
