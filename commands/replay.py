@@ -62,18 +62,11 @@ def replay(
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
     from mainspring.launch.durations import duration_ns, duration_or_none_ns
-    from mainspring.traces.arrival import WorkloadError
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
-    from mainspring.traces.schema import check_trace, chosen_kind
 
-    kind = chosen_kind(workload, trace)
-    try:
-        check_trace(kind, trace)
-    except WorkloadError as error:
-        raise typer.BadParameter(str(error), param_hint="--trace") from None
     recipe = Recipe(
-        kind=kind,
+        kind=_kind(workload, trace),
         trace=trace,
         rate=rate,
         duration_ns=duration_ns(duration, "--duration"),
@@ -89,6 +82,19 @@ def replay(
         think_ns=duration_ns(think, "--think", least_ns=0),
     )
     _run(recipe, ReplayConfig(address=address, seed=seed), models, output, event_log, as_json=as_json)
+
+
+def _kind(workload: Kind | None, trace: Path | None) -> Kind:
+    """Return what to play; raise BadParameter for a file too many or none at all."""
+    from mainspring.traces.arrival import WorkloadError
+    from mainspring.traces.schema import check_trace, chosen_kind
+
+    kind = chosen_kind(workload, trace)
+    try:
+        check_trace(kind, trace)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error), param_hint="--trace") from None
+    return kind
 
 
 def _run(
