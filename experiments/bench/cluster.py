@@ -32,9 +32,11 @@ PAGES = 2_000
 """Of each device: 32 GB, a V100's memory (Clockwork, section 6)."""
 SLO_NS = 100_000_000
 GOAL = 0.99
-STEP = 1.25
+STEP = 1.4
 """From one rate to the next."""
 IO_BYTES = 32 << 20
+SPIN_US = 0
+"""Twelve devices that spin before each instant would have no core left for anything else."""
 TRACE_START_NS = 10 * 3600 * 1_000_000_000
 """Ten in the morning of the trace's day, so that its quiet night is not what is measured."""
 
@@ -154,7 +156,7 @@ def main(
     trace: Annotated[Path, typer.Option(help="Azure Functions 2019 file.")] = TRACE,
     first_rate: Annotated[float, typer.Option(min=1, help="Requests per second to begin with.")] = 250,
     seconds: Annotated[float, typer.Option(min=1, help="Length of one trial.")] = 4,
-    trials: Annotated[int, typer.Option(min=1, help="Rates to try at most.")] = 6,
+    trials: Annotated[int, typer.Option(min=1, help="Rates to try at most.")] = 7,
     copies: Annotated[int, typer.Option(min=1, help="Models of each profile.")] = COPIES,
     devices: Annotated[int, typer.Option(min=1, help="Emulated devices.")] = DEVICES,
     output: Annotated[Path, typer.Option(help="Folder of the report.")] = OUTPUT,
@@ -166,7 +168,7 @@ def main(
         return
     tables = {
         "cluster": {"workers": devices, "copies": copies},
-        "worker": {"pages": PAGES, "realtime": False, "spin_us": 0, "io_bytes": IO_BYTES},
+        "worker": {"pages": PAGES, "spin_us": SPIN_US, "io_bytes": IO_BYTES},
     }
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         began = time.monotonic()
