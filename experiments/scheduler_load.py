@@ -163,7 +163,7 @@ class Player:
             if end_ns is not None and end_ns <= until_ns and (wakeup_ns is None or end_ns <= wakeup_ns):
                 self._turn(end_ns, heapq.heappop(ends)[2])
             elif wakeup_ns is not None and wakeup_ns <= until_ns:
-                self._turn(wakeup_ns, Wakeup())
+                self._turn(max(wakeup_ns, self.turns[-1][0]), Wakeup())
             else:
                 return
 

@@ -16,7 +16,7 @@ def earliest_finish_ns(books: Books, now_ns: int, model: Model, rows: int, due_n
 
     The search ends at the first plan that is in time.
     """
-    soonest_ns = books.soonest_ns(now_ns)
+    soonest_ns = now_ns + books.ns.dispatch_delay
     index = model.index_of[rows]
     best: int | None = None
     for placement in model.usable.values():

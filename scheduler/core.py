@@ -39,6 +39,10 @@ MISSED_RETRY_NS = 100_000_000
 """How often a missed model that could not be loaded is tried again."""
 
 
+RUNG_AT_ONCE = 100
+"""Alarms that one `Scheduler.schedule` handles at most, and"""
+LOADED_AT_ONCE = 3
+"""LOADs that it decides at most: what is left is due at once, so that no call takes long."""
 _EXEC, _LOAD = Alarm.EXEC, Alarm.LOAD
 
 
@@ -82,10 +86,15 @@ class Scheduler:
                 self._membership.leave(now_ns, name, reason)
 
     def schedule(self, now_ns: int) -> list[Command]:
-        """Decide what is to be decided by now, and return every command since the last call, in order."""
+        """Decide what is to be decided by now, and return every command since the last call, in order.
+
+        Where that would take long it does a part, and `next_wakeup_ns` is ``now_ns`` or earlier.
+        """
         books, alarms = self._books, self._books.alarms
-        while (alarm := alarms.take(now_ns)) is not None:
+        rung = 0
+        while rung < RUNG_AT_ONCE and (alarm := alarms.take(now_ns)) is not None:
             self._ring(now_ns, *alarm)
+            rung += 1
         while books.dirty:
             workers, books.dirty = books.dirty, {}
             for worker in workers.values():
@@ -128,8 +137,13 @@ class Scheduler:
 
     def _fill_loads(self, now_ns: int) -> None:
         """Give the LOAD executors work: what the policy wants, then what was missed."""
+        loaded = 0
         while (plan := self._policy.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
+            loaded += 1
+            if loaded == LOADED_AT_ONCE:
+                self._books.alarms.set(now_ns, Alarm.RETRY)
+                return
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
         if self._missed and now_ns >= self._retry_ns:

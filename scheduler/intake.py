@@ -55,7 +55,7 @@ class Intake:
 
     def queue(self, now_ns: int, request: Request) -> None:
         """Put an admitted request into its model's queue."""
-        books, model = self._books, request.model
+        books, model, due_ns = self._books, request.model, request.due_ns
         request.place = Place.QUEUED
         books.queued += 1
         full_ns = now_ns + books.ns.lookahead
@@ -64,12 +64,12 @@ class Intake:
             worker = placement.worker
             if worker.exec.free_ns <= full_ns:
                 books.dirty[worker.name] = worker
-        if request.due_ns is None:
+        if due_ns is None:
             self._backlog.add(request)
             self._missed.want(model)
         else:
             model.queue.add(request)
-            last_start_ns = books.last_start_ns(request)
+            last_start_ns = due_ns - model.fastest_ns(request.rows) - books.ns.dispatch_delay
             self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
             books.alarms.set_expiry(last_start_ns + 1, request, books.queued)
             self._policy.queued(now_ns, request)

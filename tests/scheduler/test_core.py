@@ -2,15 +2,16 @@
 
 import pytest
 
-from mainspring.messages.actions import Infer, Prepare, Result
+from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Reject
+from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import (
     GatewayLeft,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
 )
+from mainspring.scheduler.core import RUNG_AT_ONCE
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -107,6 +108,40 @@ def test_a_queued_request_is_rejected_once_nothing_can_save_it() -> None:
     assert (reject.request_id, reject.reason) == (3, Reason.DEADLINE_PASSED)
     assert reject.earliest_finish_ns is not None
     assert reject.earliest_finish_ns > 530 * MS
+
+
+def until_settled(hand: Hand, now_ms: int) -> list[list[Command]]:
+    """Call the scheduler for as long as it wants to be called now."""
+    calls = [hand.scheduler.schedule(now_ms * MS)]
+    while (wakeup_ns := hand.scheduler.next_wakeup_ns()) is not None and wakeup_ns <= now_ms * MS:
+        calls.append(hand.scheduler.schedule(now_ms * MS))
+    return calls
+
+
+def test_a_thousand_requests_that_expire_together_are_rejected_in_short_calls() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    for id_ in range(1, 1_001):
+        hand.scheduler.handle(50 * MS, RequestArrived(id_, "m", 1, 1_000 * MS))
+    calls = until_settled(hand, 2_000)
+    hand.scheduler.validate()
+    assert max(len(commands) for commands in calls) <= RUNG_AT_ONCE
+    rejected = [
+        command.request_id for commands in calls for command in commands if isinstance(command, Reject)
+    ]
+    assert rejected == list(range(1, 1_001))
+
+
+def test_many_loads_are_decided_in_short_calls() -> None:
+    names = [f"m{index}" for index in range(20)]
+    hand = Hand(*[spec(name) for name in names], workers=20)
+    for id_, name in enumerate(names):
+        hand.scheduler.handle(10 * MS, RequestArrived(id_, name, 1, 110 * MS))
+    calls = until_settled(hand, 10)
+    hand.scheduler.validate()
+    loads = [[command.model for command in commands if isinstance(command, Load)] for commands in calls]
+    assert [len(each) for each in loads] == [3, 3, 3, 3, 3, 3, 2]
+    assert sorted(name for each in loads for name in each) == sorted(names)
 
 
 def test_best_effort_batches_are_kept_short_beside_tight_deadlines() -> None:
