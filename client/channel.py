@@ -137,14 +137,17 @@ class Channel:
         finally:
             with self._lock:
                 self._closing = True
-            self._connection.close()
+            # Before the connection is closed: a cancelled call still tells the gateway.
             self._take_commands()
             self._fail_all("the client was closed before the reply came")
+            self._connection.close()
             self._wake_read.close()
             self._wake_write.close()
 
     def _wait_ms(self) -> int:
         wait_s = self._guards[0][0] - monotonic() if self._guards else _IDLE_S
+        if self._connection.hello_at is not None:
+            wait_s = min(wait_s, self._connection.hello_at - monotonic())
         return max(0, min(int(wait_s * 1e3) + 1, int(_IDLE_S * 1e3)))
 
     def _take_commands(self) -> None:
@@ -218,7 +221,7 @@ class Channel:
                     call, TimedOut(f"the gateway at {self.address} did not answer in {call.guard_s:g} s")
                 )
             else:
-                self._end(call, unreachable(self.address, self._connect_timeout_s))
+                self._end(call, self._connection.unreachable(self._connect_timeout_s))
 
     def _fail_all(self, why: str) -> None:
         for call in list(self._calls.values()):
@@ -235,14 +238,6 @@ class Channel:
             call.set_exception(outcome)
         else:
             call.set_result(outcome)
-
-
-def unreachable(address: str, timeout_s: float) -> GatewayUnreachable:
-    """Return the exception for a gateway that did not welcome this client in time."""
-    return GatewayUnreachable(
-        f"no gateway answers at {address} within {timeout_s:g} s; "
-        "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
-    )
 
 
 def _outcome(message: object, frames: list[zmq.Frame]) -> object:

@@ -19,8 +19,8 @@ own (the open-loop replayer) uses it directly::
 * When the connection breaks, ZeroMQ makes it anew by itself and `receive` says hello again; requests that
   were in flight are lost. `link_lost` counts the breaks: compare it before and after.
 
-Not thread-safe. ``socket`` and ``monitor`` may be put into a caller's own poller; both becoming readable
-means that `receive` is to be called until it returns None.
+Not thread-safe. ``socket`` and ``monitor`` may be put into a caller's own poller; either becoming readable
+means that `receive` is to be called until it returns None, and so does the instant ``hello_at``, if any.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ _POLLIN = int(zmq.POLLIN)
 
 _LINK_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HEARTBEAT_MS = 2_000
+FIRST_HELLO_PAUSE_S = 0.2
+"""Until the next hello to a gateway that turned this client away; twice as long after each one more."""
+LONGEST_HELLO_PAUSE_S = 5.0
 
 
 class Connection:
@@ -68,6 +71,11 @@ class Connection:
         """The gateway's welcome on the present link; None until it has come."""
         self.refusal: ClientRefused | None = None
         """Why the gateway will not have this client at all (another protocol version), until one does."""
+        self.turned_away: ClientRefused | None = None
+        """Why the gateway has no room for this client at present, until it welcomes it."""
+        self.hello_at: float | None = None
+        """When, on `time.monotonic`, `receive` says hello again to a gateway that turned this client away."""
+        self._hello_pause_s = FIRST_HELLO_PAUSE_S
         self.link_lost = 0
         """How often the link broke, or the gateway forgot this client."""
         self.bad_messages = 0
@@ -101,10 +109,7 @@ class Connection:
         while self.welcome is None:
             left_s = give_up - monotonic()
             if left_s <= 0:
-                raise GatewayUnreachable(
-                    f"no gateway answers at {self.address} within {timeout_s:g} s; "
-                    "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
-                )
+                raise self.unreachable(timeout_s)
             self.poll(left_s * 1e3)
             self.receive()
             if self.refusal is not None:
@@ -132,15 +137,29 @@ class Connection:
         except zmq.Again:
             raise Overloaded(f"the send queue to {self.address} is full") from None
 
+    def unreachable(self, timeout_s: float) -> GatewayUnreachable:
+        """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
+        if self.turned_away is not None:
+            return refused(self.address, self.turned_away)
+        return GatewayUnreachable(
+            f"no gateway answers at {self.address} within {timeout_s:g} s; "
+            "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
+        )
+
     def poll(self, timeout_ms: float) -> bool:
-        """Wait until there is something to receive; return whether there is."""
-        return bool(self._poller.poll(ceil(timeout_ms)))
+        """Wait until there is something to receive, or ``hello_at`` has come; return whether it is so."""
+        if self.hello_at is None:
+            return bool(self._poller.poll(ceil(timeout_ms)))
+        hello_ms = max(0.0, (self.hello_at - monotonic()) * 1e3)
+        return bool(self._poller.poll(ceil(min(timeout_ms, hello_ms)))) or monotonic() >= self.hello_at
 
     def receive(self) -> tuple[ToClient, list[zmq.Frame]] | None:
         """Return the next reply and its tensors' frames, or None if there is none; never waits.
 
         Hellos, welcomes and breaks of the link are dealt with here and are not returned.
         """
+        if self.hello_at is not None and monotonic() >= self.hello_at:
+            self._hello()
         while True:
             parts = self._receive_frames()
             if not parts:
@@ -158,7 +177,8 @@ class Connection:
                     self._refused(ClientRefused("protocol_mismatch", other_protocol(message)))
                 case ClientWelcome():
                     self.welcome = message
-                    self.refusal = None
+                    self.refusal = self.turned_away = self.hello_at = None
+                    self._hello_pause_s = FIRST_HELLO_PAUSE_S
                 case ClientRefused():
                     self._refused(message)
                 case _:
@@ -196,6 +216,7 @@ class Connection:
             self._hello()
         else:
             self._lose_link()
+            self.turned_away = self.hello_at = None
         return True
 
     def _lose_link(self) -> None:
@@ -204,13 +225,20 @@ class Connection:
             self.link_lost += 1
 
     def _refused(self, message: ClientRefused) -> None:
+        was_welcome = self.welcome is not None
         self._lose_link()
         if message.code == "protocol_mismatch":
             self.refusal = message
-        else:
+        elif was_welcome:
             self._hello()
+        else:
+            # The answer to a hello. The next one has the same answer until something changes at the gateway.
+            self.turned_away = message
+            self.hello_at = monotonic() + self._hello_pause_s
+            self._hello_pause_s = min(2 * self._hello_pause_s, LONGEST_HELLO_PAUSE_S)
 
     def _hello(self) -> None:
+        self.hello_at = None
         try:
             self.socket.send(encode(ClientHello(protocol=PROTOCOL_VERSION, client=self.name)), _NOBLOCK)
         except zmq.Again:
