@@ -38,9 +38,14 @@ class Process:
         return self._child.pid if self._child and self._child.poll() is None else None
 
     def start(self) -> None:
-        """Start the job; its log is begun anew by the first start and continued by later ones."""
-        job = msgspec.structs.replace(self.job, parent_pid=os.getpid())
-        self._job_path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
+        """Start the job; its log is begun anew by the first start and continued by later ones.
+
+        Raises OSError if the machine has no room for it, such as on a full disk.
+        """
+        if not self.starts or not self._job_path.exists():
+            # Not at each start: the disk may be full by then.
+            job = msgspec.structs.replace(self.job, parent_pid=os.getpid())
+            self._job_path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
         with self.log_path.open("ab" if self.starts else "wb") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "mainspring.launch.child", str(self._job_path)],
@@ -52,6 +57,10 @@ class Process:
         self.starts += 1
         self.restart_at_ns = None
         self._started_ns = time.monotonic_ns()
+
+    def put_off(self, now_ns: int) -> None:
+        """Settle when to try again after a start that failed."""
+        self.restart_at_ns = now_ns + self._backoff.died(0)
 
     def reap(self, now_ns: int) -> str | None:
         """Return how the child died if it has since the last call, and settle when it may start again."""

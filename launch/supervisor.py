@@ -96,7 +96,19 @@ class Supervisor:
             if death is not None:
                 self._report(process, death, now_ns)
             if process.restart_at_ns is not None and now_ns >= process.restart_at_ns:
-                process.start()
+                self._restart(process, now_ns)
+
+    def _restart(self, process: Process, now_ns: int) -> None:
+        """Start a process that died; what keeps it from starting must not take the others down."""
+        try:
+            process.start()
+        except OSError as error:
+            process.put_off(now_ns)
+            delay_ms = ((process.restart_at_ns or now_ns) - now_ns) / 1e6
+            self._say(
+                f"{process.job.name} can't be started ({error}); trying again in {delay_ms:.0f} ms. "
+                "Make room on this machine: disk, memory or processes"
+            )
 
     def _report(self, process: Process, death: str, now_ns: int) -> None:
         text = f"{process.job.name} died ({death})"
