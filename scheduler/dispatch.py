@@ -164,11 +164,11 @@ class Dispatcher:
                 request.place = Place.GONE
                 books.requests.pop(request.id, None)
         else:
-            self._try_again(now_ns, requests, result)
+            self._try_again(now_ns, requests, action, result)
         if placement.leaving and placement.infers == 0:
             self._residency.leave(now_ns, placement)
 
-    def _try_again(self, now_ns: int, requests: list[Request], result: Result) -> None:
+    def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""
         late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
@@ -177,9 +177,11 @@ class Dispatcher:
             detail = f"{detail}: {result.detail}"
         spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR)
         alone = len(requests) == 1
+        # Inputs that came and were refused come no better the next time; those that did not come may.
+        unusable = spoilt and alone and result.end_ns <= action.latest_ns
         for request in requests:
             # A deadline bounds how often a request can come too late; nothing else would bound failures.
-            request.failures += not late or request.due_ns is None or (spoilt and alone)
+            request.failures += not late or request.due_ns is None or unusable
             if spoilt and not alone:
                 # Whose inputs are missing, or whose values the engine fails on, is not known: each shows it.
                 # Inputs may just have been slow, and running alone would make a busy device busier.
