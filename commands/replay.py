@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from mainspring.traces.replayer import ReplayConfig
 
 
+ChosenKind = Annotated[
+    Kind | None, typer.Option(help="What to send. Default: what --trace holds, or else synthetic.")
+]
+Trace = Annotated[Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
     app.command("replay")(replay)
 
 
 def replay(
-    workload: Annotated[
-        Kind | None, typer.Option(help="What to send. Default: what --trace holds, or else synthetic.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
-    ] = None,
+    workload: ChosenKind = None,
+    trace: Trace = None,
+    rate: Rate = None,
     duration: Annotated[str, typer.Option(help="How long to send.")] = "60s",
     slo: Annotated[str, typer.Option(help="Deadline of each request, or none.")] = "100ms",
     models: Annotated[str, typer.Option(help="Glob of the models to use.")] = "*",
