@@ -30,7 +30,8 @@ MODELS = (1_000, 4_026, 16_000, 64_000)
 DEVICES = (1, 4, 12, 64, 256)
 DEVICE_RATE = 200.0
 """Requests per second for each device where their number grows."""
-QUEUES = (100, 1_000, 10_000, 64_000)
+QUEUES = (1_000, 10_000, 64_000)
+"""From where on the devices are busy all the time: below, it is the load that differs, not the length."""
 LEAST_REQUESTS = 4_000
 """A setting is played for at least so many, and for at most `MOST_REQUESTS`."""
 MOST_REQUESTS = 25_000
