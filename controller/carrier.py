@@ -51,14 +51,13 @@ def dispatches(action: Infer) -> dict[int, Dispatch]:
 
 
 class Carrier:
-    """Sends commands, and remembers which INFERs are out."""
+    """Sends commands; each worker's session remembers which INFERs are out on it."""
 
     def __init__(self, sessions: SessionTable, members: Members, post: Post, dropped: Dropped) -> None:
         self._sessions = sessions
         self._members = members
         self._post = post
         self._dropped = dropped
-        self._infers: dict[int, WorkerSession] = {}
         self._error_limit = AnswerLimit()
 
     def carry_out(self, now_ns: int, commands: list[Command]) -> None:
@@ -76,15 +75,9 @@ class Carrier:
                     _LOGGER.exception("could not carry out %.2000r", command)
         self._members.settle(now_ns)
 
-    def ended(self, action_id: int) -> None:
-        """Take note that an action's result came."""
-        self._infers.pop(action_id, None)
-
     def infers_out(self) -> int:
         """How many INFERs are out on workers that are still there."""
-        is_open = self._sessions.is_open
-        self._infers = {id_: session for id_, session in self._infers.items() if is_open(session)}
-        return len(self._infers)
+        return sum(len(worker.infers_out) for worker in self._sessions.workers.values())
 
     def _carry_out(self, now_ns: int, command: Command) -> None:
         match command:
@@ -121,7 +114,7 @@ class Carrier:
             else:
                 self._post.to(gateway, dispatch)
         if self._post.to(session, on_worker_clock(action, session.clock.offset_ns)):
-            self._infers[action.action_id] = session
+            session.infers_out.add(action.action_id)
 
     def _reject(self, now_ns: int, reject: Reject) -> None:
         gateway = self._sessions.gateway(reject.request_id >> GATEWAY_SHIFT)

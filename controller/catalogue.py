@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import msgspec
 
 from mainspring.controller.counters import Dropped
@@ -23,6 +26,9 @@ from mainspring.messages.peers import (
 
 STATUS_AGE_NS = 50_000_000
 """A status is made at most once in this time, however many ask: making one passes over every model."""
+STATUS_COST_AGE = 20
+"""Nor is one made before the last has grown this many times as old as making it took: whoever watches a
+large cluster gets at most a twentieth of the controller's time."""
 
 
 class Catalogue:
@@ -35,7 +41,9 @@ class Catalogue:
         sessions: SessionTable,
         post: Post,
         dropped: Dropped,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """``clock`` only measures how long it takes to make a status."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
         self.draining = False
@@ -45,7 +53,9 @@ class Catalogue:
         self._sessions = sessions
         self._post = post
         self._dropped = dropped
-        self._status: tuple[int, ClusterStatus] | None = None
+        self._clock = clock
+        self._status: ClusterStatus | None = None
+        self._status_until_ns = 0
 
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Do what an administrator asks and answer."""
@@ -94,10 +104,11 @@ class Catalogue:
         return None
 
     def status(self, now_ns: int) -> ClusterStatus:
-        """Return the cluster as it is now, or was at most `STATUS_AGE_NS` ago."""
-        if self._status is None or now_ns - self._status[0] > STATUS_AGE_NS:
+        """Return the cluster as it is now, or was a moment ago; see `STATUS_AGE_NS`, `STATUS_COST_AGE`."""
+        if self._status is None or now_ns > self._status_until_ns:
+            began_ns = self._clock()
             status = self._scheduler.status()
-            status = msgspec.structs.replace(
+            self._status = msgspec.structs.replace(
                 status,
                 workers=tuple(self._with_session(worker) for worker in status.workers),
                 dropped_messages={
@@ -106,8 +117,9 @@ class Catalogue:
                     **self._dropped_by_workers(),
                 },
             )
-            self._status = (now_ns, status)
-        return self._status[1]
+            cost_ns = self._clock() - began_ns
+            self._status_until_ns = now_ns + max(STATUS_AGE_NS, STATUS_COST_AGE * cost_ns)
+        return self._status
 
     def _change(self, now_ns: int, request: AdminRequest) -> tuple[Reason, str] | None:
         self._status = None

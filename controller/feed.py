@@ -100,6 +100,16 @@ class LoggedScheduler:
         wakeup_ns = self._scheduler.next_wakeup_ns()
         return None if wakeup_ns is None else max(wakeup_ns, self._paused_until_ns)
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait in the scheduler; known at any time, without making a status."""
+        return self._scheduler.queued
+
+    @property
+    def departures(self) -> int:
+        """Workers that left or were dropped, and models that were removed, up to the last `settle`."""
+        return self._tally.departures
+
     def status(self) -> ClusterStatus:
         """Return the scheduler's part of the status with each model's counts, and what was not logged."""
         self.settle()

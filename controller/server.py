@@ -60,6 +60,7 @@ class Controller:
         self._error_limit = AnswerLimit()
         self._arrived_ns = self._collected_ns = time.monotonic_ns()
         self._drain_until_ns = self._drain_check_ns = 0
+        self._departures = 0
         try:
             self._add(models)
         except ValueError:
@@ -92,6 +93,7 @@ class Controller:
                 self._wait(now_ns)
             members.goodbye("the controller stops")
         finally:
+            gc.unfreeze()
             if collecting:
                 gc.enable()
             self.close()
@@ -134,9 +136,20 @@ class Controller:
         idle = now_ns - self._arrived_ns > IDLE_NS and until_ns - now_ns > IDLE_NS
         if idle and now_ns - self._collected_ns > COLLECT_INTERVAL_NS:
             self._collected_ns = now_ns
-            gc.collect()
-            gc.freeze()
+            self._collect()
         self._router.wait(until_ns)
+
+    def _collect(self) -> None:
+        """Collect garbage, and take what is left out of the next collections, which are short then.
+
+        What a worker or a model leaves behind was frozen while it was there, and nothing but a collection
+        of everything frees it.
+        """
+        if self._departures != self._feed.departures:
+            self._departures = self._feed.departures
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
     def _finished(self, stop: threading.Event) -> bool:
         """Begin to drain once ``stop`` is set; say whether that is over."""

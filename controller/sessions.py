@@ -66,6 +66,8 @@ class WorkerSession(Session):
         """Whether the scheduler knows of it: only once its clock is known."""
         self.actions_after = 0
         """The last action id given out before this session joined."""
+        self.infers_out: set[int] = set()
+        """The ids of INFERs that were sent to it and have no result."""
         self.dropped: dict[str, int] = {}
         """What the worker could not use or deliver since it started, by why."""
 

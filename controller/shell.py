@@ -72,8 +72,7 @@ class Shell:
 
     def drained(self) -> bool:
         """Say whether every accepted request is answered, as far as the controller can know."""
-        queued = len(self._grace) + self._scheduler.status().requests_queued
-        return queued == 0 and self.carrier.infers_out() == 0
+        return len(self._grace) + self._scheduler.queued == 0 and self.carrier.infers_out() == 0
 
     def settle_start(self, now_ns: int) -> None:
         """Begin the grace after the start, and end it once a worker has joined or its time is over."""
@@ -170,7 +169,7 @@ class Shell:
             self._dropped.count("bad_result")
             _LOGGER.warning("%s sent a result that can't be true: %s", session, result)
             return
-        self.carrier.ended(result.action_id)
+        session.infers_out.discard(result.action_id)
         self._scheduler.handle(now_ns, msgspec.structs.replace(result, begin_ns=begin_ns, end_ns=end_ns))
 
     def _undecodable(

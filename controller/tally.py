@@ -10,7 +10,7 @@ import msgspec
 
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, Reject
+from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import (
     Event,
     GatewayLeft,
@@ -35,10 +35,12 @@ class Tally:
         self._counts: dict[str, list[int]] = {}
         self._open: dict[int, tuple[str, int | None]] = {}
         self._out: dict[int, Infer] = {}
+        self.departures = 0
+        """Workers that left or were dropped, and models that were removed."""
 
     def take(self, entry: Event | Command) -> None:
         """Take note of what goes in or comes out."""
-        if isinstance(entry, Infer | Reject):
+        if isinstance(entry, Infer | Reject | DropWorker):
             self.command(entry)
         elif not isinstance(entry, Wakeup):
             self.event(entry)  # type: ignore[arg-type]
@@ -58,8 +60,9 @@ class Tally:
                 self._counts.setdefault(spec.name, [0, 0, 0, 0])
             case ModelRemoved(name=name):
                 self._counts.pop(name, None)
+                self.departures += 1
             case WorkerLeft(worker=worker):
-                self._out = {id_: infer for id_, infer in self._out.items() if infer.worker != worker}
+                self._worker_gone(worker)
             case GatewayLeft(number=number):
                 gone = [id_ for id_ in self._open if id_ >> _GATEWAY_SHIFT == number]
                 for request_id in gone:
@@ -71,6 +74,8 @@ class Tally:
             self._out[command.action_id] = command
         elif isinstance(command, Reject):
             self._end(command.request_id, _REJECTED)
+        elif isinstance(command, DropWorker):
+            self._worker_gone(command.worker)
 
     def counted(self, model: ModelStatus) -> ModelStatus:
         """Return a model's status with its counts."""
@@ -82,6 +87,10 @@ class Tally:
             late=counts[_LATE],
             rejected=counts[_REJECTED],
         )
+
+    def _worker_gone(self, worker: str) -> None:
+        self._out = {id_: infer for id_, infer in self._out.items() if infer.worker != worker}
+        self.departures += 1
 
     def _result(self, result: Result) -> None:
         infer = self._out.pop(result.action_id, None)

@@ -112,6 +112,11 @@ class Scheduler:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
         validate(self._books)
 
+    @property
+    def queued(self) -> int:
+        """Requests that wait for an INFER."""
+        return self._books.queued
+
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
         return cluster_status(self._books)

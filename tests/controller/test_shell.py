@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.controller.carrier import dispatches, on_worker_clock
+from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
 from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.post import Post
 from mainspring.controller.router import Delivery
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
@@ -21,7 +24,7 @@ from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codec import encode
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import Arrival, GatewayHello, Pong, WorkerHello
+from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter, read_log
@@ -224,3 +227,33 @@ def test_a_command_that_cannot_be_sent_does_not_keep_the_others_from_leaving(
     assert bench.wire.kinds(b"w") == ["infer"]
     assert bench.dropped["internal_error"] == 1
     assert "could not carry out Infer(action_id=9" in caplog.text
+
+
+def test_infers_out_are_forgotten_with_their_worker() -> None:
+    bench = Bench()
+    bench.shell.drain()
+    bench.shell.carrier.carry_out(20, [infer(1 << 40)])
+    assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (1, False)
+    bench.receive(30, b"w", Goodbye("it stops"))
+    assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (0, True)
+
+
+def test_a_status_that_takes_long_to_make_is_made_rarely() -> None:
+    bench = Bench()
+    cost_ns = 0
+    instant_ns = itertools.count()
+    catalogue = Catalogue(
+        9,
+        bench.feed,
+        bench.shell.sessions,
+        Post(bench.wire, bench.shell.sessions, bench.dropped),
+        bench.dropped,
+        clock=lambda: next(instant_ns) * cost_ns,
+    )
+    first = catalogue.status(0)
+    assert catalogue.status(50 * MS) is first
+    cost_ns = 80 * MS
+    second = catalogue.status(51 * MS)
+    assert second is not first
+    assert catalogue.status(51 * MS + 20 * 80 * MS) is second
+    assert catalogue.status(52 * MS + 20 * 80 * MS) is not second

@@ -6,7 +6,7 @@ import pytest
 from mainspring.controller.tally import Tally
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Reject
+from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import GatewayLeft, ModelAdded, ModelRemoved, RequestArrived, WorkerLeft
 from mainspring.messages.peers import ModelStatus
 from tests.controller.peers import spec
@@ -53,6 +53,16 @@ def test_what_left_is_forgotten(tally: Tally) -> None:
     tally.event(GatewayLeft(0))
     tally.command(Reject(2, Reason.NO_WORKER, ""))
     assert counts(tally) == (4, 0, 0, 0)
+
+
+def test_infers_of_a_worker_that_was_dropped_are_forgotten(tally: Tally) -> None:
+    tally.take(infer(1, 1))
+    tally.take(DropWorker("w", "it owes a result"))
+    tally.take(Result(1, "w", Status.OK, 0, 1))
+    assert counts(tally) == (4, 0, 0, 0)
+    tally.take(WorkerLeft("v", "gone"))
+    tally.take(ModelRemoved("m0"))
+    assert tally.departures == 3
 
 
 def test_a_model_that_is_not_served_has_no_counts(tally: Tally) -> None:
