@@ -3,60 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import zmq
 
 import mainspring
 from mainspring import Client
-from mainspring.client.channel import Call, Channel
+from mainspring.client.channel import Call
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ERROR_OF_REASON, error_of
 from mainspring.messages import PROTOCOL_VERSION, clients
-from mainspring.messages.codec import FROM_CLIENT, encode
+from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
+from tests.client.fakes import WELCOME, fake_gateway, mute
 from tests.gateway.fakes import fake_cluster, gateway, wait_until
 
 X = np.ones((1, 4), np.float32)
-WELCOME = clients.ClientWelcome(PROTOCOL_VERSION, "0", 1_000, 10)
-
-
-@contextmanager
-def fake_gateway(
-    answer: Callable[[clients.FromClient], list[bytes]], address: str = "tcp://127.0.0.1:*"
-) -> Iterator[str]:
-    """A ROUTER that answers each message with one of these frames; yields its address."""
-    context = zmq.Context()
-    socket = context.socket(zmq.ROUTER)
-    socket.bind(address)
-    stop = threading.Event()
-
-    def serve() -> None:
-        while not stop.is_set():
-            if socket.poll(10):
-                peer, head, *_ = socket.recv_multipart()
-                frames = answer(FROM_CLIENT.decode(head))
-                if frames:
-                    socket.send_multipart([peer, *frames])
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        yield socket.getsockopt_string(zmq.LAST_ENDPOINT)
-    finally:
-        stop.set()
-        thread.join()
-        context.destroy(0)
-
-
-def mute(message: clients.FromClient) -> list[bytes]:
-    return [encode(WELCOME)] if isinstance(message, clients.ClientHello) else []
 
 
 def test_no_gateway_names_the_address_and_what_to_start() -> None:
@@ -227,68 +191,6 @@ def test_a_gateway_that_forgot_the_client_is_greeted_again() -> None:
             client.models()
         assert client.models() == ()
     assert sum(isinstance(each, clients.ClientHello) for each in asked) == 2
-
-
-def test_a_client_that_is_turned_away_knocks_rarely_and_says_why_it_was() -> None:
-    full = encode(clients.ClientRefused("too_many_clients", "1 client is busy here, the most it serves"))
-    hellos: list[clients.FromClient] = []
-
-    def answer(message: clients.FromClient) -> list[bytes]:
-        hellos.append(message)
-        return [full]
-
-    with fake_gateway(answer) as address:
-        with Client(address, connect_timeout_s=0.3) as client:
-            for ask in (client.models, client.status):
-                with pytest.raises(
-                    mainspring.GatewayUnreachable, match=r"too_many_clients.*1 client is busy"
-                ):
-                    ask()
-        assert 1 <= len(hellos) <= 3, "at once, after 200 ms, and after 400 ms more"
-        with Connection(address) as connection:
-            with pytest.raises(mainspring.GatewayUnreachable, match="too_many_clients"):
-                connection.open(0.1)
-            assert not connection.poll(1), "its next hello is not due"
-
-
-def test_a_client_that_was_turned_away_is_served_once_there_is_room() -> None:
-    asked: list[clients.FromClient] = []
-
-    def answer(message: clients.FromClient) -> list[bytes]:
-        asked.append(message)
-        if isinstance(message, clients.ClientHello) and len(asked) == 1:
-            return [encode(clients.ClientRefused("too_many_clients", "no room"))]
-        return mute(message) or [encode(clients.ModelList(getattr(message, "key", 0), ()))]
-
-    with fake_gateway(answer) as address, Client(address) as client:
-        assert client.models() == ()
-
-
-def test_closing_beside_a_cancellation_ends_every_other_call() -> None:
-    def answer(message: clients.FromClient) -> list[bytes]:
-        listed = isinstance(message, clients.ListModels)
-        return [encode(clients.ModelList(getattr(message, "key", 0), ()))] if listed else mute(message)
-
-    busy, go_on = threading.Event(), threading.Event()
-
-    def hold(_: object) -> None:
-        # In the client's own thread.
-        busy.set()
-        go_on.wait(5)
-
-    with fake_gateway(answer) as address:
-        channel = Channel(address, "", 5)
-        given_up, kept = (channel.call(clients.GetStatus(channel.next_key())) for _ in range(2))
-        channel.call(clients.ListModels(channel.next_key())).add_done_callback(hold)
-        assert busy.wait(5)
-        assert given_up.cancel()
-        closer = threading.Thread(target=channel.close)
-        closer.start()
-        wait_until(lambda: channel._closing)
-        go_on.set()
-        closer.join()
-        with pytest.raises(mainspring.GatewayUnreachable, match="closed before the reply came"):
-            kept.result(5)
 
 
 def test_the_low_level_connection_drives_a_loop_of_its_own() -> None:

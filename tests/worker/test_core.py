@@ -288,17 +288,6 @@ def test_io_memory_is_held_until_outputs_are_sent() -> None:
     assert core.submit(2, infer(5, window=(0, 9))) == []
 
 
-def test_a_model_whose_largest_batch_is_larger_than_the_io_memory_is_not_prepared() -> None:
-    core = new_core(io_bytes=128)
-    [result] = core.submit(0, Prepare(2, "w", spec(floats=9)))
-    assert result.status is Status.NO_IO_MEMORY
-    assert result.detail == (
-        "inputs and outputs of a batch of 4 of m have 256 bytes, the worker's io_bytes is 128: "
-        "set it higher, or compile the model with smaller --batch-sizes"
-    )
-    assert core.submit(0, Prepare(3, "w", spec(floats=4))) == []
-
-
 def test_unusable_input_ends_its_action_once() -> None:
     core = resident_core()
     core.submit(0, infer(1, (7, 8), window=(0, 9)))
@@ -350,21 +339,6 @@ def test_abandoned_actions_have_no_results_and_leave_no_trace() -> None:
     assert core.io.slots == 0
     assert [each.model for each in core.holdings.resident()] == ["m", loading.model.name]
     assert core.submit(3, infer(1, window=(0, 9))) == [], "ids of a new session are new"
-
-
-def test_a_model_whose_prepare_was_abandoned_does_not_stand_in_the_way_of_its_next_artifact() -> None:
-    core = new_core()
-    core.submit(0, Prepare(1, "w", spec()))
-    begun(core, PREPARE, 0)
-    core.abandon()
-    assert core.quiet, "a hello need not wait for it"
-    changed = msgspec.structs.replace(spec(), weights_hash="other weights")
-    assert core.submit(1, Prepare(1, "w", changed)) == []
-    assert core.finish(PREPARE, 1, 0, 2) is None
-    core.validate()
-    assert core.holdings.prepared() == {}
-    ended(core, PREPARE, begun(core, PREPARE, 2), 3)
-    assert core.holdings.prepared() == {"m": "other weights"}
 
 
 def test_finish_of_what_does_not_run_is_a_mistake() -> None:
