@@ -18,6 +18,7 @@ FLAT = 0.05
 LOGARITHMIC = 0.2
 """Below this growth is called logarithmic at most: log2(n) itself grows as n^0.11 from 1,000 to 64,000."""
 FIELDS = {"models": "models", "devices": "devices", "queued": "backlog"}
+NOUNS = {"models": "models", "devices": "devices and requests", "queued": "queue"}
 LABELS = {
     "models": "models",
     "devices": "devices (200 requests/s each)",
@@ -38,7 +39,7 @@ class Growth(msgspec.Struct, frozen=True):
         more = self.xs[-1] / self.xs[0]
         factor = self.costs[-1].request_us_least / self.costs[0].request_us_least
         kind = f"n^{self.exponent:.2f}, {self.verdict()}"
-        return f"{more:,.0f} x the {self.name}: {factor:.2f} x the cost ({kind})"
+        return f"{more:,.0f} x the {NOUNS[self.name]}: {factor:.2f} x the cost ({kind})"
 
     def verdict(self) -> str:
         """Name the kind of growth."""
@@ -69,7 +70,7 @@ def plot(sweeps: list[Growth], path: Path) -> None:
     axes[0][0].set_ylim(0)
     axes[0][0].legend(loc="lower right", fontsize=8)
     figure.suptitle(
-        "Cost of Scheduler.handle and Scheduler.schedule; the number on the x axis is a logarithm"
+        "Cost of Scheduler.handle and Scheduler.schedule; x axes are logarithmic, the target is 25 us"
     )
     figure.savefig(path, dpi=130)
     plt.close(figure)
