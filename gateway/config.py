@@ -35,9 +35,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     reply_backlog_messages: int = 16_384
     """Replies that may wait for one client to read them; a client that reads too slowly for it is cut off."""
     reply_backlog_bytes: int = 512 << 20
-    """Bytes of large outputs that may wait for one client to read them; beyond it the client is cut off."""
+    """Bytes of replies that may wait for one client to read them; beyond it the client is cut off."""
     input_backlog_messages: int = 2_000
     """Inputs that may wait for one worker to take them; beyond it they are dropped and their action fails."""
+    input_backlog_bytes: int = 512 << 20
+    """Bytes of inputs that may wait for one worker to take them; beyond it they are dropped likewise."""
     controller_backlog_messages: int = 100_000
     """Messages that may wait for the controller; beyond it a request is sent again later, and refused as
     ``controller_unreachable`` once its deadline leaves no time for that."""

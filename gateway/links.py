@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from mainspring.gateway.backlog import Backlog
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.multipart import receive, send
 from mainspring.messages.codec import encode
@@ -60,6 +61,7 @@ class WorkerLinks:
         self._config = config
         self._poller = poller
         self._sockets: dict[str, tuple[str, Socket]] = {}
+        self._backlogs: dict[str, Backlog] = {}
         self._workers: dict[Socket, str] = {}
 
     def connect(self, worker: str, address: str) -> None:
@@ -71,6 +73,7 @@ class WorkerLinks:
         socket = _dealer(self._context, self._config.input_backlog_messages, self._config.max_message_bytes)
         connect(socket, address, f"worker {worker}")
         self._sockets[worker] = (address, socket)
+        self._backlogs[worker] = Backlog()
         self._workers[socket] = worker
         self._poller.register(socket, zmq.POLLIN)
 
@@ -78,6 +81,7 @@ class WorkerLinks:
         """Close the worker's socket, if there is one, with what waits in it."""
         known = self._sockets.pop(worker, None)
         if known is not None:
+            del self._backlogs[worker]
             del self._workers[known[1]]
             self._poller.unregister(known[1])
             known[1].close(0)
@@ -96,8 +100,12 @@ class WorkerLinks:
         known = self._sockets.get(worker)
         if known is None:
             return False
+        # Not zmq.IMMEDIATE, which would do: with it, outputs are lost that came just before a break.
+        parts = self._backlogs[worker].admit(encode(message), frames, self._config.input_backlog_bytes)
+        if parts is None:
+            return False
         try:
-            send(known[1], [encode(message)], frames)
+            send(known[1], *parts)
         except zmq.Again:
             return False
         return True

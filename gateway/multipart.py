@@ -40,7 +40,7 @@ def receive(socket: zmq.Socket[bytes]) -> list[zmq.Frame] | None:
 
 
 def send(socket: zmq.Socket[bytes], head: Sequence[bytes], frames: Sequence[Any] = ()) -> None:
-    """Send a message: small parts, of which there is at least one, then tensors, uncopied; never waits.
+    """Send a message: small parts, then tensors, uncopied; at least one part in all; never waits.
 
     Raises `zmq.Again` if there is no room, `zmq.ZMQError` for any other reason, with nothing sent.
     """

@@ -20,7 +20,7 @@ import msgspec
 import zmq
 
 from mainspring.gateway.admin import Reply
-from mainspring.gateway.backlog import LARGE_BYTES, Backlog
+from mainspring.gateway.backlog import Backlog, Parts
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.links import Context
 from mainspring.gateway.multipart import MAX_FRAMES, receive, send
@@ -34,6 +34,12 @@ from mainspring.messages.codes import Reason
 NAME = "zeromq"
 _HEARTBEAT_MS = 2_000
 _RETRY_NS = milliseconds(100)
+_SLOW_READER = encode(
+    ClientRefused(
+        "slow_reader",
+        "too many replies waited unread and the rest was dropped; read faster or ask for less",
+    )
+)
 _IDLE_SEARCH = 64
 """How many of the longest silent connections are looked at for one that can be forgotten."""
 
@@ -58,7 +64,9 @@ class ZeroMqFrontEnd:
         self._cut_off: dict[bytes, bytes] = {}
         """Clients that did not read, with what they have yet to be told."""
         self._backlogs: dict[bytes, Backlog] = {}
-        """Of clients that got large outputs."""
+        """Of `_connections`."""
+        self._unread: dict[bytes, Backlog] = {}
+        """Of clients that were cut off, until they have read what had been sent."""
         self._retry_ns: int | None = None
         self._early: dict[bytes, clients.ClientHello] = {}
         """Hellos that came before the controller's models."""
@@ -121,8 +129,14 @@ class ZeroMqFrontEnd:
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
             self._send(peer, encode(ClientRefused("too_many_clients", detail)))
             return
+        unread = self._unread.get(peer)
+        if unread is not None and unread.waiting_bytes() > self._config.reply_backlog_bytes:
+            self._send(peer, _SLOW_READER)
+            return
         self._cut_off.pop(peer, None)
         self._connections[peer] = Connection(NAME, peer)
+        self._unread.pop(peer, None)
+        self._backlogs.setdefault(peer, unread or Backlog())
         self._send(peer, self._welcome)
 
     def _make_room(self) -> bool:
@@ -151,16 +165,8 @@ class ZeroMqFrontEnd:
 
     def answer(self, answer: Answer) -> None:
         """Send a request's outputs."""
-        peer = answer.connection.peer
         message = encode(InferReply(answer.key, answer.outputs, answer.timing))
-        frames: Sequence[Any] = answer.frames
-        if max(map(len, frames), default=0) >= LARGE_BYTES:
-            backlog = self._backlogs.setdefault(peer, Backlog())
-            if backlog.waiting_bytes() > self._config.reply_backlog_bytes:
-                self._cut(peer)
-                return
-            frames = backlog.track(frames)
-        self._send(peer, message, frames)
+        self._send(answer.connection.peer, message, answer.frames)
 
     def refuse(self, refusal: Refuse) -> None:
         """Send a request's refusal."""
@@ -172,8 +178,15 @@ class ZeroMqFrontEnd:
         self._send(connection.peer, encode(message))
 
     def _send(self, peer: bytes, message: bytes, frames: Sequence[Any] = ()) -> None:
+        backlog = self._backlogs.get(peer)
+        parts: Parts | None = ((message,), frames)
+        if backlog is not None:
+            parts = backlog.admit(message, frames, self._config.reply_backlog_bytes)
+        if parts is None:
+            self._cut(peer)
+            return
         try:
-            send(self.socket, [peer, message], frames)
+            send(self.socket, (peer, *parts[0]), parts[1])
         except zmq.Again:
             self._cut(peer)
         except zmq.ZMQError as error:
@@ -185,10 +198,12 @@ class ZeroMqFrontEnd:
     def _cut(self, peer: bytes) -> None:
         """Break with a client whose backlog is full."""
         self._plane.counts["replies_to_slow_readers"] += 1
+        backlog = self._backlogs.get(peer)
         self._forget(peer)
         if len(self._cut_off) < self._config.max_connections:
-            detail = "too many replies waited unread and the rest was dropped; read faster or ask for less"
-            self._cut_off[peer] = encode(ClientRefused("slow_reader", detail))
+            self._cut_off[peer] = _SLOW_READER
+            if backlog is not None:
+                self._unread[peer] = backlog
 
     def _forget(self, peer: bytes) -> None:
         self._backlogs.pop(peer, None)
@@ -208,12 +223,13 @@ class ZeroMqFrontEnd:
             early, self._early = self._early, {}
             for peer, hello in early.items():
                 self._hello(peer, hello)
-        if not self._cut_off:
+        if not self._cut_off and not self._unread:
             self._retry_ns = None
             return
         if self._retry_ns is not None and now_ns < self._retry_ns:
             return
         self._retry_ns = now_ns + _RETRY_NS
+        self._unread = {peer: each for peer, each in self._unread.items() if each.waiting_bytes()}
         for peer, message in list(self._cut_off.items()):
             try:
                 self.socket.send_multipart([peer, message], zmq.NOBLOCK)

@@ -48,7 +48,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     ),
     "unsent_to_workers": (
         "inputs for a worker that is gone, or does not take them; their requests are tried again",
-        "look at the worker; input_backlog_messages of [gateway] bounds it",
+        "look at the worker; input_backlog_messages and _bytes of [gateway] bound it",
     ),
     "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
     # The controller and its peers.

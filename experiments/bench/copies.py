@@ -15,7 +15,7 @@ import zmq
 from mainspring.gateway.backlog import Backlog
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.links import WorkerLinks
-from mainspring.gateway.multipart import receive
+from mainspring.gateway.multipart import receive, send
 from mainspring.messages.peers import Input
 
 _Context = zmq.Context[zmq.Socket[bytes]]
@@ -65,5 +65,7 @@ def _to_client(context: _Context, address: str, frames: list[zmq.Frame]) -> obje
     """Send as the gateway does to a client, with its account of what waits unread."""
     socket = context.socket(zmq.DEALER)
     socket.connect(address)
-    socket.send_multipart([b"reply", *Backlog().track(frames)], zmq.NOBLOCK, copy=False)
+    parts = Backlog().admit(b"reply", frames, 0)
+    assert parts is not None
+    send(socket, *parts)
     return socket

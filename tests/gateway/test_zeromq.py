@@ -14,7 +14,7 @@ from mainspring.messages import PROTOCOL_VERSION, clients, peers
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
-from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, wait_until
+from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.gateway.raw import HEADER, Raw, counts
 
 
@@ -174,6 +174,24 @@ def test_large_outputs_that_are_not_read_are_bounded_in_bytes(cluster: FakeClust
             assert 5 <= len(replies) < 100
         other.infer(1)
         assert isinstance(other.receive(), clients.InferReply)
+
+
+def test_lists_of_models_that_are_not_read_are_bounded_in_bytes_whatever_the_client_says(
+    cluster: FakeCluster,
+) -> None:
+    cluster.specs |= {name: make_spec(name) for name in (f"model-{number}" for number in range(200))}
+    with gateway(cluster.address, reply_backlog_bytes=1 << 20) as address, Raw(address) as other:
+        other.ready(cluster)
+        with Raw(address, read_ahead=1) as client:
+            for _ in range(2):
+                for key in range(1_000):
+                    client.send(clients.ListModels(key))
+                wait_until(lambda: "replies_to_slow_readers" in counts(other))
+                client.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
+            replies: list[clients.ToClient] = []
+            while not replies or not isinstance(replies[-1], clients.ClientRefused):
+                replies.append(client.receive())
+            assert 10 <= len(replies) < 900
 
 
 def test_the_silent_make_room_for_new_clients(cluster: FakeCluster) -> None:
