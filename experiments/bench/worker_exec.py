@@ -94,10 +94,11 @@ def tensors_on_their_way(worker: LoneWorker, model: ModelSpec, seconds: float, r
 def ratio_of_medians(numerators: list[Ints], denominators: list[Ints]) -> float:
     """Return the ratio of two kinds' medians within a round; of all rounds, the middle one.
 
-    The machine's speed drifts: what was measured a tenth of a second apart can be compared, the rest not.
+    The machine's speed drifts: what was measured a tenth of a second apart can be compared, the rest not. A
+    round in which the machine stood still for so long that a kind has no sample does not count.
     """
-    pairs = zip(numerators, denominators, strict=True)
-    return float(np.median([float(np.median(above) / np.median(below)) for above, below in pairs]))
+    pairs = [pair for pair in zip(numerators, denominators, strict=True) if len(pair[0]) and len(pair[1])]
+    return float(np.median(np.array([np.median(above) / np.median(below) for above, below in pairs])))
 
 
 def undisturbed_ratio(numerators: list[Ints], denominators: list[Ints]) -> float:

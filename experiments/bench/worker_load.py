@@ -79,7 +79,7 @@ def beside(
     for _ in range(rounds):
         for samples, execs, loads in (
             (bare, BareExec, lambda: BareLoad(loading[0], pages[0], each_s)),
-            (own, Infers, lambda: Loads(loading, pages, each_s)),
+            (own, _without_tensors, lambda: Loads(loading, pages, each_s)),
         ):
             alone_exec = execs(running, each_s)
             worker.drive(alone_exec)
@@ -93,6 +93,11 @@ def beside(
             samples.exec_beside.append(np.diff(execs_beside[:, 0]))
             samples.load_beside.append(np.diff(loads_beside).ravel())
     return bare, own
+
+
+def _without_tensors(model: ModelSpec, seconds: float) -> Infers:
+    """Return INFERs whose tensors don't travel: what copies them shares LOAD's core."""
+    return Infers(model, seconds, withdrawn=True)
 
 
 def during_both(one: Ints, other: Ints) -> tuple[Ints, Ints]:
