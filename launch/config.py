@@ -102,12 +102,6 @@ DERIVED: dict[tuple[str, str], str] = {
 }
 """Keys of the structs that the launcher sets, and what to set instead."""
 
-MAY_BE_ZERO = (
-    *("lookahead_ms", "dispatch_delay_ms", "response_margin_ms", "action_window_ms", "load_window_ms"),
-    "idle_load_protect_ms",
-)
-"""Numbers of ``[scheduler]`` that may be 0; the others must be greater."""
-
 PATH_KEYS = ("store", "profiles", "run_dir")
 """Keys of ``[cluster]`` that are paths, relative to the configuration file."""
 
@@ -166,13 +160,7 @@ def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Str
 
 
 def _check_together(config: Config, source: str) -> None:
-    """Raise `ConfigError` for numbers that no process could work with, or not with those of another."""
-    for field, value in msgspec.structs.asdict(config.scheduler).items():
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            continue
-        if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
-            least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
-            raise ConfigError(f"{source}, [scheduler]: {field} is {value}; it must be {least}")
+    """Raise `ConfigError` for numbers with which one process could not work with another."""
     gateway_bytes, worker_bytes = config.gateway.max_message_bytes, config.worker.max_message_bytes
     if gateway_bytes > worker_bytes:
         raise ConfigError(

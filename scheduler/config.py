@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
+
+MAY_BE_ZERO = (
+    *("lookahead_ms", "dispatch_delay_ms", "response_margin_ms", "action_window_ms", "load_window_ms"),
+    "idle_load_protect_ms",
+)
+"""Numbers that may be 0; the others must be greater."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +51,18 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A worker that owes a LOAD's, UNLOAD's or INFER's result for longer than this is dropped."""
     prepare_timeout_ms: float = 600_000.0
     """A worker that owes a PREPARE's or RELEASE's result for longer than this is dropped."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a number that no scheduler could work with."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                continue
+            if not math.isfinite(value):
+                raise ValueError(f"{field} is {value}; it must be a number that is finite")
+            if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
+                least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
+                raise ValueError(f"{field} is {value}; it must be {least}")
 
 
 def milliseconds(value: float) -> int:
