@@ -58,6 +58,9 @@ class Plane:
         self.front_ends: dict[str, FrontEnd] = {}
         self.ready = False
         """Whether a controller has told all of its models and workers; stays so when it is lost."""
+        self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
+        """When a first controller is missed; None once it was, or has come."""
+        self._refusal_said = ""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._session = ControllerSession(config)
         self._admin = AdminTable(config)
@@ -67,11 +70,19 @@ class Plane:
 
     # --- front ends ---
 
+    @property
+    def alone(self) -> str | None:
+        """Why nothing is known of any model, if it is for want of a controller."""
+        if self.catalog.signatures or self._session.welcomed:
+            return None
+        return self._session.refusal or (
+            f"the gateway has not reached its controller at {self.config.controller_address} yet"
+        )
+
     def submit(self, connection: Connection, request: InferRequest, frames: Sequence[zmq.Frame]) -> None:
         """Take a request with its tensors' frames, or refuse it."""
-        if not self.catalog.signatures and not self._session.welcomed:
-            detail = self._session.refusal or "the gateway has not reached its controller yet"
-            self._refuse(Refuse(connection, request.key, Reason.CONTROLLER_UNREACHABLE, detail))
+        if (alone := self.alone) is not None:
+            self._refuse(Refuse(connection, request.key, Reason.CONTROLLER_UNREACHABLE, alone))
             return
         try:
             accepted = check_request(
@@ -164,17 +175,20 @@ class Plane:
             self.counts["bad_messages_from_controller"] += 1
             return
         self._session.welcome(now_ns)
+        self._refusal_said = ""
         self.catalog.begin_session(now_ns)
         self.core.controller_welcomed(now_ns, message.number)
 
     def _refused(self, now_ns: int, message: peers.Refused) -> None:
         known = self._session.welcomed
-        if known or message.code != "unknown_session":
-            log.warning("the controller refused this gateway (%s): %s", message.code, message.detail)
+        said = f"the controller refused this gateway ({message.code}): {message.detail}"
+        if (known or message.code != "unknown_session") and said != self._refusal_said:
+            self._refusal_said = said
+            log.warning("%s", said)
         if message.code == "bad_message":
             self.counts["refused_by_controller"] += 1
             return
-        self._session.lose(now_ns, f"the controller refused the gateway ({message.code}): {message.detail}")
+        self._session.lose(now_ns, said)
         self._controller_lost(now_ns)
 
     def _controller_lost(self, now_ns: int) -> None:
@@ -251,9 +265,22 @@ class Plane:
         match self._session.tick(now_ns):
             case SessionEvent.HELLO:
                 self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))
+                self._miss_controller(now_ns)
             case SessionEvent.LOST:
                 log.warning("no sign of life from the controller at %s", self.config.controller_address)
                 self._controller_lost(now_ns)
+
+    def _miss_controller(self, now_ns: int) -> None:
+        """Say once if there has never been a controller for longer than one may be silent."""
+        if self._missed_ns is None or now_ns < self._missed_ns:
+            return
+        self._missed_ns = None
+        if not self.ready and not self._session.refusal:
+            log.warning(
+                "no controller answers at %s: requests are refused until one does. Is the address right, "
+                "and is `mainspring controller` running there?",
+                self.config.controller_address,
+            )
 
     def flush(self) -> None:
         """Send what has come out of the request table."""

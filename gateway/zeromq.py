@@ -115,10 +115,15 @@ class ZeroMqFrontEnd:
             case clients.CancelRequest():
                 self._plane.cancel(connection, message.key)
             case clients.ListModels():
-                models = clients.ModelList(message.key, self._plane.catalog.models())
-                self._send(connection.peer, encode(models))
+                self._list_models(connection, message.key)
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
                 self._plane.ask(connection, message)
+
+    def _list_models(self, connection: Connection, key: int) -> None:
+        alone = self._plane.alone
+        models = clients.ModelList(key, self._plane.catalog.models())
+        reply = models if alone is None else ErrorReply(key, Reason.CONTROLLER_UNREACHABLE, alone)
+        self._send(connection.peer, encode(reply))
 
     def _hello(self, peer: bytes, message: clients.ClientHello) -> None:
         if message.protocol != PROTOCOL_VERSION:

@@ -23,7 +23,7 @@ import numpy as np
 import zmq
 
 from mainspring.client.connection import Connection
-from mainspring.client.errors import GatewayUnreachable
+from mainspring.client.errors import GatewayUnreachable, error_of
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
 from mainspring.messages.codec import encode
 from mainspring.messages.model import ModelSpec
@@ -246,7 +246,8 @@ class _Run:
 
 
 def list_models(connection: Connection, timeout_s: float) -> tuple[ModelSpec, ...]:
-    """Ask a gateway for its models; raises `GatewayUnreachable` if it does not say in time."""
+    """Ask a gateway for its models; raises `GatewayUnreachable` if it does not say in time, or another
+    `MainspringError` if it says why it can't."""
     connection.send(ListModels(key=0))
     give_up_ns = monotonic_ns() + int(timeout_s * SECOND_NS)
     while (left_ns := give_up_ns - monotonic_ns()) > 0:
@@ -254,6 +255,8 @@ def list_models(connection: Connection, timeout_s: float) -> tuple[ModelSpec, ..
         received = connection.receive()
         if received is not None and isinstance(received[0], ModelList):
             return received[0].models
+        if received is not None and isinstance(received[0], ErrorReply):
+            raise error_of(received[0])
     raise GatewayUnreachable(
         f"the gateway at {connection.address} did not list its models within {timeout_s:g} s"
     )

@@ -9,10 +9,14 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from mainspring import Client
+from mainspring.client.connection import Connection
+from mainspring.client.errors import ControllerUnreachable
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages import clients, peers
 from mainspring.messages.codes import Reason
+from mainspring.traces.replayer import list_models
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.gateway.raw import Raw, counts
 
@@ -87,6 +91,41 @@ def test_a_gateway_that_the_controller_refuses_says_why(cluster: FakeCluster) ->
             return "protocol_mismatch" in reply.detail
 
         wait_until(told)
+
+
+def test_a_gateway_without_a_controller_says_so_to_clients_and_once_in_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    quick = {"hello_interval_ms": 10.0, "controller_timeout_ms": 40.0}
+    where = "tcp://127.0.0.1:9"
+    with gateway(where, **quick) as address, Raw(address) as client:
+        client.send(clients.ListModels(1))
+        reply = client.receive()
+        assert isinstance(reply, clients.ErrorReply)
+        assert (reply.key, reply.reason) == (1, Reason.CONTROLLER_UNREACHABLE)
+        assert where in reply.detail
+        with Client(address) as user, pytest.raises(ControllerUnreachable):
+            user.models()
+        with Connection(address) as connection:
+            connection.open(5)
+            with pytest.raises(ControllerUnreachable):
+                list_models(connection, 5)
+        wait_until(lambda: f"no controller answers at {where}" in caplog.text)
+        client.send(clients.ListModels(2))
+        client.receive()
+    assert caplog.text.count("no controller answers") == 1
+
+
+def test_a_refusal_that_is_repeated_is_logged_once(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.refuse_code = "name_taken"
+    with gateway(cluster.address, hello_interval_ms=5.0):
+        wait_until(lambda: len(cluster.hellos) > 5)
+        assert caplog.text.count("name_taken") == 1
+        cluster.refuse_code = "too_many_peers"
+        wait_until(lambda: "too_many_peers" in caplog.text)
+    assert "no controller answers" not in caplog.text
 
 
 def test_garbage_from_the_controller_and_the_worker_is_counted(cluster: FakeCluster) -> None:
