@@ -60,7 +60,7 @@ def _models(folder: Path) -> int:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder")
     source = ModelSource(store=str(folder))
-    source.check_files()
+    source.check_files(whole=True)
     return len(source.specs())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -17,15 +18,16 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from mainspring.compiler.errors import StoreError
+from mainspring.compiler.errors import DamagedManifest, StoreError
 from mainspring.compiler.manifest import FORMAT, ExecutableInfo, Manifest, Source
 from mainspring.compiler.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
+_LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".writing-"
@@ -85,12 +87,31 @@ class Store:
             if not _HASH.fullmatch(value)
         ]
         if problems:
-            raise StoreError(f"{path} is damaged: {problems[0]}; {self._recompile(name)}")
+            raise DamagedManifest(f"{path} is damaged: {problems[0]}; {self._recompile(name)}")
         return manifest
 
+    def manifests(self) -> list[Manifest]:
+        """Return the manifests of the stored models, in the order of their names.
+
+        One damaged manifest keeps no other model from being served: it is left out, with a warning that
+        names it and what puts it right. Raises `StoreError` for what concerns more than one model, and
+        `DamagedManifest` if there is no other.
+        """
+        found, damaged = [], []
+        for name in self.names():
+            try:
+                found.append(self.manifest(name))
+            except DamagedManifest as error:
+                damaged.append(error)
+        if damaged and not found:
+            raise damaged[0]
+        for each in damaged:
+            _LOGGER.warning("left out of what is served: %s", each)
+        return found
+
     def specs(self) -> list[ModelSpec]:
-        """Return the specification of every stored model, in the order of their names."""
-        return [self.manifest(name).spec() for name in self.names()]
+        """Return the specification of every stored model as `manifests` does the manifests."""
+        return [manifest.spec() for manifest in self.manifests()]
 
     def weights_path(self, manifest: Manifest) -> Path:
         """Return the weights file, of which at least the length is right.
@@ -146,10 +167,10 @@ class Store:
                 for chunk in chunks:
                     digest.update(chunk)
                     length += file.write(chunk)
+                _to_disk(file)
             target = self.root / "weights" / f"{digest.hexdigest()}.bin"
             with self._writing(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(file_path, target)
+                _move(file_path, target)
         return digest.hexdigest(), length
 
     def put_executable(self, graph: bytes, info: ExecutableInfo) -> None:
@@ -170,7 +191,8 @@ class Store:
             shutil.rmtree(self._manifest_path(name).parent)
 
     def collect(self) -> int:
-        """Delete the weights and executables that no model uses; return how many bytes that freed.
+        """Delete the weights and executables that no model uses, and what an interrupted compilation left;
+        return how many bytes that freed.
 
         It is not for a store that something is being compiled into at the same time.
         """
@@ -179,10 +201,15 @@ class Store:
         executables = {manifest.executable for manifest in manifests}
         unused = [path for path in self.root.glob("weights/*.bin") if path.name not in weights]
         unused += [path for path in self.root.glob("executables/*/*") if path.parent.name not in executables]
+        left = list(self.root.glob(f"{_TEMPORARY}*"))
+        unused += [path for folder in left for path in folder.rglob("*") if path.is_file()]
         freed = sum(path.stat().st_size for path in unused)
         for path in unused:
             with self._writing(path):
                 path.unlink()
+        for folder in left:
+            with self._writing(folder):
+                shutil.rmtree(folder)
         return freed
 
     def _manifest_path(self, name: str) -> Path:
@@ -213,9 +240,10 @@ class Store:
     def _replace(self, target: Path, data: bytes) -> None:
         with self._temporary() as folder, self._writing(target):
             file_path = Path(folder) / target.name
-            file_path.write_bytes(data)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(file_path, target)
+            with file_path.open("wb") as file:
+                file.write(data)
+                _to_disk(file)
+            _move(file_path, target)
 
     def _temporary(self) -> tempfile.TemporaryDirectory[str]:
         """Make a folder on the store's own file system, so that a rename out of it is atomic."""
@@ -233,6 +261,23 @@ class Store:
                 f"can't write {path}: {error.strerror}{owner_of(path, error)}; choose a folder with enough "
                 "room that you may write to, with --store DIR"
             ) from error
+
+
+def _to_disk(file: BinaryIO) -> None:
+    """Have the file's bytes on the disk before its name is: else a loss of power leaves the name alone."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _move(path: Path, target: Path) -> None:
+    """Rename a file of the same file system to its place, and have that on the disk too."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def recompile_command(name: str, source: Source, root: Path) -> str:
@@ -257,7 +302,8 @@ def _read(path: Path, kind: type[Record], remedy: str, root: Path) -> Record:
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; {remedy}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+        damaged = DamagedManifest if kind is Manifest else StoreError
+        raise damaged(f"{path} is damaged ({error}); {remedy}") from error
     if record.format != FORMAT:
         raise StoreError(f"{path} has format {record.format}, this version reads {FORMAT}; {remedy}")
     return record

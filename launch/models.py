@@ -21,7 +21,10 @@ class ModelSource(msgspec.Struct, frozen=True):
     """Instances of each row of ``profiles``, with weights of their own."""
 
     def specs(self) -> list[ModelSpec]:
-        """Return the models by name; raise `ConfigError` or the store's error if they can't be read."""
+        """Return the models by name; raise `ConfigError` or the store's error if they can't be read.
+
+        Of a store, a model whose manifest is damaged is left out, with a warning.
+        """
         if self.profiles is not None:
             return self._emulated(Path(self.profiles))
         from mainspring.compiler.store import Store
@@ -37,16 +40,18 @@ class ModelSource(msgspec.Struct, frozen=True):
         except CompileError as error:
             raise ConfigError(str(error)) from None
 
-    def check_files(self) -> None:
-        """Raise the store's error if a model can't run on this machine: files missing, or of another CPU."""
+    def check_files(self, *, whole: bool = False) -> None:
+        """Raise the store's error if a model can't run on this machine: files missing, or of another CPU.
+
+        ``whole``: also if a manifest is damaged, whose model is left out of what is served otherwise.
+        """
         if self.store is None:
             return
         from mainspring.compiler.store import Store, recompile_command
         from mainspring.compiler.target import check_target
 
         store = Store(self.store)
-        for name in store.names():
-            manifest = store.manifest(name)
+        for manifest in map(store.manifest, store.names()) if whole else store.manifests():
             store.weights_path(manifest)
-            remedy = recompile_command(name, manifest.source, store.root)
+            remedy = recompile_command(manifest.name, manifest.source, store.root)
             check_target(store.executable_info(manifest), remedy)

@@ -12,6 +12,7 @@ from mainspring.compiler.executable import open_executable
 from mainspring.compiler.manifest import Manifest, Source
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.store import Store
+from mainspring.launch.models import ModelSource
 
 Compile = Callable[..., Manifest]
 
@@ -66,6 +67,50 @@ def test_a_damaged_manifest_is_an_error_with_its_path(
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"manifest\.json is damaged.*mainspring compile"):
         store.manifest("m")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"name": "a"}'])
+def test_a_damaged_manifest_is_left_out_with_the_remedy_and_the_others_are_served(
+    store: Store, compiled: Compile, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    for name in ("a", "b", "c"):
+        compiled(name)
+    path = store.root / "models" / "b" / "manifest.json"
+    path.write_bytes(content)
+    assert [spec.name for spec in store.specs()] == ["a", "c"]
+    assert f"{path} is damaged" in caplog.text
+    assert "`mainspring compile MODEL.onnx --name b" in caplog.text
+    source = ModelSource(store=str(store.root))
+    source.check_files()
+    with pytest.raises(StoreError, match="damaged"):
+        source.check_files(whole=True)
+    for name in ("a", "c"):
+        store.remove(name)
+    with pytest.raises(StoreError, match="damaged"):
+        store.specs()
+
+
+def test_files_are_on_the_disk_before_they_have_their_names(
+    store: Store, compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, os.fstat(file).st_size))
+    )
+    compiled()
+    files = {path for path in store.root.rglob("*") if path.is_file()}
+    assert {(path.stat().st_ino, path.stat().st_size) for path in files} <= set(synced)
+    assert {path.parent.stat().st_ino for path in files} <= {inode for inode, _ in synced}
+
+
+def test_what_a_killed_compilation_left_is_collected(store: Store, compiled: Compile) -> None:
+    compiled()
+    left = store.root / ".writing-abc"
+    left.mkdir()
+    (left / "weights.bin").write_bytes(bytes(1_000))
+    assert store.collect() == 1_000
+    assert not left.exists()
+    store.verify("m")
 
 
 def test_a_manifest_that_contradicts_itself_is_refused(store: Store, compiled: Compile) -> None:
