@@ -1,0 +1,59 @@
+"""The Python that the documentation begins with, as a reader would paste it, against the models it names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.compiler.store import Store
+from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.launch.addresses import free_ports
+from mainspring.launch.config import read_config
+from mainspring.launch.local import LocalCluster
+from mainspring.launch.plan import make_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/index.md")
+ADDRESS = "tcp://127.0.0.1:7400"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Serves what ``mainspring zoo squeezenet --copies 4`` would, of which the pages name the first."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    list(compile_zoo(["squeezenet"], Store(folder / "store"), 2, batch_sizes=(1,)))
+    gateway, controller = free_ports(2)
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {"store": str(folder / "store"), "run_dir": str(folder / "run"), "ready_timeout_s": 90},
+        "worker": {"pages": 2},
+        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+        "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+    }
+    with LocalCluster(make_plan(read_config(tables, "the test")), lambda _: None) as local:
+        yield local.address
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_its_first_program_prints_an_answer(page: str, address: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "mainspring zoo squeezenet --copies 4 --store store" in text
+    assert len(blocks(page)) == 1
+    program = blocks(page)[0]
+    assert ADDRESS in program
+    # A busy machine may miss the deadline of the page; this is about what the program says and prints.
+    program = program.replace(ADDRESS, address).replace("slo_ms=100", "slo_ms=20_000")
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"\(1, 1000, 1, 1\) \d+\.\d+ ms\n", done.stdout)
