@@ -1,4 +1,4 @@
-"""Mainspring: deep-learning inference that answers on time, or says at once that it can't.
+"""Mainspring: deep-learning inference that answers on time, or says that it can't as soon as it knows.
 
 The public API: `Client` and `AsyncClient`, what they return, and the errors that they raise. Each is
 imported when it is first asked for: a worker or ``mainspring --help`` need none of them.

@@ -38,7 +38,7 @@ def build_app() -> typer.Typer:
     """Return the application with every verb of `VERBS` registered."""
     app = typer.Typer(
         name="mainspring",
-        help="Serves deep-learning models and answers every request on time, or says at once that it can't.",
+        help="Serves deep-learning models and answers every request on time, or says that it can't as soon as it knows.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
