@@ -92,13 +92,6 @@ def analyse_log(directory: Path | str, *, start_ns: int | None = None, end_ns: i
     return reader.finish()
 
 
-def summarise_log(
-    directory: Path | str, *, start_ns: int | None = None, end_ns: int | None = None
-) -> LogSummary:
-    """Return the summary alone; see `analyse_log`."""
-    return analyse_log(directory, start_ns=start_ns, end_ns=end_ns).summary
-
-
 @dataclass
 class _Worker:
     pages: int

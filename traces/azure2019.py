@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,23 +27,6 @@ COLUMNS = ("HashOwner", "HashApp", "HashFunction", "Trigger")
 MAX_COUNT = 2**31 - 1
 
 
-class Draw(StrEnum):
-    """How the count of a minute becomes arrivals."""
-
-    UNIFORM = "uniform"
-    """Exactly as many as counted (times the scale), at uniform instants."""
-    POISSON = "poisson"
-    """A Poisson process with the count as its mean."""
-
-
-class _Layout(NamedTuple):
-    """Where minutes stand in a file, and which of them are wanted."""
-
-    first: int
-    columns: int
-    window: slice
-
-
 @dataclass(frozen=True, eq=False)
 class Azure2019(Workload):
     """Invocation counts of shape (minutes, models), scaled by ``factor``."""
@@ -57,7 +38,6 @@ class Azure2019(Workload):
     functions: int
     """How many functions were dealt to the models."""
     factor: float = 1.0
-    draw: Draw = Draw.UNIFORM
 
     def __post_init__(self) -> None:
         check_factor("rate", self.factor)
@@ -79,58 +59,35 @@ class Azure2019(Workload):
         return Cut(rest, start_ns - skipped * MINUTE_NS, end_ns - skipped * MINUTE_NS)
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
-        """Draw minute by minute; the first minute begins at 0."""
+        """Draw minute by minute, at uniform instants; the first minute begins at 0."""
         for minute, counts in enumerate(self.counts):
             drawn = self._scale(counts.astype(np.int64), rng)
             yield from spread(drawn, self.names, minute * MINUTE_NS, MINUTE_NS, rng)
 
     def _scale(self, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        if self.draw is Draw.POISSON:
-            return rng.poisson(counts * self.factor)
         whole = int(self.factor)
         return counts * whole + rng.binomial(counts, self.factor - whole)
 
 
-def read_azure2019(
-    path: Path,
-    models: Sequence[str],
-    rng: np.random.Generator,
-    *,
-    start_minute: int | None = None,
-    minutes: int | None = None,
-    functions_per_model: int | None = None,
-    draw: Draw = Draw.UNIFORM,
-) -> Azure2019:
+def read_azure2019(path: Path, models: Sequence[str], rng: np.random.Generator) -> Azure2019:
     """Read a file of invocations per minute and deal its functions to ``models``.
 
-    ``start_minute`` is in the file's own numbering, by default its first; ``minutes`` is by default all
-    that follow. With ``functions_per_model`` a sample of so many for each model is dealt instead of all.
     Raises `TraceError` naming file, line and column.
     """
     names = tuple(models)
     check_models(names)
     rows = read_rows(path)
     first, columns = _check_header(path, next(rows, (0, []))[1])
-    start = first if start_minute is None else start_minute
-    length = first + columns - start if minutes is None else minutes
-    if not (first <= start < first + columns and 0 < length <= first + columns - start):
-        raise TraceError(
-            f"{path}: holds minutes {first} to {first + columns - 1}, which does not include minutes"
-            f" {start} to {start + length - 1}"
-        )
-    layout = _Layout(first, columns, slice(start - first, start - first + length))
-    functions = [_parse(path, line, cells, layout) for line, cells in rows]
+    functions = [_parse(path, line, cells, first, columns) for line, cells in rows]
     if not functions:
         raise TraceError(f"{path}: has a header but no function")
     dealt = rng.permutation(len(functions))
-    if functions_per_model is not None:
-        dealt = dealt[: functions_per_model * len(names)]
-    counts = np.zeros((length, len(names)), np.uint32)
+    counts = np.zeros((columns, len(names)), np.uint32)
     order = rng.permutation(len(names))
     for turn, function in enumerate(dealt.tolist()):
         minute, count = functions[function]
         counts[minute, order[turn % len(names)]] += count
-    return Azure2019(names, counts, start, len(dealt), draw=draw)
+    return Azure2019(names, counts, first, len(dealt))
 
 
 def _check_header(path: Path, header: list[str]) -> tuple[int, int]:
@@ -155,19 +112,19 @@ def _check_header(path: Path, header: list[str]) -> tuple[int, int]:
 
 
 def _parse(
-    path: Path, line: int, cells: list[str], layout: _Layout
+    path: Path, line: int, cells: list[str], first: int, columns: int
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint32]]:
-    """Return a function's minutes with invocations, from the window's start, and their counts."""
-    if len(cells) != layout.columns + 4:
-        raise TraceError(f"{path}:{line}: has {len(cells)} columns, but the header has {layout.columns + 4}")
+    """Return a function's minutes with invocations, from 0, and their counts."""
+    if len(cells) != columns + 4:
+        raise TraceError(f"{path}:{line}: has {len(cells)} columns, but the header has {columns + 4}")
     try:
         counts = np.array(list(map(int, cells[4:])), np.int64)
     except (ValueError, OverflowError):
-        counts = np.full(layout.columns, -1)
+        counts = np.full(columns, -1)
     if counts.min() < 0 or counts.max() > MAX_COUNT:
-        raise _bad_count(path, line, cells, layout.first)
-    minutes = np.flatnonzero(counts[layout.window])
-    return minutes.astype(np.int32), counts[layout.window][minutes].astype(np.uint32)
+        raise _bad_count(path, line, cells, first)
+    minutes = np.flatnonzero(counts)
+    return minutes.astype(np.int32), counts[minutes].astype(np.uint32)
 
 
 def _bad_count(path: Path, line: int, cells: list[str], first: int) -> TraceError:

@@ -32,7 +32,6 @@ class Azure2021(Workload):
     names: tuple[str, ...]
     origin_ns: int
     """Arrival of the file's earliest invocation, which plays at 0."""
-    reorder_rows: int = REORDER_ROWS
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -43,27 +42,27 @@ class Azure2021(Workload):
         """Stream the file; the models are shuffled by ``rng`` before functions are dealt to them."""
         order = rng.permutation(len(self.names)).tolist()
         dealt: dict[tuple[str, str], str] = {}
-        for time_ns, app, func in _in_order(self.path, self.reorder_rows):
+        for time_ns, app, func in _in_order(self.path):
             model = dealt.get((app, func))
             if model is None:
                 model = dealt[app, func] = self.names[order[len(dealt) % len(order)]]
             yield Arrival(time_ns - self.origin_ns, model)
 
 
-def read_azure2021(path: Path, models: Sequence[str], *, reorder_rows: int = REORDER_ROWS) -> Azure2021:
+def read_azure2021(path: Path, models: Sequence[str]) -> Azure2021:
     """Open a file of invocations; raises `TraceError` for one that does not begin as it should.
 
     Rows further down are checked when they are played, with file, line and column in the error.
     """
     names = tuple(models)
     check_models(names)
-    first = next(_in_order(path, reorder_rows), None)
+    first = next(_in_order(path), None)
     if first is None:
         raise TraceError(f"{path}: has a header but no invocation")
-    return Azure2021(path, names, first[0], reorder_rows)
+    return Azure2021(path, names, first[0])
 
 
-def _in_order(path: Path, reorder_rows: int) -> Iterator[tuple[int, str, str]]:
+def _in_order(path: Path) -> Iterator[tuple[int, str, str]]:
     """Yield ``(arrival_ns, app, func)`` in order of arrival."""
     rows = read_rows(path)
     header = [cell.strip().lstrip("\ufeff").lower() for cell in next(rows, (0, []))[1]]
@@ -78,11 +77,11 @@ def _in_order(path: Path, reorder_rows: int) -> Iterator[tuple[int, str, str]]:
         row = _parse(path, line, cells)
         if emitted_ns is not None and row[0] < emitted_ns:
             raise TraceError(
-                f"{path}:{line}: arrived before an invocation {reorder_rows} rows earlier; sort the file by"
+                f"{path}:{line}: arrived before an invocation {REORDER_ROWS} rows earlier; sort the file by"
                 " end_timestamp - duration"
             )
         heapq.heappush(held, (row[0], line, row[1], row[2]))
-        if len(held) > reorder_rows:
+        if len(held) > REORDER_ROWS:
             time_ns, _, app, func = heapq.heappop(held)
             emitted_ns = time_ns
             yield time_ns, app, func

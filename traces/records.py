@@ -76,16 +76,6 @@ class Records:
         """Requests without an answer so far."""
         return self._count - self._answered
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """Names by the numbers in the column ``model``."""
-        return tuple(self._models)
-
-    @property
-    def worker_names(self) -> tuple[str, ...]:
-        """Names by the numbers in the column ``worker``."""
-        return tuple(self._workers)
-
     def sent(self, intended_ns: int, sent_ns: int, model: str, rows: int, slo_ns: int | None) -> int:
         """Record a request and return its key; raise `RecordsFull` at the limit."""
         key = self._count

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from mainspring.traces.arrival import Arrival
 
-Counts = npt.NDArray[np.int64]
-
 MAX_SLOT_ARRIVALS = 65_536
 """More arrivals than this are drawn in parts, which bounds memory at any rate."""
 

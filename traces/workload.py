@@ -57,34 +57,6 @@ class Workload(ABC):
 
 
 @dataclass(frozen=True)
-class Merged(Workload):
-    """Several workloads at once; each has a random stream of its own, so none disturbs another."""
-
-    parts: tuple[Workload, ...]
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Models of all parts, each once, in order of first mention."""
-        return tuple(dict.fromkeys(name for part in self.parts for name in part.models))
-
-    def scaled(self, factor: float) -> Workload:
-        """Scale each part."""
-        return Merged(tuple(part.scaled(factor) for part in self.parts))
-
-    def arrivals(self, rng: np.random.Generator) -> Iterator[Arrival]:
-        """Merge by time; ties keep the order of the parts."""
-        streams = [
-            part.arrivals(child) for part, child in zip(self.parts, rng.spawn(len(self.parts)), strict=True)
-        ]
-        return heapq.merge(*streams, key=lambda arrival: arrival.time_ns)
-
-
-def merge(*parts: Workload) -> Workload:
-    """Play several workloads at once."""
-    return Merged(parts)
-
-
-@dataclass(frozen=True)
 class Scaled(Workload):
     """``factor`` times as many requests: thinned at random below 1, copied above.
 

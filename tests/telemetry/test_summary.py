@@ -15,7 +15,7 @@ from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, Resident, WorkerJoined, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.log import EventLogWriter
-from mainspring.telemetry.summary import analyse_log, over_under, summarise_log
+from mainspring.telemetry.summary import analyse_log, over_under
 
 SECOND = 1_000_000_000
 US = 1000
@@ -84,7 +84,7 @@ def test_prediction_errors_are_split_into_over_and_under(story: Story, tmp_path:
         story.infer(200_000 + number * 1000, predicted=500, actual=500 + 2 * number)
     story.load(400_000, predicted=3000, actual=3400)
     story.log.close()
-    summary = summarise_log(tmp_path)
+    summary = analyse_log(tmp_path).summary
     assert (summary.infers, summary.loads) == (150, 1)
     assert summary.infer_prediction_error_p99_us.over == pytest.approx(99, abs=1)
     assert summary.infer_prediction_error_p99_us.under == pytest.approx(100, abs=2)
@@ -125,7 +125,7 @@ def test_batches_cold_requests_and_rejections_are_counted(story: Story, tmp_path
     story.at(9002, Reject(2, Reason.DEADLINE_UNREACHABLE, "x"))
     story.at(9003, Reject(3, Reason.OVERLOADED, "x"))
     story.log.close()
-    summary = summarise_log(tmp_path)
+    summary = analyse_log(tmp_path).summary
     assert summary.batch_sizes == {1: 1, 4: 3}
     assert summary.mean_action_batch == 3.0
     assert summary.cold_requests == 5
@@ -141,7 +141,7 @@ def test_pages_follow_loads_unloads_and_workers(story: Story, tmp_path: Path) ->
     story.at(4_100_000, WorkerLeft("w", "gone"))
     story.at(6_000_001, RequestArrived(1, "m", 1, None))
     story.log.close()
-    summary = summarise_log(tmp_path, start_ns=START)
+    summary = analyse_log(tmp_path, start_ns=START).summary
     assert summary.log_series.page_occupancy == [0.2, 0.6, 0.6, 0.4, None, None]
     assert summary.page_occupancy == pytest.approx(0.45)
     assert (summary.loads, summary.unloads, summary.workers_lost) == (1, 1, 1)
@@ -155,7 +155,7 @@ def test_utilisation_splits_an_action_over_the_seconds_it_touches(story: Story, 
     story.load(2_000_000, predicted=1, actual=250_000)
     story.at(3_000_001, RequestArrived(1, "m", 1, None))
     story.log.close()
-    series = summarise_log(tmp_path, start_ns=START).log_series
+    series = analyse_log(tmp_path, start_ns=START).summary.log_series
     assert series.exec_utilisation == [0.5, 1.0, 0.0]
     assert series.load_utilisation == [0.0, 0.0, 0.25]
 
@@ -169,10 +169,10 @@ def test_only_what_ends_in_the_window_counts_but_state_is_followed_from_the_star
     story.infer(2_500_000, 100, 100)
     story.infer(9_000_000, 100, 100)
     story.log.close()
-    summary = summarise_log(tmp_path, start_ns=START + 2 * SECOND, end_ns=START + 8 * SECOND)
+    summary = analyse_log(tmp_path, start_ns=START + 2 * SECOND, end_ns=START + 8 * SECOND).summary
     assert (summary.infers, summary.loads) == (1, 0)
     assert summary.log_series.start_ns == START + 2 * SECOND
-    summary = summarise_log(tmp_path, start_ns=START + 2 * SECOND)
+    summary = analyse_log(tmp_path, start_ns=START + 2 * SECOND).summary
     assert summary.log_series.page_occupancy == [0.5] * 7
 
 
@@ -186,16 +186,16 @@ def test_a_new_run_in_the_same_folder_forgets_what_was_outstanding(story: Story,
     again._result(10, 20)
     again.action_id = 1
     again.log.close()
-    summary = summarise_log(tmp_path)
+    summary = analyse_log(tmp_path).summary
     assert (summary.loads, summary.actions_failed) == (0, {})
 
 
 def test_an_empty_log_has_a_summary_and_a_missing_one_is_an_error(story: Story, tmp_path: Path) -> None:
     story.log.close()
-    summary = summarise_log(tmp_path)
+    summary = analyse_log(tmp_path).summary
     assert (summary.infers, summary.mean_action_batch, summary.exec_utilisation) == (0, None, None)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        summarise_log(tmp_path / "nowhere")
+        analyse_log(tmp_path / "nowhere")
 
 
 @given(st.lists(st.integers(-(10**6), 10**6), max_size=200))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mainspring.traces.arrival import SECOND_NS, Arrival
-from mainspring.traces.azure2019 import MINUTE_NS, Draw, read_azure2019
+from mainspring.traces.azure2019 import MINUTE_NS, read_azure2019
 from mainspring.traces.tracefile import TraceError
 from mainspring.traces.workload import Workload
 
@@ -48,17 +48,6 @@ def test_functions_are_dealt_evenly_and_by_seed(tmp_path: Path) -> None:
     assert workload.functions == 43
     assert counts == read_azure2019(path, models, rng()).counts[0].tolist()
     assert counts != read_azure2019(path, models, np.random.default_rng(1)).counts[0].tolist()
-    sampled = read_azure2019(path, models, rng(), functions_per_model=2)
-    assert sampled.counts[0].tolist() == [2] * 10
-
-
-def test_a_part_of_the_day_is_chosen_by_the_files_own_minutes(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.csv", ["o,a,f,http,1,20,300"])
-    assert read_azure2019(path, ["m"], rng(), start_minute=8).counts.ravel().tolist() == [20, 300]
-    assert read_azure2019(path, ["m"], rng(), start_minute=8, minutes=1).counts.ravel().tolist() == [20]
-    for start, minutes in ((6, 1), (10, 1), (9, 2), (8, 0)):
-        with pytest.raises(TraceError, match="holds minutes 7 to 9"):
-            read_azure2019(path, ["m"], rng(), start_minute=start, minutes=minutes)
 
 
 def test_cutting_leaves_whole_minutes_out_and_keeps_the_rest(tmp_path: Path) -> None:
@@ -76,9 +65,6 @@ def test_scaling_scales_counts_exactly_where_it_can(tmp_path: Path) -> None:
     assert len(play(workload.scaled(3))) == 63_000
     assert len(play(workload.scaled(0.25))) == pytest.approx(5250, rel=0.05)
     assert len(play(workload.scaled(0.5).scaled(3))) == pytest.approx(31_500, rel=0.05)
-    poisson = read_azure2019(path, ["m"], rng(), draw=Draw.POISSON)
-    assert len(play(poisson)) != 21_000
-    assert len(play(poisson)) == pytest.approx(21_000, rel=0.04)
 
 
 def test_a_minute_with_very_many_is_drawn_in_parts_and_in_order(tmp_path: Path) -> None:

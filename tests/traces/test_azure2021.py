@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.traces import azure2021
 from mainspring.traces.arrival import SECOND_NS, Arrival
 from mainspring.traces.azure2021 import read_azure2021
 from mainspring.traces.tracefile import TraceError
@@ -59,13 +60,17 @@ def test_any_order_within_the_buffer_comes_out_in_order(
     assert [a.time_ns for a in arrivals] == sorted(a.time_ns for a in arrivals)
 
 
-def test_disorder_beyond_the_buffer_is_an_error_and_not_a_wrong_order(tmp_path: Path) -> None:
+def test_disorder_beyond_the_buffer_is_an_error_and_not_a_wrong_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [f"a,f,{i + 100},0" for i in range(20)] + ["a,f,50,0"]
     path = written(tmp_path / "t.csv", rows)
-    workload = read_azure2021(path, ["m"], reorder_rows=5)
+    monkeypatch.setattr(azure2021, "REORDER_ROWS", 5)
+    workload = read_azure2021(path, ["m"])
     with pytest.raises(TraceError, match=r"t\.csv:22: arrived before.*sort the file"):
         play(workload)
-    assert len(play(read_azure2021(path, ["m"], reorder_rows=50))) == 21
+    monkeypatch.setattr(azure2021, "REORDER_ROWS", 50)
+    assert len(play(read_azure2021(path, ["m"]))) == 21
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.generators import Gamma, Poisson
 from mainspring.traces.synthetic import azure_like
-from mainspring.traces.workload import Workload, at_rate, mean_rate, merge
+from mainspring.traces.workload import Workload, at_rate, mean_rate
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ sorted_times = st.lists(st.integers(0, 10 * SECOND_NS), max_size=40).map(lambda 
 
 @given(
     kind=st.integers(0, 2),
-    other=st.integers(0, 2),
     factor=st.floats(0.05, 4),
     stretch=st.floats(0.1, 3),
     start=st.integers(0, SECOND_NS),
@@ -56,11 +55,11 @@ sorted_times = st.lists(st.integers(0, 10 * SECOND_NS), max_size=40).map(lambda 
 )
 @settings(max_examples=40, deadline=None)
 def test_any_composition_is_ordered_and_the_same_for_the_same_seed(
-    kind: int, other: int, factor: float, stretch: float, start: int, seed: int
+    kind: int, factor: float, stretch: float, start: int, seed: int
 ) -> None:
     def made() -> Workload:
-        parts = merge(some_workload(kind).scaled(factor), some_workload(other).stretched(stretch))
-        return parts.cut(start, start + 2 * SECOND_NS).with_requests(slo_ns=5, rows=2)
+        whole = some_workload(kind).scaled(factor).stretched(stretch)
+        return whole.cut(start, start + 2 * SECOND_NS).with_requests(slo_ns=5, rows=2)
 
     arrivals = play(made(), seed)
     assert in_order(arrivals)
@@ -84,14 +83,6 @@ def test_scaling_by_a_whole_number_copies_each_arrival_in_order(times: tuple[int
 def test_scaling_down_keeps_a_random_share() -> None:
     kept = play(Listed(tuple(range(20_000))).scaled(0.3))
     assert 5600 < len(kept) < 6400
-
-
-def test_a_part_of_a_merge_is_not_disturbed_by_the_others() -> None:
-    a, b = Poisson({"a": 100.0}).cut(0, SECOND_NS), Poisson({"b": 50.0}).cut(0, SECOND_NS)
-    both = [x for x in play(merge(a, b)) if x.model == "a"]
-    scaled = [x for x in play(merge(a, b.scaled(3))) if x.model == "a"]
-    assert both == scaled
-    assert both
 
 
 @given(times=sorted_times, start=st.integers(0, SECOND_NS), length=st.integers(1, 9 * SECOND_NS))
