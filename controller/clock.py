@@ -78,10 +78,6 @@ class ClockOffset:
         # A clock that drifts within the window can push the sum below zero.
         self.min_rtt_ns = max(0, out_ns + back_ns)
 
-    def to_peer(self, controller_ns: int) -> int:
-        """Return an instant of the controller's clock on the peer's."""
-        return controller_ns + self.offset_ns
-
     def to_controller(self, peer_ns: int) -> int:
         """Return an instant of the peer's clock on the controller's."""
         return peer_ns - self.offset_ns
