@@ -19,7 +19,10 @@ REQUESTS = 1_000
 async def main(model: str, address: str = "tcp://127.0.0.1:7400", slo_ms: float = 1_000.0) -> Counter[str]:
     """Send all requests at once; return and print how many were answered, and why the others were not."""
     async with AsyncClient(address) as client:
-        spec = next(spec for spec in await client.models() if spec.name == model)
+        specs = {spec.name: spec for spec in await client.models()}
+        if model not in specs:
+            sys.exit(f"{model} is not served; these are: {', '.join(specs) or 'none'}")
+        spec = specs[model]
         inputs = {tensor.name: np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
 
         async def one() -> str:
@@ -36,4 +39,6 @@ async def main(model: str, address: str = "tcp://127.0.0.1:7400", slo_ms: float 
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {sys.argv[0]} MODEL")
     asyncio.run(main(sys.argv[1]))

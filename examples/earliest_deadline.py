@@ -27,7 +27,7 @@ class EarliestDeadline(Policy):
         for placement in sorted(usable, key=lambda p: (p.model.queue.head_due_ns, p.model.number)):
             ready_ns = placement.ready_ns(now_ns)
             if ready_ns <= max(available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS):
-                batch = self._batch(placement, max(ready_ns, available_ns))
+                batch = self._batch(now_ns, placement, available_ns)
                 if batch is not None:
                     return batch
         return None
@@ -44,9 +44,10 @@ class EarliestDeadline(Policy):
                         return plan_load(placement)
         return None
 
-    def _batch(self, placement: Placement, begin_ns: int) -> Batch | None:
+    def _batch(self, now_ns: int, placement: Placement, available_ns: int) -> Batch | None:
         queue, times = placement.model.queue, placement.times
         for index in range(times.index_for(min(queue.rows, times.sizes[-1])), -1, -1):
+            begin_ns = self.books.begin_ns(now_ns, placement, index, available_ns)
             first = queue.first_feasible(begin_ns + times.ns[index], times.sizes[index])
             if first < len(queue):
                 return Batch(placement, index, queue.fill(first, times.sizes[index]))

@@ -16,7 +16,10 @@ from mainspring import Client, DeadlineError
 def main(model: str, address: str = "tcp://127.0.0.1:7400", slo_ms: float = 100.0) -> None:
     """Send one row of zeros to a model and print what came back."""
     with Client(address) as client:
-        spec = next(spec for spec in client.models() if spec.name == model)
+        specs = {spec.name: spec for spec in client.models()}
+        if model not in specs:
+            sys.exit(f"{model} is not served; these are: {', '.join(specs) or 'none'}")
+        spec = specs[model]
         inputs = {tensor.name: np.zeros((1, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
         try:
             result = client.infer(model, inputs, slo_ms=slo_ms)
@@ -29,4 +32,6 @@ def main(model: str, address: str = "tcp://127.0.0.1:7400", slo_ms: float = 100.
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: python {sys.argv[0]} MODEL")
     main(sys.argv[1])

@@ -35,3 +35,10 @@ def test_the_synchronous_client_says_when_it_was_not_in_time(
 def test_the_asynchronous_client_gets_a_reply_to_each_of_1000(address: str) -> None:
     outcomes = asyncio.run(async_client.main("double", address, slo_ms=60_000))
     assert outcomes == {"answered": 1000}
+
+
+def test_a_model_that_is_not_served_is_said_with_those_that_are(address: str) -> None:
+    with pytest.raises(SystemExit, match="nope is not served; these are: .*double"):
+        sync_client.main("nope", address)
+    with pytest.raises(SystemExit, match="nope is not served; these are: .*double"):
+        asyncio.run(async_client.main("nope", address))
