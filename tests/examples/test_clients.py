@@ -38,7 +38,7 @@ def test_the_asynchronous_client_gets_a_reply_to_each_of_1000(address: str) -> N
 
 
 def test_a_model_that_is_not_served_is_said_with_those_that_are(address: str) -> None:
-    with pytest.raises(SystemExit, match="nope is not served; these are: .*double"):
+    with pytest.raises(SystemExit, match=r"nope is not served; these are: .*double"):
         sync_client.main("nope", address)
-    with pytest.raises(SystemExit, match="nope is not served; these are: .*double"):
+    with pytest.raises(SystemExit, match=r"nope is not served; these are: .*double"):
         asyncio.run(async_client.main("nope", address))
