@@ -20,7 +20,7 @@ own (the open-loop replayer) uses it directly::
   were in flight are lost. `link_lost` counts the breaks: compare it before and after.
 
 Not thread-safe. ``socket`` and ``monitor`` may be put into a caller's own poller; either becoming readable
-means that `receive` is to be called until it returns None, and so does the instant ``hello_at``, if any.
+means that `receive` is to be called until it returns None, and so does `hello_is_due`.
 """
 
 from __future__ import annotations
@@ -146,19 +146,23 @@ class Connection:
             "is the address right, and is `mainspring up` or `mainspring gateway` running there?"
         )
 
+    def hello_is_due(self) -> bool:
+        """Return whether `receive` would say hello now, though there may be nothing to receive."""
+        return self.hello_at is not None and monotonic() >= self.hello_at
+
     def poll(self, timeout_ms: float) -> bool:
         """Wait until there is something to receive, or ``hello_at`` has come; return whether it is so."""
         if self.hello_at is None:
             return bool(self._poller.poll(ceil(timeout_ms)))
         hello_ms = max(0.0, (self.hello_at - monotonic()) * 1e3)
-        return bool(self._poller.poll(ceil(min(timeout_ms, hello_ms)))) or monotonic() >= self.hello_at
+        return bool(self._poller.poll(ceil(min(timeout_ms, hello_ms)))) or self.hello_is_due()
 
     def receive(self) -> tuple[ToClient, list[zmq.Frame]] | None:
         """Return the next reply and its tensors' frames, or None if there is none; never waits.
 
         Hellos, welcomes and breaks of the link are dealt with here and are not returned.
         """
-        if self.hello_at is not None and monotonic() >= self.hello_at:
+        if self.hello_is_due():
             self._hello()
         while True:
             parts = self._receive_frames()

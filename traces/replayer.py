@@ -213,7 +213,7 @@ class _Run:
 
     def _take_replies(self) -> None:
         for _ in range(BURST):
-            if not self._waiter.ready():
+            if not self._waiter.ready() and not self._connection.hello_is_due():
                 return
             received = self._connection.receive()
             if received is not None:

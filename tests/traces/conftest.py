@@ -15,6 +15,7 @@ import zmq
 
 from mainspring.messages.clients import (
     ClientHello,
+    ClientRefused,
     ClientWelcome,
     ErrorReply,
     InferReply,
@@ -68,6 +69,8 @@ class FakeGateway:
     seen: list[tuple[int, InferRequest, list[bytes]]] = field(default_factory=list)
     address: str = ""
     """Where to serve; a free port if it is not given."""
+    turns_away: int = 0
+    """Hellos that are refused for want of room, before others are welcomed."""
 
     @contextmanager
     def serving(self) -> Iterator[FakeGateway]:
@@ -103,6 +106,9 @@ class FakeGateway:
     def _replies(self, parts: list[bytes]) -> Iterator[tuple[int, list[bytes]]]:
         message = FROM_CLIENT.decode(parts[0])
         match message:
+            case ClientHello() if self.turns_away:
+                self.turns_away -= 1
+                yield 0, [encode(ClientRefused("too_many_clients", "no room"))]
             case ClientHello():
                 yield 0, [encode(ClientWelcome(1, "test", 1 << 30, 10_000))]
             case ListModels():

@@ -196,14 +196,15 @@ def test_plays_on_one_connection_do_not_mix(fake_gateway: Any, answering: Any, c
     assert second.notes["unexpected_replies"] == 0
 
 
+@pytest.mark.parametrize("turns_away", [0, 1])
 def test_a_gateway_that_goes_and_comes_back_costs_only_what_it_missed(
-    fake_gateway: Any, answering: Any, connected: Open
+    fake_gateway: Any, answering: Any, connected: Open, turns_away: int
 ) -> None:
     first = fake_gateway(lambda number, request: answering())
     with first.serving():
         replayer = connected(first, straggler_wait_s=0.3)
         replayer.play(Regular(5, MS))
-    second = fake_gateway(lambda number, request: answering(), address=first.address)
+    second = fake_gateway(lambda number, request: answering(), address=first.address, turns_away=turns_away)
     results = []
     player = threading.Thread(target=lambda: results.append(replayer.play(Regular(1000, 2 * MS))[0]))
     player.start()
