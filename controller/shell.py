@@ -164,13 +164,16 @@ class Shell:
             return
         begin_ns = session.clock.to_controller(result.begin_ns)
         end_ns = session.clock.to_controller(result.end_ns)
+        inputs_ns = session.clock.to_controller(result.inputs_ns) if result.inputs_ns else 0
         sound = abs(begin_ns) < FAR_NS and begin_ns <= end_ns < FAR_NS and 0 <= result.device_ns < FAR_NS
+        sound = sound and (not result.inputs_ns or -FAR_NS < inputs_ns <= end_ns)
         if not sound or result.worker != session.name:
             self._dropped.count("bad_result")
             _LOGGER.warning("%s sent a result that can't be true: %s", session, result)
             return
         session.infers_out.discard(result.action_id)
-        self._scheduler.handle(now_ns, msgspec.structs.replace(result, begin_ns=begin_ns, end_ns=end_ns))
+        result = msgspec.structs.replace(result, begin_ns=begin_ns, end_ns=end_ns, inputs_ns=inputs_ns)
+        self._scheduler.handle(now_ns, result)
 
     def _undecodable(
         self, now_ns: int, routing_id: bytes, session: Session | None, frames: list[bytes], error: BadMessage

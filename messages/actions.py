@@ -84,3 +84,5 @@ class Result(msgspec.Struct, frozen=True, tag="result"):
     """Duration on the device alone: the copy of a LOAD, the EXEC of an INFER."""
     detail: str = ""
     """What went wrong, for a person."""
+    inputs_ns: int = 0
+    """When an INFER's last input was in place, or one that can't be used came; 0 if not all had come."""

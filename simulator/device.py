@@ -65,7 +65,7 @@ class SimulatedWorker:
             for request_id in action.request_ids:
                 if (action.action_id, request_id) in self._early:
                     self._early.discard((action.action_id, request_id))
-                    self.core.input_arrived(action.action_id, request_id)
+                    self.core.input_arrived(action.action_id, request_id, now_ns)
         self._run(now_ns)
 
     def receive_input(self, now_ns: int, action_id: int, request_id: int) -> None:
@@ -73,7 +73,7 @@ class SimulatedWorker:
         if self.alive:
             if self.core.reservation(action_id) is None:
                 self._early.add((action_id, request_id))
-            self.core.input_arrived(action_id, request_id)
+            self.core.input_arrived(action_id, request_id, now_ns)
             self._run(now_ns)
 
     def crash(self) -> None:

@@ -7,7 +7,7 @@ How to drive it::
 
     core = WorkerCore("w0", pages=64, page_bytes=PAGE_BYTES, io_bytes=64 << 20)
     results = core.submit(now_ns, action)      # refusals, and all results of Unload and Release
-    core.input_arrived(action_id, request_id)  # once for each request of an Infer
+    core.input_arrived(action_id, request_id, now_ns)  # once for each request of an Infer
     job, results = core.begin(Executor.EXEC, now_ns)  # for each executor, when core.wake_ns says so
     result = core.finish(Executor.EXEC, job.action.action_id, begin_ns, end_ns, device_ns)
     core.outputs_sent(job.slot)                # after an Infer that ended OK: frees its IO memory
@@ -68,16 +68,18 @@ class WorkerCore:
             ending = self._accept(action)
         return [] if ending is None else [self._ended(action.action_id, now_ns, ending)]
 
-    def input_arrived(self, action_id: int, request_id: int) -> bool:
+    def input_arrived(self, action_id: int, request_id: int, now_ns: int = 0) -> bool:
         """Note that a request's inputs are all in its action's slot, or that it was withdrawn.
 
         Return whether they were waited for; anything else (unknown action or request, a repetition, an
-        action that has begun) changes nothing.
+        action that has begun) changes nothing. ``now_ns`` goes into `Result.inputs_ns`.
         """
         pending = self._pending.get(action_id)
         if pending is None or request_id not in pending.missing:
             return False
         pending.missing.discard(request_id)
+        if not pending.missing:
+            pending.inputs_ns = now_ns
         return True
 
     def input_refused(self, now_ns: int, action_id: int, request_id: int, detail: str) -> Result | None:
@@ -86,6 +88,7 @@ class WorkerCore:
         if pending is None or request_id not in pending.missing:
             return None
         self._queues[pending.executor].remove(action_id)
+        pending.inputs_ns = now_ns
         ending = Status.INPUT_MISSING, f"inputs of request {request_id}: {detail}"
         return self._drop(pending, now_ns, ending)
 
@@ -152,7 +155,9 @@ class WorkerCore:
         self._settle(job, status is Status.OK, abandoned)
         if abandoned:
             return None
-        return Result(action_id, self.worker, status, begin_ns, end_ns, device_ns, detail)
+        return Result(
+            action_id, self.worker, status, begin_ns, end_ns, device_ns, detail, inputs_ns=job.inputs_ns
+        )
 
     def outputs_sent(self, slot: Slot) -> None:
         """Free the IO memory of an Infer that ended OK (abandoned or not): ``job.io.slot``."""
@@ -299,7 +304,7 @@ class WorkerCore:
             prepared = self.holdings.find(action.model)
             assert prepared is not None, f"{action} was accepted, so its model is prepared and pinned"
             model = prepared.model
-        job = Job(action, model, now_ns, pending.io)
+        job = Job(action, model, now_ns, pending.io, pending.inputs_ns)
         self._running[pending.executor] = job
         return job
 
@@ -325,7 +330,7 @@ class WorkerCore:
 
     def _drop(self, pending: Pending, now_ns: int, ending: Ending) -> Result:
         self._forget(pending)
-        return self._ended(pending.action.action_id, now_ns, ending)
+        return self._ended(pending.action.action_id, now_ns, ending, pending.inputs_ns)
 
     def _forget(self, pending: Pending) -> None:
         del self._pending[pending.action.action_id]
@@ -333,6 +338,6 @@ class WorkerCore:
         if pending.io is not None:
             self.io.free(pending.io.slot)
 
-    def _ended(self, action_id: int, now_ns: int, ending: Ending) -> Result:
+    def _ended(self, action_id: int, now_ns: int, ending: Ending, inputs_ns: int = 0) -> Result:
         status, detail = ending
-        return Result(action_id, self.worker, status, now_ns, now_ns, 0, detail)
+        return Result(action_id, self.worker, status, now_ns, now_ns, 0, detail, inputs_ns=inputs_ns)

@@ -39,6 +39,8 @@ class Job(msgspec.Struct, frozen=True):
     begin_ns: int
     io: Reservation | None = None
     """An Infer's; None for the others."""
+    inputs_ns: int = 0
+    """When an Infer's last input was in place."""
 
 
 class Begun(NamedTuple):
@@ -51,7 +53,7 @@ class Begun(NamedTuple):
 class Pending:
     """An action that waits for its executor."""
 
-    __slots__ = ("action", "executor", "io", "missing")
+    __slots__ = ("action", "executor", "inputs_ns", "io", "missing")
 
     def __init__(
         self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
@@ -60,6 +62,8 @@ class Pending:
         self.action = action
         self.io = io
         self.missing = set(action.request_ids) if isinstance(action, Infer) else set[int]()
+        self.inputs_ns = 0
+        """When the last of the inputs was in place; 0 while some are missing."""
 
 
 def model_name(action: Infer | Load | Prepare) -> str:

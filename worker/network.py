@@ -268,7 +268,7 @@ class Network:
             if fault:
                 result = core.input_refused(time.monotonic_ns(), action_id, request_id, fault)
             else:
-                core.input_arrived(action_id, request_id)
+                core.input_arrived(action_id, request_id, time.monotonic_ns())
         if fault:
             self._drop("gateway: unusable input", fault)
         if result is not None:

@@ -165,7 +165,8 @@ class FakeWorker(Peer):
             case Unload(model=name):
                 del self.resident[name]
         at_ns = self.now_ns()
-        self.send(Result(action.action_id, self.name, status, at_ns, at_ns + 1000, 1000))
+        inputs_ns = at_ns if isinstance(action, Infer) else 0
+        self.send(Result(action.action_id, self.name, status, at_ns, at_ns + 1000, 1000, inputs_ns=inputs_ns))
 
 
 class Stage:

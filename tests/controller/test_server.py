@@ -94,6 +94,8 @@ def test_instants_are_on_the_workers_clock_on_the_wire(stage: Stage, offset_s: i
     assert infer.earliest_ns <= infer.predicted_begin_ns <= infer.latest_ns
     offset_ns = stage.status(gateway).workers[0].clock_offset_ns
     assert abs(offset_ns - offset_s * 10**9) < 10**9
+    stage.until(lambda: stage.status(gateway).models[0].finished == 1)
+    assert "bad_result" not in stage.status(gateway).dropped_messages
 
 
 def test_a_late_result_of_an_earlier_session_is_dropped_and_counted(stage: Stage) -> None:
@@ -291,7 +293,8 @@ def test_a_result_that_cannot_be_true_is_dropped(stage: Stage) -> None:
     action_id = worker.last(Infer).action_id
     for begin_ns, end_ns, name in ((2**62, 2**63 - 1, "w0"), (5, 4, "w0"), (5, 6, "w9")):
         worker.send(Result(action_id, name, Status.OK, begin_ns, end_ns))
-    stage.until(lambda: stage.status(gateway).dropped_messages.get("bad_result") == 3)
+    worker.send(Result(action_id, "w0", Status.OK, 5, 6, inputs_ns=7))
+    stage.until(lambda: stage.status(gateway).dropped_messages.get("bad_result") == 4)
     assert stage.status(gateway).workers[0].outstanding == 1
 
 
