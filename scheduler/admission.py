@@ -20,7 +20,10 @@ def earliest_finish_ns(books: Books, now_ns: int, model: Model, rows: int, due_n
     index = model.index_of[rows]
     best: int | None = None
     for placement in model.usable.values():
-        begin_ns = placement.worker.exec.available_ns(now_ns, soonest_ns)
+        timeline = placement.worker.exec
+        begin_ns = timeline.available_ns(now_ns, soonest_ns)
+        inputs_at_ns = timeline.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
+        begin_ns = max(begin_ns, inputs_at_ns)
         if placement.load_slot is not None:
             begin_ns = max(begin_ns, placement.ready_ns(now_ns))
         finish_ns = begin_ns + placement.times.ns[index]
@@ -43,7 +46,8 @@ def _after_load(
         if placement.state is not State.PREPARED or placement.leaving or pages > worker.pages.size:
             continue
         loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
-        begin_ns = max(loaded_ns, worker.exec.available_ns(now_ns, soonest_ns))
+        inputs_at_ns = worker.exec.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
+        begin_ns = max(loaded_ns, inputs_at_ns, worker.exec.available_ns(now_ns, soonest_ns))
         finish_ns = begin_ns + placement.times.ns[index]
         if best is None or finish_ns < best:
             best = finish_ns

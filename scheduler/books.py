@@ -8,7 +8,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
-from mainspring.scheduler.mirror import Cluster, Worker
+from mainspring.scheduler.mirror import Cluster, Placement, Worker
 from mainspring.scheduler.requests import Place, Request
 
 READY_SLACK_NS = 1_000_000
@@ -97,6 +97,15 @@ class Books:
     def soonest_ns(self, now_ns: int) -> int:
         """Return when an action that is sent now could begin."""
         return now_ns + self.ns.dispatch_delay
+
+    def begin_ns(self, now_ns: int, placement: Placement, index: int, available_ns: int) -> int:
+        """Return when a batch of the size of an index could begin on a worker if it were sent now.
+
+        ``available_ns`` is when EXEC could; weights and inputs have to be there too.
+        """
+        soonest_ns = now_ns + self.ns.dispatch_delay
+        inputs_at_ns = placement.worker.exec.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
+        return max(available_ns, inputs_at_ns, placement.ready_ns(now_ns))
 
     def last_start_ns(self, request: Request) -> int:
         """Return the last instant at which dispatching a request could still meet its deadline."""

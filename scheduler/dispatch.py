@@ -9,13 +9,18 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
-from mainspring.scheduler.mirror import State, Worker
+from mainspring.scheduler.mirror import Placement, State, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.timeline import Slot
 
 BEST_EFFORT_WINDOW_NS = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
+LEAD_KEPT = 8
+"""The time that a worker's inputs took loses one part in so many with each batch whose inputs take less."""
+MISSED_FACTOR = 3, 2
+"""Inputs that did not come in time are taken to need so much more than they were given."""
 
 
 class Dispatcher:
@@ -31,14 +36,15 @@ class Dispatcher:
         self._intake = intake
 
     def fill(self, now_ns: int, worker: Worker) -> None:
-        """Give a worker's EXEC executor batches until it is busy for the lookahead."""
+        """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
+        take their time: they travel while the batches before them run."""
         books, timeline, durations = self._books, worker.exec, self._books.ns
         soonest_ns = now_ns + durations.dispatch_delay
-        full_ns = now_ns + durations.lookahead
+        ahead_ns = durations.lookahead + worker.lead_ns
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
-            if available_ns > full_ns and len(timeline):
-                books.arm_exec(available_ns - durations.lookahead, worker)
+            if available_ns > now_ns + ahead_ns and len(timeline):
+                books.arm_exec(available_ns - ahead_ns, worker)
                 return
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns:
@@ -59,9 +65,9 @@ class Dispatcher:
         worker = self._books.cluster.workers.get(result.worker)
         if worker is None:
             return True
-        infer = worker.exec.finish(result.action_id, result.end_ns)
+        infer = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
         if infer is not None:
-            self._infer_ended(now_ns, worker, infer.action, result)
+            self._infer_ended(now_ns, worker, infer, result)
             return True
         load = worker.load.finish(result.action_id, result.end_ns)
         if load is not None:
@@ -116,7 +122,9 @@ class Dispatcher:
         placement.last_used_ns = now_ns
         if placement.state is State.RESIDENT:
             worker.lru.move_to_end(action.model)
-        worker.exec.add(action)
+        transfer_ns = placement.times.transfer_ns[batch.size_index]
+        worker.exec.send(action, now_ns + books.ns.dispatch_delay, transfer_ns)
+        worker.lead_ns = max(transfer_ns, worker.lead_ns - worker.lead_ns // LEAD_KEPT)
         books.emit(action)
         if not worker.watched:
             books.watch(action.latest_ns + action.predicted_duration_ns + books.ns.action_timeout, worker)
@@ -130,7 +138,7 @@ class Dispatcher:
         books, placement, requests = self._books, batch.placement, batch.requests
         index = batch.size_index
         duration_ns = placement.times.ns[index]
-        begin_ns = max(available_ns, placement.ready_ns(now_ns))
+        begin_ns = books.begin_ns(now_ns, placement, index, available_ns)
         if requests[0].due_ns is not None:
             due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
             latest_ns = min(due_ns - duration_ns, begin_ns + books.ns.action_window)
@@ -150,15 +158,16 @@ class Dispatcher:
             predicted_duration_ns=duration_ns,
         )
 
-    def _infer_ended(self, now_ns: int, worker: Worker, action: Infer, result: Result) -> None:
+    def _infer_ended(self, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
-        books = self._books
+        books, action = self._books, slot.action
         requests = books.running.pop(action.action_id)
         placement = worker.placements[action.model]
         placement.infers -= 1
         books.wake(worker)
+        index = placement.times.sizes.index(action.batch_size)
+        self._inputs_ended(now_ns, placement, index, slot, requests, result)
         if result.status is Status.OK:
-            index = placement.times.sizes.index(action.batch_size)
             placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
             for request in requests:
                 request.place = Place.GONE
@@ -168,9 +177,35 @@ class Dispatcher:
         if placement.leaving and placement.infers == 0:
             self._residency.leave(now_ns, placement)
 
+    def _inputs_ended(
+        self,
+        now_ns: int,
+        placement: Placement,
+        index: int,
+        slot: Slot[Infer],
+        requests: list[Request],
+        result: Result,
+    ) -> None:
+        """Learn how long a batch's inputs were on their way; those that did not come take longer than that.
+
+        Nothing is learnt from requests that somebody cancelled: their gateway may be gone.
+        """
+        missed = result.status is Status.INPUT_MISSING and not result.inputs_ns
+        if not missed and not result.inputs_ns:
+            return
+        taken_ns = placement.worker.exec.transferred_ns(slot, result.inputs_ns or result.end_ns)
+        if missed:
+            if any(request.place is Place.GONE for request in requests):
+                return
+            factor, divisor = MISSED_FACTOR
+            taken_ns = taken_ns * factor // divisor
+        placement.times.add_transfer(now_ns, index, taken_ns)
+
     def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""
         late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
+        # A worker that could still have begun it will refuse the next one too: it is stopping.
+        late = late and not (result.status is Status.TOO_LATE and result.end_ns < action.latest_ns)
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
         detail = f"{result.worker} ended the action with {result.status.value}"
         if result.detail:

@@ -72,23 +72,38 @@ class InferTimes:
     ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
     """
 
-    __slots__ = ("_rolling", "index_of", "ns", "sizes")
+    __slots__ = ("_rolling", "_transfers", "index_of", "ns", "sizes", "transfer_ns")
 
     def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int]) -> None:
         self.sizes = sizes
         self.index_of = indices_by_rows(sizes)
         """``index_for`` as a table by rows."""
         self.ns = seeds_ns
+        self.transfer_ns = [0] * len(sizes)
+        """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
         self._rolling = [RollingMaximum(seed) for seed in seeds_ns]
+        self._transfers: dict[int, RollingMaximum] = {}
+        """Those that were ever measured to be more than nothing."""
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
 
+    def add_transfer(self, now_ns: int, index: int, duration_ns: int) -> None:
+        """Take in how long the inputs of a batch of size ``sizes[index]`` kept the way busy."""
+        rolling = self._transfers.get(index)
+        if rolling is None:
+            if not duration_ns:
+                return
+            rolling = self._transfers[index] = RollingMaximum(0)
+        self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
+
     def doubt(self, now_ns: int) -> None:
         """Let no stale outlier stand in the way (`RollingMaximum.doubt`)."""
         for index, rolling in enumerate(self._rolling):
             self.ns[index] = rolling.doubt(now_ns)
+        for index, rolling in self._transfers.items():
+            self.transfer_ns[index] = rolling.doubt(now_ns)
 
     def index_for(self, rows: int) -> int:
         """Return the index of the smallest size that holds so many rows."""

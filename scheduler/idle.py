@@ -86,7 +86,7 @@ class Backlog:
         limit_ns = self._limit_ns(now_ns)
         allowed = 0
         for index, duration_ns in enumerate(times.ns):
-            if limit_ns is None or duration_ns <= limit_ns:
+            if limit_ns is None or duration_ns + times.transfer_ns[index] <= limit_ns:
                 allowed = index
         room = max(times.sizes[allowed], backlog[0].rows)
         requests: list[Request] = []

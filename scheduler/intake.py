@@ -62,7 +62,7 @@ class Intake:
         for placement in model.usable.values():
             # A busy executor has an alarm set for when it will need work.
             worker = placement.worker
-            if worker.exec.free_ns <= full_ns:
+            if worker.exec.free_ns <= full_ns + worker.lead_ns:
                 books.dirty[worker.name] = worker
         if due_ns is None:
             self._backlog.add(request)

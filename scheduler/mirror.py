@@ -10,12 +10,12 @@ import enum
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime, indices_by_rows
 from mainspring.scheduler.pages import PageTable
 from mainspring.scheduler.requests import DeadlineQueue, Request
-from mainspring.scheduler.timeline import Slot, Timeline
+from mainspring.scheduler.timeline import ExecTimeline, Slot, Timeline
 
 if TYPE_CHECKING:
     from mainspring.scheduler.policies.demand import Demand
@@ -182,10 +182,13 @@ class Model:
         return len(self.queue.dues) + len(self.backlog)
 
     def fastest_ns(self, rows: int) -> int:
-        """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster."""
+        """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster.
+
+        From when an action without inputs could begin: it includes the time that the inputs take.
+        """
         fastest_ns, index = 0, self.index_of[rows]
         for times in self.infer_times.values():
-            duration_ns = times.ns[index]
+            duration_ns = times.ns[index] + times.transfer_ns[index]
             if duration_ns < fastest_ns or not fastest_ns:
                 fastest_ns = duration_ns
         return fastest_ns
@@ -199,6 +202,7 @@ class Worker:
         "device_kind",
         "exec",
         "exec_alarm_ns",
+        "lead_ns",
         "load",
         "lru",
         "name",
@@ -217,7 +221,7 @@ class Worker:
         self.number = number
         self.device_kind = device_kind
         self.pages = PageTable(pages)
-        self.exec: Timeline[Infer] = Timeline()
+        self.exec = ExecTimeline()
         self.load: Timeline[Load] = Timeline()
         self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
         """Outstanding actions without a window, with the instant they were sent."""
@@ -226,6 +230,8 @@ class Worker:
         """Resident placements, the least recently used first."""
         self.prepare_queue: OrderedDict[str, None] = OrderedDict()
         self.prepares = 0
+        self.lead_ns = 0
+        """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
         """The nearest alarm that will look at the EXEC executor."""
         self.watched = False

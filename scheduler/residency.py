@@ -67,7 +67,8 @@ class Residency:
         books.loading[worker.name] = worker
         books.emit(action)
         end_ns = worker.load.free_ns
-        books.arm_exec(end_ns - books.ns.dispatch_delay - READY_SLACK_NS, worker)
+        early_ns = books.ns.dispatch_delay + READY_SLACK_NS + placement.times.transfer_ns[0]
+        books.arm_exec(end_ns - early_ns, worker)
         if end_ns - now_ns > books.ns.lookahead:
             del books.load_room[worker.name]
             books.alarms.set(end_ns - books.ns.lookahead, Alarm.LOAD, worker)

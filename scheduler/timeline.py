@@ -19,13 +19,18 @@ NEVER_NS = 1 << 62
 class Slot(Generic[Windowed]):
     """One outstanding action with its current prediction."""
 
-    __slots__ = ("action", "begin_ns", "duration_ns", "end_ns")
+    __slots__ = ("action", "begin_ns", "duration_ns", "end_ns", "ready_ns", "soonest_ns", "transfer_ns")
 
     def __init__(self, action: Windowed, begin_ns: int, duration_ns: int) -> None:
         self.action: Windowed = action
         self.begin_ns = begin_ns
         self.duration_ns = duration_ns
         self.end_ns = begin_ns + duration_ns
+        self.ready_ns = self.soonest_ns = action.earliest_ns
+        """It is not predicted to begin before it is ready, whatever ends; nor could any action have begun
+        before ``soonest_ns``."""
+        self.transfer_ns = 0
+        """How long an INFER's inputs keep the way to the worker busy, beyond ``soonest_ns``."""
 
 
 class Timeline(Generic[Windowed]):
@@ -98,7 +103,7 @@ class Timeline(Generic[Windowed]):
         first_end_ns = None
         for slot in self._slots.values():
             if previous is not None:
-                slot.begin_ns = max(previous, slot.action.earliest_ns)
+                slot.begin_ns = previous if previous > slot.ready_ns else slot.ready_ns
                 slot.end_ns = slot.begin_ns + slot.duration_ns
             previous = slot.end_ns
             if first_end_ns is None:
@@ -124,3 +129,53 @@ class Timeline(Generic[Windowed]):
         assert previous is None or previous == self.free_ns, (
             f"{where}: free at {self.free_ns}, not {previous}"
         )
+
+
+class ExecTimeline(Timeline[Infer]):
+    """The timeline of EXEC, and of the way that inputs take to it: one batch's behind the other's."""
+
+    __slots__ = ("_arrived_ns", "inputs_free_ns")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs_free_ns = 0
+        """Predicted instant at which the inputs of all that is outstanding are in place."""
+        self._arrived_ns = 0
+        """When the way was last seen free: inputs had come, or had been waited for in vain."""
+
+    def inputs_at_ns(self, soonest_ns: int, transfer_ns: int) -> int:
+        """Return when the inputs of a batch that is sent now would be in place."""
+        free_ns = self.inputs_free_ns
+        return (free_ns if free_ns > soonest_ns else soonest_ns) + transfer_ns
+
+    def send(self, action: Infer, soonest_ns: int, transfer_ns: int) -> None:
+        """Append an action and its inputs, which could be there at ``soonest_ns`` if they had no size."""
+        slot = self.add(action)
+        slot.soonest_ns = soonest_ns
+        slot.transfer_ns = transfer_ns
+        slot.ready_ns = self.inputs_free_ns = self.inputs_at_ns(soonest_ns, transfer_ns)
+
+    def finish(self, action_id: int, end_ns: int, inputs_ns: int = 0) -> Slot[Infer] | None:
+        """Take an action out, as `Timeline.finish`; ``inputs_ns`` is when its inputs were in place, or 0."""
+        if self.inputs_free_ns > end_ns:
+            self._retime_inputs(action_id, inputs_ns or end_ns)
+        return super().finish(action_id, end_ns)
+
+    def transferred_ns(self, slot: Slot[Infer], until_ns: int) -> int:
+        """Return how long a finished action's inputs kept the way busy, up to an instant.
+
+        To be asked once for each action, in the order of their ends.
+        """
+        since_ns = max(slot.soonest_ns, self._arrived_ns)
+        self._arrived_ns = max(self._arrived_ns, until_ns)
+        return until_ns - since_ns if until_ns > since_ns else 0
+
+    def _retime_inputs(self, action_id: int, free_ns: int) -> None:
+        """Predict anew when the inputs behind an action's will be in place, which had the way until then."""
+        behind = False
+        for slot in self._slots.values():
+            if behind:
+                slot.ready_ns = free_ns = max(free_ns, slot.soonest_ns) + slot.transfer_ns
+            behind = behind or slot.action.action_id == action_id
+        if behind:
+            self.inputs_free_ns = free_ns

@@ -12,6 +12,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """One-way delay of every message."""
     delay_jitter_ns: int = 0
     """Greatest addition to a delay, drawn evenly; messages between two processes stay in order."""
+    input_ns_per_byte: float = 0.0
+    """What each byte of inputs takes on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
     duration_jitter: float = 0.0003
     """Standard deviation of the logarithm of a duration."""
     slow_probability: float = 0.0

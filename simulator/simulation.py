@@ -76,6 +76,9 @@ class Simulation:
         self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._entries = 0
         self._last_ns: dict[tuple[str, str], int] = {}
+        self._link_free_ns: dict[str, int] = {}
+        """When each worker's link has carried the inputs that were pushed so far."""
+        self._specs: dict[str, ModelSpec] = {}
         self._wakeup_ns: int | None = None
         self._worker_seeds = np.random.SeedSequence(seed).spawn(1)[0]
         self.workers: dict[str, SimulatedWorker] = {}
@@ -172,6 +175,8 @@ class Simulation:
         """One turn of the driver: feed, schedule, send, re-arm."""
         if self._record is not None:
             self._record(self.now_ns, event)
+        if isinstance(event, ModelAdded):
+            self._specs[event.model.name] = event.model
         self.scheduler.handle(self.now_ns, event)
         for command in self.scheduler.schedule(self.now_ns):
             if self._record is not None:
@@ -202,16 +207,21 @@ class Simulation:
             return
         self._carry("controller", command.worker, lambda: worker.receive(self.now_ns, command))
         if isinstance(command, Infer):
-            for request_id in command.request_ids:
-                self._carry("controller", "gateway", self._push_input, worker, command.action_id, request_id)
+            row_bytes = self._specs[command.model].input_row_bytes
+            for request_id, rows in zip(command.request_ids, command.rows, strict=True):
+                push = (worker, command.action_id, request_id, rows * row_bytes)
+                self._carry("controller", "gateway", self._push_input, *push)
 
-    def _push_input(self, worker: SimulatedWorker, action_id: int, request_id: int) -> None:
+    def _push_input(self, worker: SimulatedWorker, action_id: int, request_id: int, size: int) -> None:
+        """Put a request's inputs on the worker's link, behind those that are on it already."""
         if self._rng.random() >= self.faults.input_loss_probability:
-            self._carry(
-                "gateway",
-                worker.name,
-                lambda: worker.receive_input(self.now_ns, action_id, request_id),
-            )
+            free_ns = max(self.now_ns, self._link_free_ns.get(worker.name, 0))
+            free_ns += round(size * self.faults.input_ns_per_byte)
+            self._link_free_ns[worker.name] = free_ns
+            self._at(free_ns, self._carry_input, worker, action_id, request_id)
+
+    def _carry_input(self, worker: SimulatedWorker, action_id: int, request_id: int) -> None:
+        self._carry("gateway", worker.name, lambda: worker.receive_input(self.now_ns, action_id, request_id))
 
     def _rejected(self, command: Reject) -> None:
         outcome = self.outcomes[command.request_id]

@@ -167,22 +167,27 @@ class Clockwork(Policy):
         model's LOAD is not about to end.
         """
         begin_ns = available_ns
+        model, times = placement.model, placement.times
+        transfers_ns = times.transfer_ns
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
         if placement.load_slot is not None:
             ready_ns = placement.ready_ns(now_ns)
-            if ready_ns > max(available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS):
+            if ready_ns > max(available_ns, inputs_ns + transfers_ns[0] + READY_SLACK_NS):
                 return None
             begin_ns = max(ready_ns, available_ns)
-        model, times = placement.model, placement.times
         queue, sizes = model.queue, times.sizes
         dues, rows = queue.dues, queue.rows
         for index in range(model.index_of[rows if rows < model.max_rows else model.max_rows], -1, -1):
             size = sizes[index]
-            first = queue.first_feasible(begin_ns + times.ns[index], size)
+            start_ns = inputs_ns + transfers_ns[index]
+            start_ns = max(start_ns, begin_ns)
+            first = queue.first_feasible(start_ns + times.ns[index], size)
             if first == len(dues):
                 continue
             if index == 0 or queue.rows_from(first, size) == size or queue.rows_at(first) > sizes[index - 1]:
                 if self._pads and rows > size:
-                    index = _padded(queue, times, index, first, begin_ns)  # noqa: PLW2901
+                    start_ns = max(begin_ns, inputs_ns + transfers_ns[min(index + 1, len(sizes) - 1)])
+                    index = _padded(queue, times, index, first, start_ns)  # noqa: PLW2901
                 return dues[first] - times.ns[index], index, first
         return None
 

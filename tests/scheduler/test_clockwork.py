@@ -85,7 +85,7 @@ def literal_appendix_b(bench: Bench, available_ns: int) -> tuple[str, int, list[
     st.lists(
         st.tuples(
             st.lists(st.tuples(st.integers(0, 2), st.integers(1, 60)), max_size=8),
-            st.integers(0, 40),
+            st.integers(1, 40),
             st.booleans(),
         ),
         min_size=1,
