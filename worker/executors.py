@@ -91,6 +91,11 @@ class Executors:
             yield self._core
             self._wake()
 
+    def awaits_inputs(self, action_id: int) -> bool:
+        """Whether such an Infer waits; nothing changes, so this spares what `driving` costs."""
+        with self._lock:
+            return self._core.reservation(action_id) is not None
+
     def report(self, result: Result) -> None:
         """With the core held: pass on the end of an action that had not begun."""
         self._report(result, None)

@@ -256,10 +256,7 @@ class Network:
         be another action's already. It stays this action's while its inputs are copied, even if the action
         ends meanwhile, because only this thread gives IO memory out.
         """
-        if not self._inputs.expects(action_id, request_id):
-            return False
-        with self._executors.driving() as core:
-            return core.reservation(action_id) is not None
+        return self._inputs.expects(action_id, request_id) and self._executors.awaits_inputs(action_id)
 
     def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
         fault = self._inputs.place(action_id, request_id, held)
