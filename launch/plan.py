@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -21,6 +22,9 @@ CONTROL_NICE = -10
 CONTROL_PRIORITY = 30
 """Of controller and gateway, where the user may: a message waits for no other program, as it does behind
 niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (50) and network thread (40)."""
+
+ANY_HOST = ("*", "0.0.0.0", "::")
+"""Hosts that stand for every address of the machine."""
 
 DRAIN_SHARE = 0.7
 """Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
@@ -58,6 +62,7 @@ def make_plan(config: Config) -> Plan:
     if cluster.engine != "emulated":
         source.check_files()
     check_policy(config.scheduler.policy)
+    _check_addresses(config)
     run_dir = Path(cluster.run_dir).absolute()
     workers = tuple(f"worker-{number}" for number in range(cluster.workers))
     return Plan(
@@ -72,6 +77,27 @@ def make_plan(config: Config) -> Plan:
         ),
         run_dir=run_dir,
     )
+
+
+def _check_addresses(config: Config) -> None:
+    """Raise `ConfigError` if two processes were to listen on one address."""
+    gateway, controller = config.gateway.address, config.controller.address
+    data = config.worker.data_address
+    if not data.endswith(":*") and config.cluster.workers > 1:
+        raise ConfigError(
+            f"[worker] data_address is {data} for each of {config.cluster.workers} workers, and only one can"
+            " listen there; end it with :* for any free port"
+        )
+    places = [("[gateway] address", gateway), ("[controller] address", controller)]
+    places.append(("[worker] data_address", data))
+    for (one, first), (other, second) in itertools.combinations(places, 2):
+        if not second.endswith(":*") and _same(first, second):
+            raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
+
+
+def _same(first: str, second: str) -> bool:
+    (host, port), (other_host, other_port) = parse(first), parse(second)
+    return port == other_port and (host == other_host or not {host, other_host}.isdisjoint(ANY_HOST))
 
 
 def model_source(cluster: ClusterConfig) -> ModelSource:

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 from mainspring.compiler.errors import StoreError
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.store import Store
+from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import ClusterConfig, Config
 from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.plan import make_plan, model_source
@@ -106,3 +107,21 @@ def test_a_store_of_another_machine_is_refused_before_anything_starts(tmp_path: 
 def test_models_come_from_exactly_one_place(cluster: ClusterConfig, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         model_source(cluster)
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "address", "complaint"),
+    [
+        ("controller", "address", "{gateway}", r"\[gateway\] address and \[controller\] address different"),
+        ("worker", "data_address", "{gateway}", r"\[gateway\] address and \[worker\] data_address different"),
+        ("worker", "data_address", "{free}", r"each of 2 workers.*end it with :\*"),
+    ],
+)
+def test_an_address_that_two_processes_would_listen_on_is_refused(
+    emulated: Callable[..., Config], table: str, field: str, address: str, complaint: str
+) -> None:
+    config = emulated(workers=2 if "free" in address else 1)
+    text = address.format(gateway=config.gateway.address, free=f"tcp://127.0.0.1:{free_ports(1)[0]}")
+    part = msgspec.structs.replace(getattr(config, table), **{field: text})
+    with pytest.raises(ConfigError, match=complaint):
+        make_plan(msgspec.structs.replace(config, **{table: part}))
