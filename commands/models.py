@@ -24,6 +24,7 @@ def register(app: typer.Typer) -> None:
     models.command("list")(list_models)
     models.command("add")(add)
     models.command("remove")(remove)
+    models.command("live")(live)
     app.add_typer(models, name="models")
 
 
@@ -53,6 +54,21 @@ def show(
             watch_models(client, interval, as_json=as_json)
         else:
             print_once(client, as_json=as_json)
+
+
+def live(
+    address: Address = DEFAULT_ADDRESS,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
+) -> None:
+    """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
+    from mainspring.client.client import Client
+    from mainspring.launch.models_view import watch_models
+
+    with Client(address) as client:
+        watch_models(client, interval, as_json=as_json)
 
 
 def list_models(
@@ -94,9 +110,11 @@ def add(
     opened = Store(store)
     specs = [opened.manifest(name).spec() for name in names]
     with Client(address) as client:
+        served = {spec.name: spec for spec in client.models()}
         for spec in specs:
             client.add_model(spec)
-            print(f"added {spec.name}")
+            same = served.get(spec.name) == spec
+            print(f"{spec.name} is served already" if same else f"added {spec.name}")
 
 
 def remove(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -46,11 +47,9 @@ def worker(
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.worker.config import WorkerConfig
-    from mainspring.worker.engines.registry import ENGINES
     from mainspring.worker.server import run
 
-    if engine not in ENGINES:
-        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    _check(engine, store, exec_core)
     config = WorkerConfig(
         name=name,
         controller=controller,
@@ -66,3 +65,21 @@ def worker(
     )
     stop = begin(name, log_level, log_format)
     run(config, stop, ready)
+
+
+def _check(engine: str, store: Path, exec_core: int | None) -> None:
+    """Raise BadParameter for what this machine does not have."""
+    from mainspring.worker.engines.registry import ENGINES
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    if engine != "emulated" and not store.is_dir():
+        raise typer.BadParameter(
+            f"there is no folder {store}, where this worker would read its models", param_hint="--store"
+        )
+    cores = sorted(os.sched_getaffinity(0))
+    if exec_core is not None and exec_core not in cores:
+        raise typer.BadParameter(
+            f"core {exec_core} is none of those that this process may use: {', '.join(map(str, cores))}",
+            param_hint="--exec-core",
+        )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from mainspring import Client
 from mainspring.client.errors import GatewayUnreachable
 from mainspring.commands import gateway as gateway_verb
 from mainspring.commands import infer, models
-from tests.gateway.fakes import fake_cluster, gateway, wait_until
+from mainspring.compiler import store
+from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 
 GATEWAY_PROGRAM = """
 import typer
@@ -98,6 +100,33 @@ def test_models_are_listed_removed_and_missed(address: str) -> None:
     assert run("models", "remove", "mute", "--address", address).output == "removed mute\n"
     missing = run("infer", "mute", "--random", "--address", address)
     assert missing.exit_code == 2
+
+
+def test_a_model_that_is_served_already_is_not_said_to_be_added(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Stored:
+        def __init__(self, path: Path) -> None:
+            assert path == tmp_path
+
+        def manifest(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(spec=lambda: make_spec(name))
+
+    monkeypatch.setattr(store, "Store", Stored)
+    monkeypatch.setattr(Client, "add_model", lambda self, spec: None)
+    flags = ["--store", str(tmp_path), "--address", address]
+    assert run("models", "add", "double", "new", *flags).output == "double is served already\nadded new\n"
+
+
+def test_models_are_shown_live(address: str) -> None:
+    command = [sys.executable, "-m", "mainspring", "models", "live", "--json", "--interval", "0.1"]
+    with subprocess.Popen([*command, "--address", address], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        finally:
+            process.kill()
+    assert looks == [[], []], "the fake cluster knows of no model's state, look after look"
 
 
 def test_a_cluster_that_is_not_there_is_an_error() -> None:

@@ -53,6 +53,21 @@ def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
     assert says in " ".join(done.stderr.replace("│", " ").split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--store", "nowhere"], "there is no folder nowhere, where this worker would read its models"),
+        (["--engine", "emulated", "--exec-core", "9999"], "core 9999 is none of those"),
+    ],
+)
+def test_a_worker_without_its_store_or_core_does_not_start(flags: list[str], says: str) -> None:
+    done = subprocess.run(
+        [*MAINSPRING, "worker", *flags], check=False, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
 def test_bash_completion_is_shown_and_completes() -> None:
     environment = {
         "_MAINSPRING_COMPLETE": "complete_bash",
