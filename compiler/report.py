@@ -14,12 +14,18 @@ _NS_PER_MS = 1e6
 _BYTES_PER_MB = 1e6
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 page`` or ``2 pages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def describe_artifact(compiled: Compiled) -> str:
     """Say in one line what was stored: sizes, pages, extents, and whether the executable is shared."""
     manifest = compiled.manifest
     state = "kept" if compiled.kept else "shared" if compiled.shared else "new"
+    megabytes, pages = manifest.weights_bytes / _BYTES_PER_MB, counted(manifest.pages, "page")
     return (
-        f"{manifest.name:<16} {manifest.weights_bytes / _BYTES_PER_MB:6.1f} MB in {manifest.pages:2} pages "
+        f"{manifest.name:<16} {megabytes:6.1f} MB in {pages:>8} "
         f"({describe_extents(manifest.extents)}), executable {manifest.executable[:12]} ({state})"
     )
 
@@ -76,7 +82,9 @@ def describe_verification(compiled: Compiled) -> str:
 def describe_repairs(compiled: Compiled) -> str:
     """Say in one line which nodes no longer have the exporter's batch."""
     some = ", ".join(compiled.repaired[:3]) + (", ..." if len(compiled.repaired) > 3 else "")
-    return f"the exporter's batch was in {len(compiled.repaired)} nodes, and was opened there: {some}"
+    return (
+        f"the exporter's batch was in {counted(len(compiled.repaired), 'node')}, and was opened there: {some}"
+    )
 
 
 def summarise(done: list[Compiled], seconds: float) -> str:
@@ -86,6 +94,6 @@ def summarise(done: list[Compiled], seconds: float) -> str:
     kept = sum(compiled.kept for compiled in done)
     total_mb = sum(compiled.manifest.weights_bytes for compiled in done) / _BYTES_PER_MB
     return (
-        f"{len(done)} models ({kept} kept), {executables} executables, {total_mb:.0f} MB of weights "
-        f"in {pages} pages, {seconds:.1f} s"
+        f"{counted(len(done), 'model')} ({kept} kept), {counted(executables, 'executable')}, "
+        f"{total_mb:.0f} MB of weights in {counted(pages, 'page')}, {seconds:.1f} s"
     )

@@ -62,7 +62,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
             load = f"scale {self.scale:g}"
         else:
             load = f"{(self.rate or DEFAULT_RATE) * self.scale:g} requests/s"
-        return f"{what}: {models} models, {load}, {slo}"
+        return f"{what}: {models} model{'s' * (models != 1)}, {load}, {slo}"
 
 
 def build(recipe: Recipe, models: Sequence[str]) -> Playable:

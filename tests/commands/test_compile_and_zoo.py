@@ -31,7 +31,7 @@ def test_compile_stores_a_model_and_says_what_it_did(app: typer.Typer, tmp_path:
     arguments = ["compile", str(tmp_path / "d.onnx"), "--name", "reader", "--batch-sizes", "1,2"]
     result = CliRunner().invoke(app, [*arguments, "--store", str(tmp_path / "store")])
     assert result.exit_code == 0, result.output
-    assert "1.7 MB in  1 pages (1), executable" in result.output
+    assert "1.7 MB in   1 page (1), executable" in result.output
     assert "seeds: load" in result.output
     assert "differ from stock ONNX Runtime's by at most" in result.output
     assert Store(tmp_path / "store").manifest("reader").batch_sizes == (1, 2)
@@ -98,4 +98,4 @@ def test_compile_names_the_nodes_whose_batch_it_opened(app: typer.Typer, tmp_pat
     arguments = ["compile", str(tmp_path / "m.onnx"), "--name", "m", "--store", str(tmp_path / "store")]
     result = CliRunner().invoke(app, [*arguments, "--batch-sizes", "1,2"])
     assert result.exit_code == 0, result.output
-    assert "the exporter's batch was in 1 nodes, and was opened there: flatten" in result.output
+    assert "the exporter's batch was in 1 node, and was opened there: flatten" in result.output

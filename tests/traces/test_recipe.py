@@ -83,7 +83,7 @@ def test_a_title_names_the_file_that_is_played(minutes: Path) -> None:
     assert Recipe(kind=Kind.AZURE2019, trace=minutes).title(3).startswith("azure2019 (t.csv): 3 models")
     assert Recipe().title(3) == "synthetic: 3 models, 100 requests/s, SLO 100 ms"
     loop = Recipe(kind=Kind.CLOSED, think_ns=5_000_000, slo_ns=None)
-    assert loop.title(1) == "closed: 1 models, 4 in flight each 5 ms after an answer, no SLO"
+    assert loop.title(1) == "closed: 1 model, 4 in flight each 5 ms after an answer, no SLO"
 
 
 def test_a_file_beside_a_generator_is_refused(minutes: Path) -> None:
