@@ -24,7 +24,10 @@ _SMALL = 1024
 
 
 def baked_batch(model: onnx.ModelProto) -> int | None:
-    """Return the number of rows that the exporter fixed; None if it left the batch open everywhere."""
+    """Return the number of rows that the exporter fixed; None if it left the batch open everywhere.
+
+    Raises `CompileError` if inputs have different numbers, or none.
+    """
     fixed = {}
     for value in model.graph.input:
         dim = value.type.tensor_type.shape.dim[0]

@@ -74,6 +74,7 @@ class Executable:
         """Return a model whose weights are at ``address_of(tensor.offset)``; nothing is copied.
 
         Rebinding after the weights moved means calling this again: it costs about 2 us for each tensor.
+        Raises `ExecutableError` for tensors that are not the executable's.
         """
         expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in self.info.weights}
         given = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}

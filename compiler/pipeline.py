@@ -100,6 +100,7 @@ def compile_model(
 
     It is compared with stock ONNX Runtime at every batch size. If ``quick`` and another model was, with the
     same executable, only the smallest two are compared: enough to see that the weights are where they belong.
+    Raises `CompileError` for a model that can't be served, `StoreError` if it can't be stored.
     """
     prepared = Prepared(model, batch_sizes[-1])
     artifact = _Artifact(split(optimise(prepared.model), prepared.inputs, prepared.outputs))

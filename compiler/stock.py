@@ -48,7 +48,10 @@ class StockSession:
 
 
 def optimise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph as ONNX Runtime would run it here: fused, folded, in the layout of this CPU."""
+    """Return the graph as ONNX Runtime would run it here: fused, folded, in the layout of this CPU.
+
+    Raises `CompileError` for a model that ONNX Runtime can't open.
+    """
     options = _options(_LEVELS.ORT_ENABLE_ALL)
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         path = Path(folder) / "optimised.onnx"

@@ -51,7 +51,7 @@ class Store:
         self.root = Path(root)
 
     def names(self) -> list[str]:
-        """Return the names of the stored models, sorted."""
+        """Return the names of the stored models, sorted; raise `StoreError` if they can't be read."""
         with reading(self.root, self.root):
             if not self.root.is_dir():
                 raise StoreError(
@@ -67,7 +67,7 @@ class Store:
             pass
 
     def manifest(self, name: str) -> Manifest:
-        """Return the manifest of the model ``name``."""
+        """Return the manifest of the model ``name``; raise `StoreError` if it is missing or damaged."""
         check_name(name)
         path = self._manifest_path(name)
         with reading(path, self.root):
@@ -129,7 +129,7 @@ class Store:
         return path
 
     def executable_info(self, manifest: Manifest) -> ExecutableInfo:
-        """Return the facts of the model's executable."""
+        """Return the facts of the model's executable; raise `StoreError` if they are missing or damaged."""
         path = self.executable_path(manifest).with_name("info.json")
         info = _read(path, ExecutableInfo, self._recompile(manifest.name), self.root)
         if info.executable != manifest.executable:

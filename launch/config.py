@@ -127,7 +127,10 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_config(tables: Tables, source: str) -> Config:
-    """Return the configuration of these tables; ``source`` names where they are from in errors."""
+    """Return the configuration of these tables; ``source`` names where they are from in errors.
+
+    Raises `ConfigError`.
+    """
     for name, table in tables.items():
         if name not in TABLES:
             raise ConfigError(f"{source} has no table [{name}]{_table_suggestion(name)}")

@@ -22,7 +22,10 @@ DEFAULT_DRAIN = "5s"
 
 
 def begin(process: str, log_level: str, log_format: str) -> threading.Event:
-    """Set logging and signals up; return the event that the first SIGINT or SIGTERM sets."""
+    """Set logging and signals up; return the event that the first SIGINT or SIGTERM sets.
+
+    Raises BadParameter for a level or format that does not exist.
+    """
     import signal
     import threading
 

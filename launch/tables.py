@@ -42,7 +42,7 @@ class ConfigError(Exception):
 
 
 def build(struct: type[Config], table: Mapping[str, Any], where: str, elsewhere: Mapping[str, str]) -> Config:
-    """Return the struct with the table's values; ``where`` names file and table in errors.
+    """Return the struct with the table's values; ``where`` names file and table in errors (`ConfigError`).
 
     ``elsewhere`` says for keys of other tables which table they belong to.
     """

@@ -55,7 +55,7 @@ class OpenSource:
         return None if self._next is None else self._next.time_ns
 
     def take(self) -> Arrival:
-        """As `Source.take`."""
+        """As `Source.take`; raises RuntimeError when the workload is over."""
         taken = self._next
         if taken is None:
             raise RuntimeError("the workload is over: nothing is left to take")
