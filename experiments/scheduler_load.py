@@ -206,7 +206,7 @@ def _residents(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -
         if spec.pages <= free[device]:
             first = setting.pages - free[device]
             pages = tuple(range(first, first + spec.pages))
-            residents[device].append(Resident(spec.name, spec.weights_hash, pages))
+            residents[device].append(Resident(spec.name, spec.artifact, pages))
             free[device] -= spec.pages
     return residents
 
@@ -218,7 +218,7 @@ def loaded_scheduler(setting: Setting, demand: Counter[str]) -> Scheduler:
     residents = _residents(setting, specs, demand)
     for spec in specs:
         scheduler.handle(0, ModelAdded(spec))
-    prepared = {spec.name: spec.weights_hash for spec in specs}
+    prepared = {spec.name: spec.artifact for spec in specs}
     for index, held in enumerate(residents):
         joined = WorkerJoined(f"worker-{index}", KIND, setting.pages, prepared, tuple(held))
         scheduler.handle(0, joined)

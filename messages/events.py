@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.actions import Result
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import Artifact, ModelSpec
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived"):
@@ -51,7 +51,7 @@ class Resident(msgspec.Struct, frozen=True):
     """A model in a worker's pages."""
 
     model: str
-    weights_hash: str
+    artifact: Artifact
     pages: tuple[int, ...]
 
 
@@ -62,8 +62,8 @@ class WorkerJoined(msgspec.Struct, frozen=True, tag="worker_joined"):
     device_kind: str
     pages: int
     """Pages of its page cache."""
-    prepared: dict[str, str] = {}
-    """Weights hash of each prepared model by name."""
+    prepared: dict[str, Artifact] = {}
+    """What is prepared of each model, by name."""
     resident: tuple[Resident, ...] = ()
 
 

@@ -40,6 +40,14 @@ class Profile(msgspec.Struct, frozen=True):
     """Time to copy the weights into the device's pages."""
 
 
+class Artifact(msgspec.Struct, frozen=True):
+    """What a worker prepares: models of the same name are the same to it if these are."""
+
+    weights_hash: str
+    executable: str
+    batch_sizes: tuple[int, ...]
+
+
 class ModelSpec(msgspec.Struct, frozen=True):
     """One model instance, as everyone but its engine sees it."""
 
@@ -58,6 +66,11 @@ class ModelSpec(msgspec.Struct, frozen=True):
     profiles: dict[str, Profile]
     """Seed durations by device kind."""
     workspace_bytes: int = 0
+
+    @property
+    def artifact(self) -> Artifact:
+        """What a worker would prepare of it."""
+        return Artifact(self.weights_hash, self.executable, self.batch_sizes)
 
     @property
     def pages(self) -> int:

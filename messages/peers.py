@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import Artifact, ModelSpec
 
 # --- any peer and the controller ---
 
@@ -30,7 +30,7 @@ class WorkerHello(msgspec.Struct, frozen=True, tag="worker_hello"):
     page_bytes: int
     data_address: str
     """Where gateways connect to its data socket."""
-    prepared: dict[str, str] = {}
+    prepared: dict[str, Artifact] = {}
     resident: tuple[Resident, ...] = ()
     notes: tuple[str, ...] = ()
     """What the worker lacks, for the operator (no real-time priority, memory not locked)."""

@@ -71,10 +71,10 @@ class Membership:
         self._books.load_room[worker.name] = worker
         for model in cluster.models.values():
             cluster.place(model, worker)
-        for name, weights_hash in event.prepared.items():
+        for name, artifact in event.prepared.items():
             placement = worker.placements.get(name) or self._orphan(worker, name)
             placement.enter(State.PREPARED)
-            if placement.model.spec.weights_hash != weights_hash:
+            if placement.model.spec.artifact != artifact:
                 placement.leave()
         self._adopt(now_ns, worker, event)
         for placement in list(worker.placements.values()):
@@ -122,7 +122,7 @@ class Membership:
             placement.pages = resident.pages
             placement.last_used_ns = now_ns
             worker.lru[resident.model] = placement
-            if placement.model.spec.weights_hash != resident.weights_hash:
+            if placement.model.spec.artifact != resident.artifact:
                 placement.leave()
             placement.enter(State.RESIDENT)
             if placement.usable:

@@ -57,9 +57,8 @@ class PreparedModel:
         self.layouts: dict[int, SlotLayout] = {size: slot_layout(model, size) for size in sizes}
 
     def same_artifact(self, model: ModelSpec) -> bool:
-        """Whether ``model`` has these weights and this executable."""
-        ours = self.model
-        return (ours.weights_hash, ours.executable) == (model.weights_hash, model.executable)
+        """Whether ``model`` has these weights, this executable and these batch sizes."""
+        return self.model.artifact == model.artifact
 
 
 def load_fault(action: Load, prepared: PreparedModel | None, pages: PageTable) -> Ending | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.messages.actions import Infer, Load, Prepare
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.worker.admission import Ending, PreparedModel
 from mainspring.worker.pages import PageTable
 
@@ -78,13 +78,13 @@ class Holdings:
     def resident(self) -> tuple[Resident, ...]:
         """What the pages hold, in the order in which it was loaded."""
         return tuple(
-            Resident(name, self._prepared[name].model.weights_hash, pages)
+            Resident(name, self._prepared[name].model.artifact, pages)
             for name, pages in self.pages.residents()
         )
 
-    def prepared(self) -> dict[str, str]:
-        """Weights hash of each prepared model by name."""
-        return {name: prepared.model.weights_hash for name, prepared in self._prepared.items()}
+    def prepared(self) -> dict[str, Artifact]:
+        """What is prepared of each model, by name."""
+        return {name: prepared.model.artifact for name, prepared in self._prepared.items()}
 
     def validate(self, pins: dict[str, int]) -> None:
         """Raise `AssertionError` unless pages have owners as they should and ``pins`` is what is pinned."""

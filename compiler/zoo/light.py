@@ -27,7 +27,10 @@ _THROUGH = {"Unsqueeze", "Reshape"}
 
 
 def light(name: str) -> Architecture:
-    """Return the architecture of ``light_NAME.onnx``, its input called ``data`` and its output ``output``."""
+    """Return the architecture of ``light_NAME.onnx``, its input called ``data`` and its output ``output``.
+
+    Raises `CompileError` if the onnx package does not hold it.
+    """
     path = Path(data.__path__[0]) / "light" / f"light_{name}.onnx"
     if not path.exists():
         raise CompileError(f"the onnx package here has no {path}; install onnx 1.17 or newer from PyPI")

@@ -17,7 +17,7 @@ from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, U
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import PAGE_BYTES, Artifact, ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import (
     AdminReply,
     AdminRequest,
@@ -131,7 +131,7 @@ class FakeWorker(Peer):
     def __init__(self, address: str, name: str, routing_id: str | None = None, offset_ns: int = 0) -> None:
         super().__init__(address, name, routing_id, offset_ns)
         self.holds: tuple[type, ...] = ()
-        self.prepared: dict[str, str] = {}
+        self.prepared: dict[str, Artifact] = {}
         self.resident: dict[str, Resident] = {}
 
     def decode(self, data: bytes) -> msgspec.Struct:
@@ -159,7 +159,7 @@ class FakeWorker(Peer):
         """Report an action's end, and remember what it changed."""
         match action:
             case Prepare(model=model):
-                self.prepared[model.name] = model.weights_hash
+                self.prepared[model.name] = model.artifact
             case Load(model=name, pages=pages):
                 self.resident[name] = Resident(name, self.prepared[name], pages)
             case Unload(model=name):

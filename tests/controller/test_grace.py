@@ -55,7 +55,7 @@ def test_a_request_before_the_first_worker_is_served_once_it_joins(stage: Stage)
     stage.until(lambda: bool(gateway.all(Rejected)))
     assert [(each.request_id, each.reason) for each in gateway.all(Rejected)] == [(hurried, Reason.NO_WORKER)]
     worker = stage.worker()
-    worker.prepared = {"m0": "h0"}
+    worker.prepared = {"m0": spec().artifact}
     worker.hello(prepared=worker.prepared)
     stage.until(lambda: any(held in getattr(each, "request_ids", ()) for each in worker.received))
     assert bool(worker.all(Welcome))

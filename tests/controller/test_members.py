@@ -23,6 +23,8 @@ from mainspring.messages.peers import (
 )
 from tests.controller.peers import FakeGateway, FakeWorker, Stage, spec
 
+ARTIFACT = spec().artifact
+
 
 def silent_gateway(stage: Stage, name: str = "g0") -> FakeGateway:
     gateway = FakeGateway(stage.address, name)
@@ -74,11 +76,14 @@ def test_another_page_size_is_refused_naming_both(stage: Stage) -> None:
     ("changes", "words"),
     [
         (
-            {"resident": (Resident("a", "h", (1, 2)), Resident("b", "h", (2,)))},
+            {"resident": (Resident("a", ARTIFACT, (1, 2)), Resident("b", ARTIFACT, (2,)))},
             "page 2 belongs to 'a' and to 'b'",
         ),
-        ({"resident": (Resident("a", "h", (8,)),)}, "page 8 of model 'a' is out of range"),
-        ({"resident": (Resident("a", "h", (1,)), Resident("a", "h", (2,)))}, "'a' is resident twice"),
+        ({"resident": (Resident("a", ARTIFACT, (8,)),)}, "page 8 of model 'a' is out of range"),
+        (
+            {"resident": (Resident("a", ARTIFACT, (1,)), Resident("a", ARTIFACT, (2,)))},
+            "'a' is resident twice",
+        ),
         ({"pages": -1}, "-1 pages"),
         ({"worker": ""}, "name has 0 characters"),
     ],

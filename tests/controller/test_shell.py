@@ -59,7 +59,9 @@ class Bench:
         self.shell.catalogue.add(0, spec())
         self.receive(0, b"g", GatewayHello(PROTOCOL_VERSION, "g0"))
         self.receive(
-            0, b"w", WorkerHello(PROTOCOL_VERSION, "w0", "cpu", 8, PAGE_BYTES, "tcp://h:1", {"m0": "h0"})
+            0,
+            b"w",
+            WorkerHello(PROTOCOL_VERSION, "w0", "cpu", 8, PAGE_BYTES, "tcp://h:1", {"m0": spec().artifact}),
         )
         self.receive(10, b"w", Pong(1, 0, 5, 5))
 

@@ -36,8 +36,8 @@ def batch_of_three(stage: Stage) -> tuple[FakeGateway, PickyWorker, list[int]]:
     stage.start((spec(),))
     gateway = stage.gateway()
     worker = PickyWorker(stage.address, "w0")
-    worker.prepared = {"m0": "h0"}
-    worker.resident = {"m0": Resident("m0", "h0", (0,))}
+    worker.prepared = {"m0": spec().artifact}
+    worker.resident = {"m0": Resident("m0", spec().artifact, (0,))}
     stage.peers.append(worker)
     return gateway, worker, [gateway.arrive(number, left_ms=SLO_MS) for number in range(3)]
 

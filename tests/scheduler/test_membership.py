@@ -1,6 +1,7 @@
 """Workers and models that come, go, hang and disagree."""
 
 import msgspec
+import pytest
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
@@ -56,7 +57,9 @@ def test_a_hung_worker_is_noticed_beside_a_slow_prepare() -> None:
 def test_a_worker_whose_page_table_cant_be_true_is_dropped() -> None:
     for pages in ((3, 3), (9,)):
         hand = Hand(spec("m"), workers=0)
-        held = tuple(Resident(f"m{page}{index}", "w", (page,)) for index, page in enumerate(pages))
+        held = tuple(
+            Resident(f"m{page}{index}", spec("m").artifact, (page,)) for index, page in enumerate(pages)
+        )
         (drop,) = hand.feed(0, WorkerJoined("w0", "gpu", 8, resident=held))
         assert isinstance(drop, DropWorker)
         assert hand.scheduler.status().workers == ()
@@ -97,8 +100,11 @@ def test_a_joining_worker_keeps_what_it_holds() -> None:
         "w0",
         "gpu",
         8,
-        prepared={"m": "m version 1", "n": "n version 1", "stranger": "?"},
-        resident=(Resident("m", "m version 1", (3,)), Resident("stranger", "?", (5,))),
+        prepared={name: spec(name).artifact for name in ("m", "n", "stranger")},
+        resident=(
+            Resident("m", spec("m").artifact, (3,)),
+            Resident("stranger", spec("stranger").artifact, (5,)),
+        ),
     )
     commands = hand.feed(0, joined)
     assert {c.model for c in commands if isinstance(c, Release)} == {"n", "stranger"}
@@ -107,6 +113,21 @@ def test_a_joining_worker_keeps_what_it_holds() -> None:
     assert isinstance(infer, Infer), "no LOAD is needed"
     prepared = [c for a in commands if isinstance(a, Release) for c in hand.ok(2, a)]
     assert [c.model.weights_hash for c in prepared if isinstance(c, Prepare)] == ["n version 2"]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"executable": "another"}, {"batch_sizes": (1, 2)}, {"weights_hash": "x"}]
+)
+def test_a_joining_worker_gives_up_what_is_not_the_same_artifact(changed: dict[str, object]) -> None:
+    """Weights may stay while graph or batch sizes change: INFERs would run another model, or be refused."""
+    model = spec("m")
+    older = msgspec.structs.replace(model, **changed).artifact
+    hand = Hand(model, workers=0)
+    commands = hand.feed(0, WorkerJoined("w0", "gpu", 8, {"m": older}, (Resident("m", older, (0,)),)))
+    assert [type(c) for c in commands] == [Unload, Release]
+    (prepare,) = [c for action in commands for c in hand.ok(1, action)]
+    assert isinstance(prepare, Prepare)
+    assert prepare.model == model
 
 
 def test_a_model_is_replaced_without_losing_a_request() -> None:

@@ -13,7 +13,7 @@ from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, Resident, WorkerJoined, WorkerLeft
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.telemetry.log import EventLogWriter
 from mainspring.telemetry.summary import analyse_log, over_under
 
@@ -134,7 +134,7 @@ def test_batches_cold_requests_and_rejections_are_counted(story: Story, tmp_path
 
 
 def test_pages_follow_loads_unloads_and_workers(story: Story, tmp_path: Path) -> None:
-    story.at(0, WorkerJoined("w", "cpu", 10, resident=(Resident("old", "h", (0, 1)),)))
+    story.at(0, WorkerJoined("w", "cpu", 10, resident=(Resident("old", Artifact("h", "x", (1,)), (0, 1)),)))
     story.load(1_100_000, 1000, 1000, model="a", pages=4)
     story.load(2_100_000, 1000, 1000, model="b", pages=3, status=Status.BAD_PAGES)
     story.unload(3_100_000, "old")

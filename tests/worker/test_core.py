@@ -165,7 +165,7 @@ def test_extents_may_lie_apart() -> None:
     core = prepared_core()
     core.submit(0, load(1, (5, 6, 0), "n", (0, 9)))
     ended(core, LOAD, begun(core, LOAD, 0), 1)
-    assert core.holdings.resident() == (Resident("n", "weights of n", (5, 6, 0)),)
+    assert core.holdings.resident() == (Resident("n", spec("n", extents=(2, 1)).artifact, (5, 6, 0)),)
 
 
 def test_occupied_pages_are_refused_when_the_load_would_begin() -> None:
@@ -218,7 +218,7 @@ def test_prepare_again_is_ok_at_once_but_not_with_other_weights() -> None:
     assert core.submit(0, Prepare(5, "w", other)) == []
     ended(core, PREPARE, begun(core, PREPARE, 0), 1)
     assert statuses(core.begin(PREPARE, 1).results) == [(5, Status.OK)]
-    assert core.holdings.prepared()["m"] == "other"
+    assert core.holdings.prepared()["m"] == other.artifact
 
 
 @pytest.mark.parametrize(

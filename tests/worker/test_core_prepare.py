@@ -36,4 +36,4 @@ def test_a_model_whose_prepare_was_abandoned_does_not_stand_in_the_way_of_its_ne
     core.validate()
     assert core.holdings.prepared() == {}
     ended(core, PREPARE, begun(core, PREPARE, 2), 3)
-    assert core.holdings.prepared() == {"m": "other weights"}
+    assert core.holdings.prepared() == {"m": changed.artifact}

@@ -248,7 +248,7 @@ def test_unknown_session_drops_what_waits_and_greets_with_the_truth(start: Start
     cluster.say(Refused("unknown_session", "who are you?"))
     hello = cluster.expect(WorkerHello)
     assert [(each.model, each.pages) for each in hello.resident] == [("m", (3,))]
-    assert hello.prepared == {"m": spec().weights_hash}
+    assert hello.prepared == {"m": spec().artifact}
     cluster.say(Welcome(PROTOCOL_VERSION, 2))
     again = infer(waiting.action_id)
     cluster.push(again.action_id, 1, ROW)
