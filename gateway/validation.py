@@ -195,8 +195,7 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
     if rows > signature.max_rows:
         raise BadRequest(
             Reason.TOO_MANY_ROWS,
-            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows}); "
-            "split them over several requests",
+            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows})",
         )
     return rows
 
