@@ -61,11 +61,6 @@ class Inputs:
         self._early: OrderedDict[tuple[int, int], HeldInput] = OrderedDict()
         self._early_bytes = 0
 
-    @property
-    def early(self) -> int:
-        """Inputs held for actions that have not come."""
-        return len(self._early)
-
     def open(self, action: Infer, model: ModelSpec, io: Reservation) -> list[tuple[int, HeldInput]]:
         """An Infer was accepted: zero its padding; return the inputs that came before it."""
         batch = _Batch(action, model, io)

@@ -54,7 +54,7 @@ def test_early_input_waits_for_its_action() -> None:
     assert inputs.hold(1, 7, held(sender=b"again")) == 1
     [(request_id, found)] = opened(inputs, infer(1, (7, 8)))
     assert (request_id, found.sender) == (7, b"early")
-    assert inputs.early == 0
+    assert len(inputs._early) == 0
 
 
 def test_early_inputs_are_bounded_in_number() -> None:
@@ -68,7 +68,7 @@ def test_early_inputs_are_bounded_in_bytes() -> None:
     inputs = new_inputs(limit_bytes=100)
     assert inputs.hold(1, 1, held(101)) == 1
     assert [inputs.hold(action_id, 1, held(40)) for action_id in (2, 3, 4)] == [0, 0, 1]
-    assert inputs.early == 2
+    assert len(inputs._early) == 2
 
 
 def test_early_inputs_grow_old() -> None:
@@ -76,7 +76,7 @@ def test_early_inputs_grow_old() -> None:
     inputs.hold(1, 1, held(since_ns=0))
     inputs.hold(2, 1, held(since_ns=40))
     assert inputs.expire(60) == 1
-    assert inputs.early == 1
+    assert len(inputs._early) == 1
 
 
 @pytest.mark.parametrize("end", ["close", "refuse"])
@@ -100,5 +100,5 @@ def test_clear_forgets_everything() -> None:
     inputs.close(3)
     inputs.clear()
     assert not inputs.expects(1, 1)
-    assert inputs.early == 0
+    assert len(inputs._early) == 0
     assert inputs.hold(3, 1, held()) == 0
