@@ -31,7 +31,9 @@ SEED = 3
 PAGES = 48
 SLO_MS = 60_000
 SLOW_NS = 3_000_000
-"""While a model this slow runs one request, others have come that share the next batch."""
+"""While a model this slow runs a batch, single requests come that share the next one."""
+MIXING_TRIALS = 5
+"""On a busy machine they come one by one at times."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 Cluster = tuple[Store, Client, Client]
@@ -81,14 +83,18 @@ def test_it_is_served_as_stock_onnxruntime_runs_it(cluster: Cluster, architectur
     results = [one.infer(architecture, inputs, slo_ms=SLO_MS) for inputs in whole]
     assert [result.timing.batch_size for result in results] == list(sizes)
     mixed = [_inputs(spec, 1, rng) for _ in range(7)]
-    calls = [
-        (one, other)[number % 2].submit(architecture, inputs, slo_ms=SLO_MS)
-        for number, inputs in enumerate(mixed)
-    ]
-    shared = [call.result(timeout=120) for call in calls]
+    slow = compiled.manifest.profiles["cpu"].infer_ns[1] > SLOW_NS
+    for _ in range(MIXING_TRIALS):
+        calls = [
+            (one, other)[number % 2].submit(architecture, inputs, slo_ms=SLO_MS)
+            for number, inputs in enumerate([whole[-1], *mixed])
+        ]
+        _, *shared = [call.result(timeout=120) for call in calls]
+        if not slow or max(result.timing.batch_size for result in shared) == sizes[-1]:
+            break
+    else:
+        pytest.fail("rows were never mixed")
     one.remove_model(architecture)
-    if compiled.manifest.profiles["cpu"].infer_ns[1] > SLOW_NS:
-        assert max(result.timing.batch_size for result in shared) == sizes[-1], "rows were never mixed"
     requests, results = whole + mixed, results + shared
     for inputs, result in zip(requests, results, strict=True):
         for name, right in zip(result, stock.run(list(result), inputs), strict=True):
