@@ -63,6 +63,8 @@ class Status(StrEnum):
     NO_IO_MEMORY = "no_io_memory"
     BAD_ACTION = "bad_action"
     """Unknown batch size, more rows than the batch holds, a repeated action id, an empty window."""
+    STOPPING = "stopping"
+    """The worker is stopping and begins nothing more."""
     ENGINE_ERROR = "engine_error"
     OUTPUT_LOST = "output_lost"
     """It ran, and the connection of a gateway that was to have outputs had ended meanwhile."""

@@ -66,10 +66,10 @@ def impossible(books: Books, model: Model) -> tuple[Reason, str]:
             Reason.NO_WORKER,
             f"model {model.name!r} needs {model.spec.pages} pages and the largest worker has {largest}",
         )
-    failed = [p for p in model.placements.values() if p.state is State.FAILED]
+    failed = [p for p in model.placements.values() if p.failed]
     if failed and all(placement.hopeless for placement in model.placements.values()):
         return (
             Reason.NO_WORKER,
-            f"no worker could prepare model {model.name!r}; {failed[0].worker.name} says: {failed[0].detail}",
+            f"no worker could run model {model.name!r}; {failed[0].worker.name} says: {failed[0].detail}",
         )
     return Reason.MODEL_NOT_READY, f"model {model.name!r} is still being prepared"

@@ -65,6 +65,8 @@ class Dispatcher:
         worker = self._books.cluster.workers.get(result.worker)
         if worker is None:
             return True
+        if result.status is Status.STOPPING and not worker.stopping:
+            self._residency.retire(now_ns, worker)
         infer = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
         if infer is not None:
             self._infer_ended(now_ns, worker, infer, result)
@@ -99,10 +101,23 @@ class Dispatcher:
         if not limits:
             return None
         if min(limits) <= now_ns:
+            self._learn_from_overdue(now_ns, worker)
             return f"an action's result is owed since {(now_ns - min(limits)) / 1e6:.0f} ms past its time-out"
         # Something with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
         books.watch(min(*limits, now_ns + books.ns.action_timeout), worker)
         return None
+
+    def _learn_from_overdue(self, now_ns: int, worker: Worker) -> None:
+        """Note that an INFER took at least as long as it was waited for, and whom it cost a worker."""
+        slot = worker.exec.first()
+        timeout_ns = self._books.ns.action_timeout
+        if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
+            return
+        placement = worker.placements[slot.action.model]
+        index = placement.times.sizes.index(slot.action.batch_size)
+        placement.times.add(now_ns, index, now_ns - slot.begin_ns)
+        overdue = placement.model.overdue = placement.model.overdue or {}
+        overdue[worker.name] = overdue.get(worker.name, 0) + 1
 
     def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
         """Send a batch as one INFER."""
@@ -169,6 +184,8 @@ class Dispatcher:
         self._inputs_ended(now_ns, placement, index, slot, requests, result)
         if result.status is Status.OK:
             placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+            if placement.model.overdue:
+                placement.model.overdue.pop(worker.name, None)
             for request in requests:
                 request.place = Place.GONE
                 books.requests.pop(request.id, None)
@@ -204,8 +221,6 @@ class Dispatcher:
     def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""
         late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
-        # A worker that could still have begun it will refuse the next one too: it is stopping.
-        late = late and not (result.status is Status.TOO_LATE and result.end_ns < action.latest_ns)
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
         detail = f"{result.worker} ended the action with {result.status.value}"
         if result.detail:

@@ -129,7 +129,7 @@ class MissedModels:
             return None
         for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
-            if model is None or model.usable or all(p.hopeless for p in model.placements.values()):
+            if model is None or model.usable or _given_up(model):
                 del self._wanted[name]
                 continue
             plan = self._plan(now_ns, model)
@@ -148,3 +148,8 @@ class MissedModels:
             if plan is not None:
                 return plan
         return None
+
+
+def _given_up(model: Model) -> bool:
+    """Return whether no worker will ever run a model; one that just replaced another has no placement yet."""
+    return bool(model.placements) and all(p.hopeless for p in model.placements.values())

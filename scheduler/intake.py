@@ -114,7 +114,7 @@ class Intake:
         hopeless = request.due_ns is not None and now_ns > books.last_start_ns(request)
         if books.cluster.models.get(request.model.name) is not request.model:
             books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
-        elif hopeless or request.failures >= books.config.max_attempts or not request.model.placements:
+        elif hopeless or request.failures >= books.config.max_attempts or _given_up(request.model):
             books.reject(request, reason, detail)
         else:
             self.queue(now_ns, request)
@@ -200,3 +200,8 @@ def _cold(model: Model) -> bool:
         if placement.state is State.RESIDENT:
             return False
     return True
+
+
+def _given_up(model: Model) -> bool:
+    """Return whether no worker will run a model as things are."""
+    return all(placement.hopeless for placement in model.placements.values())

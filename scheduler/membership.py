@@ -13,6 +13,10 @@ from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.residency import Residency
 
+OVERDUE_ATTEMPTS = 3
+"""How often a model's INFER may cost a worker its place before the model is given up on that worker."""
+OVERDUE = "INFERs took so long again and again that the worker was dropped for it"
+
 
 class Membership:
     """Adds and removes models and workers."""
@@ -80,6 +84,8 @@ class Membership:
         for placement in list(worker.placements.values()):
             if placement.leaving:
                 self._residency.leave(now_ns, placement)
+            elif placement.model.overdue and placement.model.overdue.get(worker.name, 0) >= OVERDUE_ATTEMPTS:
+                self._residency.give_up(now_ns, placement, OVERDUE)
             else:
                 self._residency.want_prepared(placement)
         self._residency.prepare_next(now_ns, worker)
@@ -108,6 +114,10 @@ class Membership:
                 self._intake.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         for placement in worker.placements.values():
             self._intake.reconsider(now_ns, placement.model)
+        # Placements point back to it: without this only a garbage collection would free them.
+        worker.placements.clear()
+        worker.lru.clear()
+        worker.strategies.clear()
 
     def drop(self, now_ns: int, name: str, reason: str) -> None:
         """Break with a worker whose state can't be trusted any more; it may join again."""

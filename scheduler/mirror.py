@@ -27,11 +27,13 @@ class State(enum.Enum):
     KNOWN = "known"
     PREPARING = "preparing"
     FAILED = "failed"
-    """PREPARE failed, or LOAD again and again; not tried until the worker or the model comes anew."""
+    """PREPARE failed, or was never tried; not tried until the worker or the model comes anew."""
     PREPARED = "prepared"
     LOADING = "loading"
     RESIDENT = "resident"
     RELEASING = "releasing"
+    BROKEN = "broken"
+    """Like FAILED, but prepared: LOADs or INFERs failed again and again."""
 
 
 class Placement:
@@ -100,7 +102,12 @@ class Placement:
     @property
     def hopeless(self) -> bool:
         """Whether the model will never run on the worker as it is."""
-        return self.state is State.FAILED or self.model.pages > self.worker.pages.size
+        return self.failed or self.model.pages > self.worker.pages.size
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model was given up on the worker; ``detail`` says why."""
+        return self.state is State.FAILED or self.state is State.BROKEN
 
     @property
     def loadable(self) -> bool:
@@ -133,6 +140,7 @@ class Model:
         "name",
         "number",
         "offered",
+        "overdue",
         "pages",
         "placements",
         "queue",
@@ -158,6 +166,8 @@ class Model:
         """Their workers, in the same order; a new list after each change."""
         self.offered: tuple[int, int] | None = None
         """The policy's own note: for which head and size's index the queue was last offered to workers."""
+        self.overdue: dict[str, int] | None = None
+        """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
         self.demand: Demand | None = None
         """The policy's own note."""
         self.infer_times: dict[str, InferTimes] = {}
@@ -212,6 +222,7 @@ class Worker:
         "placements",
         "prepare_queue",
         "prepares",
+        "stopping",
         "strategies",
         "watched",
     )
@@ -234,6 +245,8 @@ class Worker:
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
         """The nearest alarm that will look at the EXEC executor."""
+        self.stopping = False
+        """Whether it said that it begins nothing more."""
         self.watched = False
         """Whether an alarm will look for owed results."""
         self.allocated_ns = 0

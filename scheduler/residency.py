@@ -87,13 +87,32 @@ class Residency:
         placement.leave()
         self._policy.residency_changed(now_ns, placement)
         worker, name = placement.worker, placement.model.name
+        if worker.stopping:
+            return
         if placement.state is State.RESIDENT and placement.infers == 0:
             self.unload(now_ns, placement)
-        if placement.state is State.PREPARED and placement.infers == 0:
+        if placement.state in (State.PREPARED, State.BROKEN) and placement.infers == 0:
             placement.enter(State.RELEASING)
             self._send_other(now_ns, worker, Release(self._books.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
             self.forget(now_ns, placement)
+
+    def retire(self, now_ns: int, worker: Worker) -> None:
+        """Give nothing more to a worker that begins nothing more, so that others load what it holds."""
+        worker.stopping = True
+        worker.prepare_queue.clear()
+        for placement in list(worker.placements.values()):
+            self.leave(now_ns, placement)
+            if placement.model.backlog:
+                self._missed.want(placement.model)
+        self._books.loads_dirty = True
+
+    def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
+        """Try a model no more on a worker that has just joined, and may hold it."""
+        if placement.state is State.RESIDENT:
+            self.unload(now_ns, placement)
+        placement.enter(State.BROKEN if placement.state is State.PREPARED else State.FAILED)
+        placement.detail = detail
 
     def forget(self, now_ns: int, placement: Placement) -> None:
         """Strike a placement from the mirror, and prepare the model anew if it was added again."""
@@ -125,18 +144,20 @@ class Residency:
             placement.failures += result.status is Status.ENGINE_ERROR
             placement.detail = result.detail
             failed = placement.failures >= LOAD_ATTEMPTS
-            self._vacate(now_ns, placement, State.FAILED if failed else State.PREPARED)
+            self._vacate(now_ns, placement, State.BROKEN if failed else State.PREPARED)
         if placement.leaving:
             self.leave(now_ns, placement)
         else:
             self._policy.residency_changed(now_ns, placement)
-        return result.status in (Status.OK, Status.TOO_LATE, Status.ENGINE_ERROR)
+        return result.status in (Status.OK, Status.TOO_LATE, Status.STOPPING, Status.ENGINE_ERROR)
 
     def other_ended(
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
         """Enter any other action's result; return whether the worker still agrees with the mirror."""
         ok = result.status is Status.OK
+        if worker.stopping and not ok:
+            return True
         match action:
             case Unload():
                 return ok

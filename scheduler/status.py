@@ -42,5 +42,5 @@ def _model(model: Model) -> ModelStatus:
         prepared_on=tuple(p.worker.name for p in placements if p.state in READY),
         resident_on=tuple(p.worker.name for p in placements if p.state is State.RESIDENT),
         queued=model.waiting,
-        failed_on=tuple(f"{p.worker.name}: {p.detail}" for p in placements if p.state is State.FAILED),
+        failed_on=tuple(f"{p.worker.name}: {p.detail}" for p in placements if p.failed),
     )

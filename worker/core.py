@@ -34,7 +34,7 @@ from mainspring.worker.io_memory import IoMemory, Slot
 from mainspring.worker.jobs import QUEUE_LIMITS, Begun, Executor, Job, Pending, Reservation, model_name
 from mainspring.worker.window_queue import WindowQueue
 
-STOPPING: Ending = (Status.TOO_LATE, "the worker is stopping")
+STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
 """How actions end that a stopping worker will not begin."""
 
 

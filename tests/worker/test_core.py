@@ -314,8 +314,8 @@ def test_stop_rejects_what_waits_and_what_comes() -> None:
         core.submit(0, infer(action_id, window=(0, 9)))
         core.input_arrived(action_id, 1)
     job = begun(core, EXEC, 0)
-    assert statuses(core.stop(1)) == [(2, Status.TOO_LATE)]
-    assert only(core.submit(2, infer(3))) is Status.TOO_LATE
+    assert statuses(core.stop(1)) == [(2, Status.STOPPING)]
+    assert only(core.submit(2, infer(3))) is Status.STOPPING
     assert ended(core, EXEC, job, 3).status is Status.OK
 
 

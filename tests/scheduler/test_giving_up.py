@@ -1,0 +1,179 @@
+"""Models that can't be loaded, take far too long or were replaced, and workers that stop."""
+
+import gc
+import weakref
+
+import msgspec
+import pytest
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
+from mainspring.messages.model import Profile
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.simulation import Simulation
+from tests.scheduler.hand import MS, Hand, reasons, spec
+
+
+def until(hand: Hand, now_ms: float) -> list[Command]:
+    """What comes out at each wake-up up to an instant."""
+    commands: list[Command] = []
+    while (wakeup_ns := hand.scheduler.next_wakeup_ns()) is not None and wakeup_ns <= now_ms * MS:
+        commands += hand.scheduler.schedule(wakeup_ns)
+        hand.scheduler.validate()
+    return commands
+
+
+def broken_hand() -> tuple[Hand, Infer, float]:
+    """A model whose LOAD has failed for the third time, with an INFER behind it outstanding."""
+    hand, now_ms = Hand(spec("m")), 0.0
+    commands = hand.request(0, 1, "m", 5000)
+    for attempt in range(3):
+        (load,) = [c for c in commands if isinstance(c, Load)]
+        (infer,) = [c for c in until(hand, now_ms + 8) if isinstance(c, Infer)]
+        now_ms += 9
+        commands = hand.end(now_ms, load, Status.ENGINE_ERROR, "altered")
+        if attempt < 2:
+            now_ms += 20
+            commands += hand.end(now_ms, infer, Status.NOT_RESIDENT)
+    assert commands == []
+    return hand, infer, now_ms
+
+
+def test_a_model_that_could_not_be_loaded_is_released_once_nothing_is_outstanding() -> None:
+    hand, infer, now_ms = broken_hand()
+    assert hand.scheduler.status().models[0].failed_on == ("w0: altered",)
+    assert hand.feed(now_ms, ModelRemoved("m")) == []
+    assert hand.feed(now_ms, ModelAdded(spec("m", version="2"))) == []
+    commands = hand.end(now_ms + 20, infer, Status.NOT_RESIDENT)
+    assert reasons(commands) == [Reason.MODEL_REMOVED]
+    (release,) = [c for c in commands if isinstance(c, Release)]
+    (prepare,) = hand.ok(now_ms + 21, release)
+    assert isinstance(prepare, Prepare)
+    assert prepare.model.weights_hash == "m version 2"
+    hand.ok(now_ms + 22, prepare)
+    assert [type(c) for c in hand.request(now_ms + 30, 2, "m", 100)] == [Load]
+
+
+def test_a_request_behind_the_last_load_that_failed_is_answered_at_once() -> None:
+    hand, infer, now_ms = broken_hand()
+    assert reasons(hand.end(now_ms + 20, infer, Status.NOT_RESIDENT)) == [Reason.DEADLINE_PASSED]
+    assert reasons(hand.request(now_ms + 21, 2, "m", None)) == [Reason.NO_WORKER]
+
+
+def test_a_model_that_could_not_be_prepared_is_forgotten_without_a_release() -> None:
+    hand = Hand(workers=0)
+    hand.feed(0, ModelAdded(spec("m")))
+    (prepare,) = hand.feed(0, WorkerJoined("w0", "gpu", 8))
+    hand.end(1, prepare, Status.ENGINE_ERROR, "damaged")
+    assert [type(c) for c in hand.feed(2, ModelAdded(spec("m", version="2")))] == [Prepare]
+
+
+@pytest.mark.parametrize("gap_ms", [0.05, 50])
+def test_a_wish_for_a_model_that_was_just_replaced_is_kept(gap_ms: float) -> None:
+    simulation = Simulation(SchedulerConfig(), [spec("m")], [("w0", "gpu", 8)], validate_every=1)
+    simulation.request(100 * MS, 1, "m", 1, None)
+    simulation.feed(1000 * MS, ModelAdded(spec("m", version="2")))
+    simulation.request(int((1000 + gap_ms) * MS), 2, "m", 1, None)
+    simulation.run(5000 * MS)
+    assert simulation.outcomes[2].answered_ns is not None
+
+
+def test_the_end_of_a_removed_model_leaves_its_successors_demand_alone() -> None:
+    hand = Hand(spec("m", single_ms=40), workers=2, pages=1)
+    (load,) = [c for c in hand.request(0, 1, "m", 1000) if isinstance(c, Load)]
+    (infer,) = [c for c in hand.ok(9, load) if isinstance(c, Infer)]
+    hand.prepare(hand.feed(10, ModelAdded(spec("b", single_ms=40))), 10)
+    (load,) = [c for c in hand.request(11, 2, "b", 1000) if isinstance(c, Load)]
+    (last,) = [c for c in hand.ok(20, load) if isinstance(c, Infer)]
+    for release in hand.feed(21, ModelAdded(spec("m", single_ms=40, version="2"))):
+        if isinstance(release, Release):
+            hand.prepare(hand.ok(21, release), 21)
+    assert hand.request(25, 3, "m", 400) == [], "no page is free"
+    hand.ok(50, infer)
+    assert [c.model for c in hand.ok(60, last) if isinstance(c, Load)] == ["m"]
+
+
+def slow_hand() -> Hand:
+    """A model that is believed to take 50 ms, resident on the only worker."""
+    times = Profile({1: 50 * MS, 2: 100 * MS, 4: 200 * MS}, 8 * MS)
+    hand = Hand(msgspec.structs.replace(spec("m"), profiles={"gpu": times}))
+    hand.warm("m")
+    return hand
+
+
+def overdue(hand: Hand, now_ms: float, id_: int) -> float:
+    """Let an INFER of a best-effort request be owed until the worker is dropped for it; return when."""
+    commands = hand.request(now_ms, id_, "m", None)
+    while not any(isinstance(c, DropWorker) for c in commands):
+        loads = [c for c in commands if isinstance(c, Load)]
+        if loads:
+            now_ms += 8
+            commands = hand.ok(now_ms, loads[0])
+            continue
+        wakeup_ns = hand.scheduler.next_wakeup_ns()
+        assert wakeup_ns is not None
+        now_ms = wakeup_ns / MS
+        commands = hand.scheduler.schedule(wakeup_ns)
+    assert hand.scheduler.status().workers == ()
+    return now_ms
+
+
+def rejoin(hand: Hand, now_ms: float) -> list[Command]:
+    """The worker joins again, empty, and prepares what it is told to."""
+    commands = hand.feed(now_ms, WorkerJoined("w0", "gpu", 8))
+    return [c for action in commands for c in hand.ok(now_ms + 1, action)]
+
+
+def test_an_infer_that_is_never_heard_of_is_known_to_take_that_long() -> None:
+    hand = slow_hand()
+    now_ms = overdue(hand, 100, 1)
+    assert rejoin(hand, now_ms + 1) == []
+    (load,) = hand.request(now_ms + 10, 2, "m", None)
+    assert isinstance(load, Load)
+    (infer,) = hand.ok(now_ms + 18, load)
+    assert isinstance(infer, Infer)
+    assert infer.predicted_duration_ns >= 2000 * MS
+
+
+def test_a_model_that_costs_a_worker_its_place_again_and_again_is_given_up_there() -> None:
+    hand, now_ms = slow_hand(), 100.0
+    for id_ in (1, 2, 3):
+        assert not hand.scheduler.status().models[0].failed_on
+        now_ms = overdue(hand, now_ms, id_) + 1
+        rejoin(hand, now_ms)
+        now_ms += 10
+    assert hand.scheduler.status().models[0].failed_on
+    assert reasons(hand.request(now_ms, 9, "m", None)) == [Reason.NO_WORKER]
+
+
+def test_a_stopping_worker_is_asked_once_and_others_take_over() -> None:
+    simulation = Simulation(
+        SchedulerConfig(), [spec("m")], [("w0", "gpu", 8), ("w1", "gpu", 8)], validate_every=1
+    )
+    simulation.request(100 * MS, 1, "m", 1, None)
+    simulation.run(900 * MS)
+    (name,) = [c.worker for _, c in simulation.commands if isinstance(c, Load)]
+    for index in range(20):
+        slo_ns = 300 * MS if index % 2 else None
+        simulation.request((1000 + 50 * index) * MS, 100 + index, "m", 1, slo_ns)
+    simulation.workers[name].core.stop(simulation.now_ns)
+    simulation.run(4000 * MS)
+    asked = [t for t, c in simulation.commands if isinstance(c, Infer) and c.worker == name and t > 900 * MS]
+    assert len(asked) == 1
+    assert all(outcome.in_time for outcome in simulation.outcomes.values())
+    simulation.feed(5000 * MS, WorkerLeft(name, "it stopped"))
+    simulation.run(6000 * MS)
+
+
+def test_a_lost_worker_is_freed_without_a_garbage_collection() -> None:
+    hand = Hand(spec("m"))
+    gone = weakref.ref(hand.scheduler._books.cluster.workers["w0"].pages)
+    gc.disable()
+    try:
+        hand.feed(10, WorkerLeft("w0", "died"))
+        until(hand, 100_000)
+        assert gone() is None
+    finally:
+        gc.enable()
