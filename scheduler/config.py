@@ -21,7 +21,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     lookahead_ms: float = 5.0
     """Work that each executor is given in advance (Clockwork, appendix B: 5 ms)."""
     dispatch_delay_ms: float = 0.5
-    """From a decision until the action and its inputs are at the worker; nothing can begin earlier."""
+    """From a decision until the action and small inputs are at the worker; nothing can begin earlier. What
+    larger inputs need beyond it is measured."""
     response_margin_ms: float = 3.0
     """Taken off each deadline for the way back: outputs to the gateway, and what varies on it."""
     action_window_ms: float = 10.0

@@ -36,6 +36,10 @@ class State(enum.Enum):
     """Like FAILED, but prepared: LOADs or INFERs failed again and again."""
 
 
+PREPARED_STATES = (State.PREPARED, State.LOADING, State.RESIDENT)
+"""Those of a model that a worker could run, or load."""
+
+
 class Placement:
     """One model on one worker."""
 
@@ -79,6 +83,7 @@ class Placement:
 
     def enter(self, state: State, load_slot: Slot[Load] | None = None) -> None:
         """Note where the model is on the worker from now on; ``load_slot`` while it is LOADING."""
+        self.worker.prepared += (state in PREPARED_STATES) - (self.state in PREPARED_STATES)
         self.state = state
         self.load_slot = load_slot
         self._register()
@@ -146,6 +151,7 @@ class Model:
         "queue",
         "spec",
         "usable",
+        "where",
     )
 
     def __init__(self, spec: ModelSpec, number: int) -> None:
@@ -170,6 +176,8 @@ class Model:
         """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
         self.demand: Demand | None = None
         """The policy's own note."""
+        self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
+        """The status's own note, until a placement changes: where it is prepared, resident, and failed."""
         self.infer_times: dict[str, InferTimes] = {}
         """Estimates on each kind of device that a worker of the cluster has."""
         self.load_times: dict[str, LoadTime] = {}
@@ -178,6 +186,7 @@ class Model:
     def register(self, placement: Placement) -> None:
         """Enter a placement that became usable, or strike one that is so no more."""
         name, usable = placement.worker.name, self.usable
+        self.where = None
         if placement.usable:
             if usable.get(name) is placement:
                 return
@@ -221,6 +230,7 @@ class Worker:
         "pages",
         "placements",
         "prepare_queue",
+        "prepared",
         "prepares",
         "stopping",
         "strategies",
@@ -241,6 +251,9 @@ class Worker:
         """Resident placements, the least recently used first."""
         self.prepare_queue: OrderedDict[str, None] = OrderedDict()
         self.prepares = 0
+        """PREPAREs outstanding."""
+        self.prepared = 0
+        """Models in one of `PREPARED_STATES`."""
         self.lead_ns = 0
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None

@@ -120,6 +120,7 @@ class Residency:
         del worker.placements[name]
         worker.prepare_queue.pop(name, None)
         placement.model.placements.pop(worker.name, None)
+        placement.model.where = None
         successor = self._books.cluster.models.get(name)
         if successor is not None and worker.name in self._books.cluster.workers:
             self.want_prepared(self._books.cluster.place(successor, worker))

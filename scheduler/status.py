@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, State, Worker
-
-READY = (State.PREPARED, State.LOADING, State.RESIDENT)
+from mainspring.scheduler.mirror import PREPARED_STATES, Model, State, Worker
 
 
 def cluster_status(books: Books) -> ClusterStatus:
@@ -26,7 +24,7 @@ def _worker(worker: Worker) -> WorkerStatus:
         device_kind=worker.device_kind,
         pages=worker.pages.size,
         pages_free=worker.pages.free,
-        prepared=sum(1 for placement in worker.placements.values() if placement.state in READY),
+        prepared=worker.prepared,
         resident=len(worker.lru),
         outstanding=len(worker.exec) + len(worker.load) + len(worker.others),
         clock_offset_ns=0,
@@ -35,12 +33,24 @@ def _worker(worker: Worker) -> WorkerStatus:
 
 
 def _model(model: Model) -> ModelStatus:
-    placements = model.placements.values()
+    if model.where is None:
+        model.where = where(model)
+    prepared_on, resident_on, failed_on = model.where
     return ModelStatus(
         name=model.name,
-        pages=model.spec.pages,
-        prepared_on=tuple(p.worker.name for p in placements if p.state in READY),
-        resident_on=tuple(p.worker.name for p in placements if p.state is State.RESIDENT),
+        pages=model.pages,
+        prepared_on=prepared_on,
+        resident_on=resident_on,
         queued=model.waiting,
-        failed_on=tuple(f"{p.worker.name}: {p.detail}" for p in placements if p.failed),
+        failed_on=failed_on,
+    )
+
+
+def where(model: Model) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the workers that have a model prepared and resident, and those that failed, each with why."""
+    placements = model.placements.values()
+    return (
+        tuple(p.worker.name for p in placements if p.state in PREPARED_STATES),
+        tuple(p.worker.name for p in placements if p.state is State.RESIDENT),
+        tuple(f"{p.worker.name}: {p.detail}" for p in placements if p.failed),
     )

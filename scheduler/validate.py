@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, State, Worker
+from mainspring.scheduler.mirror import PREPARED_STATES, Model, State, Worker
 from mainspring.scheduler.requests import Place
+from mainspring.scheduler.status import where
 
 
 def validate(books: Books) -> None:
@@ -50,6 +51,8 @@ def _check_worker(books: Books, worker: Worker) -> None:
     for action in worker.exec.actions():
         infers[action.model] = infers.get(action.model, 0) + 1
         assert action.action_id in books.running, f"{action} has no requests"
+    prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
+    assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
         has_pages = placement.state in (State.LOADING, State.RESIDENT)
@@ -66,7 +69,8 @@ def _check_worker(books: Books, worker: Worker) -> None:
 
 
 def _check_model(books: Books, model: Model) -> None:
-    """A model's placements are those of the workers."""
+    """A model's placements are those of the workers, and what the status says of them is true."""
+    assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
     assert model.holders == [p.worker for p in model.usable.values()], f"holders of {model.name}"
     for name, placement in model.placements.items():
         worker = books.cluster.workers.get(name)
