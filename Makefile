@@ -42,7 +42,7 @@ types: $(STAMP) ## Check types with mypy --strict
 docs: $(STAMP) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-bench: bench-path bench-worker bench-gateway bench-scheduler bench-cluster ## Measure all that follows, in about five minutes
+bench: bench-path bench-worker bench-gateway bench-scheduler bench-cluster ## Measure all that follows, in about six minutes
 
 bench-path: $(STAMP) ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
