@@ -147,10 +147,6 @@ class DeadlineQueue:
         """Return the rows of the request at an index."""
         return self._items[index].rows
 
-    def due_at(self, index: int) -> int:
-        """Return the due instant of the request at an index."""
-        return self.dues[index]
-
     def rows_due_from(self, due_ns: int) -> int:
         """Return the rows of the requests due at or after an instant.
 
