@@ -108,6 +108,16 @@ def _bucket_ns(streams: Sequence[Stream]) -> int:
     return max(1, int(np.median(longest)) // BUCKETS_A_BATCH)
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What the models do at given prices, each list in the order of the streams."""
+
+    prices: dict[str, Prices]
+    costs: list[dict[str, list[Floats]]]
+    """By kind, of batches of 1, 2, ... requests."""
+    choices: list[Choice]
+
+
 class _Dual:
     """The prices, and the dual's value as they go."""
 
@@ -140,43 +150,42 @@ class _Dual:
                 self._time = {
                     kind: np.full(self._grid.count, share * worth) for kind, worth in self._worth.items()
                 }
-                values.append(self._value()[0])
+                self._ask()
+                values.append(self.values[-1])
             low, high = (low, inner[1]) if values[0] <= values[1] else (inner[0], high)
         means = {kind: np.zeros(self._grid.count) for kind in self._fleet.devices}
         for turn in range(iterations):
-            _, prices, choices = self._value()
+            answer = self._ask()
             step = _STEP / (1 + turn / _COOLING)
-            for kind, used in self._used(prices, choices).items():
+            for kind, used in self._used(answer).items():
                 devices = self._fleet.devices[kind]
                 means[kind] = _MOMENTUM * means[kind] + (1 - _MOMENTUM) * (used / devices - 1)
                 raised = self._time[kind] + step * self._worth[kind] * means[kind]
                 self._time[kind] = np.maximum(raised, 0)
-            self._charge_memory(choices)
+            self._charge_memory(answer.choices)
 
-    def _value(self) -> tuple[float, dict[str, Prices], list[Choice]]:
-        """Return the dual's value at the present prices, and what the models do."""
+    def _ask(self) -> _Answer:
+        """Note the dual's value at the present prices; return what the models do."""
         prices = {kind: Prices(self._grid, per_ns) for kind, per_ns in self._time.items()}
-        problems = [
-            self._problem(stream, windows, prices)
-            for stream, windows in zip(self._streams, self._windows, strict=True)
+        costs = [
+            {kind: [window.costs(prices[kind]) for window in each] for kind, each in windows.items()}
+            for windows in self._windows
         ]
+        problems = [self._problem(stream, each) for stream, each in zip(self._streams, costs, strict=True)]
         value, choices = solve(problems)
         for kind, per_ns in self._time.items():
             value += float(per_ns.sum()) * self._grid.bucket_ns * self._fleet.devices[kind]
         value += self._load * sum(self._fleet.devices.values()) * self._length_ns
         value += self._page * (self._fleet.pages or 0) * self._length_ns
         self.values.append(value)
-        return value, prices, choices
+        return _Answer(prices, costs, choices)
 
-    def _problem(
-        self, stream: Stream, windows: Mapping[str, Sequence[Windows]], prices: Mapping[str, Prices]
-    ) -> Problem:
+    def _problem(self, stream: Stream, costs: Mapping[str, Sequence[Floats]]) -> Problem:
         requests = len(stream.arrival_ns)
-        gains = np.full((requests, max(map(len, windows.values()))), -np.inf)
-        for kind, each in windows.items():
-            for count, window in enumerate(each, 1):
-                gain = count - window.costs(prices[kind])
-                gains[count - 1 :, count - 1] = np.maximum(gains[count - 1 :, count - 1], gain)
+        gains = np.full((requests, max(map(len, costs.values()))), -np.inf)
+        for each in costs.values():
+            for count, cost in enumerate(each, 1):
+                gains[count - 1 :, count - 1] = np.maximum(gains[count - 1 :, count - 1], count - cost)
         hold = self._page * stream.pages
         # The first batch may begin as late as its deadline, and the last one end right after its arrival.
         slack_ns = float(np.max(stream.due_ns - stream.arrival_ns))
@@ -184,23 +193,19 @@ class _Dual:
         arrivals_ns = stream.arrival_ns.astype(float)
         return Problem(gains, arrivals_ns, float(self._grid.start_ns), hold, enter, stream.resident)
 
-    def _used(self, prices: Mapping[str, Prices], choices: Sequence[Choice]) -> dict[str, Floats]:
+    def _used(self, answer: _Answer) -> dict[str, Floats]:
         """Return the devices of each kind that are used in each bucket."""
-        used = {kind: np.zeros(self._grid.count) for kind in prices}
-        for windows, choice in zip(self._windows, choices, strict=True):
+        used = {kind: np.zeros(self._grid.count) for kind in answer.prices}
+        for windows, each, choice in zip(self._windows, answer.costs, answer.choices, strict=True):
             for count in np.unique(choice.batches[:, 1]).tolist():
                 ends = choice.batches[choice.batches[:, 1] == count, 0] - (count - 1)
-                costs = {
-                    kind: each[count - 1].costs(prices[kind])[ends]
-                    for kind, each in windows.items()
-                    if len(each) >= count
-                }
+                costs = {kind: own[count - 1][ends] for kind, own in each.items() if len(own) >= count}
                 cheapest = np.argmin(np.stack(list(costs.values())), axis=0)
                 for place, kind in enumerate(costs):
                     rows = ends[cheapest == place]
                     if len(rows):
                         window = windows[kind][count - 1]
-                        begins_ns = window.cheapest(prices[kind], rows, self._rng)
+                        begins_ns = window.cheapest(answer.prices[kind], rows, self._rng)
                         used[kind] += self._grid.usage(begins_ns, window.duration_ns)
         return used
 
