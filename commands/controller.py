@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,8 @@ from mainspring.launch.foreground import (
     DrainTimeout,
     LogFormat,
     LogLevel,
+    PolicyName,
+    PolicyOptions,
     begin,
     duration_ms,
     ready,
@@ -38,7 +40,8 @@ def controller(
         Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
     ] = None,
     copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
-    policy: Annotated[str, typer.Option(help="clockwork, or package.module:Class.")] = "clockwork",
+    policy: PolicyName = None,
+    policy_option: PolicyOptions = None,
     event_log: Annotated[
         Path | None,
         typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
@@ -51,13 +54,15 @@ def controller(
     from mainspring.controller.config import ControllerConfig
     from mainspring.controller.server import run
     from mainspring.launch.models import ModelSource
-    from mainspring.launch.policies import check_policy
+    from mainspring.launch.policies import check_policy, parse_options
     from mainspring.launch.run_dir import claimed
     from mainspring.scheduler.config import SchedulerConfig
 
     if store is not None and profiles is not None:
         raise typer.BadParameter("models come from --store or from --profiles, not from both")
-    check_policy(policy)
+    given: dict[str, Any] = {} if policy is None else {"policy": policy}
+    scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
+    check_policy(scheduler.policy, scheduler.policy_options)
     source = ModelSource(_text(store), _text(profiles), copies)
     models = source.specs() if store or profiles else []
     config = ControllerConfig(
@@ -70,7 +75,7 @@ def controller(
             remedy = "choose another folder with --event-log"
             stack.enter_context(claimed(event_log, "another controller", remedy))
         stop = begin("controller", log_level, log_format)
-        run(config, SchedulerConfig(policy=policy), models, stop, ready)
+        run(config, scheduler, models, stop, ready)
 
 
 def _text(path: Path | None) -> str | None:

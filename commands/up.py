@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.launch.foreground import duration_ms
+from mainspring.launch.foreground import PolicyName, PolicyOptions, duration_ms
 
 DrainTimeout = Annotated[
     str | None,
@@ -38,7 +38,8 @@ def up(
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime or emulated.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
-    policy: Annotated[str | None, typer.Option(help="clockwork, or package.module:Class.")] = None,
+    policy: PolicyName = None,
+    policy_option: PolicyOptions = None,
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65534, help="The gateway's port; the controller takes the next. 0: any."),
@@ -53,6 +54,7 @@ def up(
     log_format: Annotated[str | None, typer.Option(help="text, or json: one object on each line.")] = None,
 ) -> None:
     """Run controller, gateway and workers on this machine until Ctrl-C or SIGTERM, which drain."""
+    from mainspring.launch.policies import parse_options
     from mainspring.launch.up import run_up
 
     values: dict[str, dict[str, Any]] = {
@@ -68,7 +70,7 @@ def up(
             "stop_timeout_s": drain_timeout and duration_ms(drain_timeout, "--drain-timeout") / 1e3,
         },
         "worker": {"pages": pages},
-        "scheduler": {"policy": policy},
+        "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
     given = {
         table: {key: value for key, value in keys.items() if value is not None}

@@ -19,6 +19,13 @@ DrainTimeout = Annotated[
     ),
 ]
 DEFAULT_DRAIN = "5s"
+PolicyName = Annotated[
+    str | None,
+    typer.Option(help="Scheduling policy: a name of docs/policies.md, or package.module:Class."),
+]
+PolicyOptions = Annotated[
+    list[str] | None, typer.Option(help="An option of the policy, as key=value; again for more.")
+]
 
 
 def begin(process: str, log_level: str, log_format: str) -> threading.Event:

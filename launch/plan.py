@@ -61,7 +61,7 @@ def make_plan(config: Config) -> Plan:
         )
     if cluster.engine != "emulated":
         source.check_files()
-    check_policy(config.scheduler.policy)
+    check_policy(config.scheduler.policy, config.scheduler.policy_options)
     _check_addresses(config)
     run_dir = Path(cluster.run_dir).absolute()
     workers = tuple(f"worker-{number}" for number in range(cluster.workers))

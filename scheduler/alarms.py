@@ -33,6 +33,8 @@ class Alarm(enum.IntEnum):
     """Missed models may find room."""
     WATCH = 4
     """A worker may owe a result for too long."""
+    POLICY = 5
+    """The policy asked for it."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.scheduler.alarms import Alarm, Alarms
-from mainspring.scheduler.config import SchedulerConfig, milliseconds
+from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.mirror import Cluster, Placement, Worker
 from mainspring.scheduler.requests import Place, Request
 
@@ -40,7 +40,7 @@ class Books:
     """Shared state of one scheduler."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self.config = config
+        self.config = config = completed(config)
         self.ns = Durations.of(config)
         self.cluster = Cluster()
         self.requests: dict[int, Request] = {}

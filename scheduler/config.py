@@ -6,6 +6,9 @@ import math
 
 import msgspec
 
+LOOKAHEAD_MS = 5.0
+"""Clockwork, appendix B."""
+
 MAY_BE_ZERO = (
     *("lookahead_ms", "dispatch_delay_ms", "response_margin_ms", "action_window_ms", "load_window_ms"),
     "idle_load_protect_ms",
@@ -18,8 +21,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     policy: str = "clockwork"
     """Name of the scheduling policy."""
-    lookahead_ms: float = 5.0
-    """Work that each executor is given in advance (Clockwork, appendix B: 5 ms)."""
+    policy_options: dict[str, bool | int | float | str] = {}
+    """What the policy lets one set of it; docs/policies.md has each one's options."""
+    lookahead_ms: float | None = None
+    """Work that each executor is given in advance; as the policy says if it is not set (Clockwork,
+    appendix B: 5 ms)."""
     dispatch_delay_ms: float = 0.5
     """From a decision until the action and small inputs are at the worker; nothing can begin earlier. What
     larger inputs need beyond it is measured."""
@@ -32,11 +38,12 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_capacity_ms: float = 100.0
     """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
     appendix B's load priority); about the usual SLO."""
-    pad_batches: bool = True
-    """Run a larger batch with empty rows where that finishes sooner than two smaller batches."""
-    idle_loads: bool = True
+    pad_batches: bool | None = None
+    """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
+    policy says if it is not set."""
+    idle_loads: bool | None = None
     """Let idle LOAD executors load models that were asked for but can't be loaded within their SLO,
-    and those that only best-effort requests wait for."""
+    and those that only best-effort requests wait for; as the policy says if it is not set."""
     idle_load_protect_ms: float = 1000.0
     """An idle load does not evict a model that was used more recently than this."""
     max_queued_requests: int = 100_000
@@ -64,6 +71,21 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
                 least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
                 raise ValueError(f"{field} is {value}; it must be {least}")
+
+
+def completed(
+    config: SchedulerConfig,
+    lookahead_ms: float = LOOKAHEAD_MS,
+    pad_batches: bool = True,
+    idle_loads: bool = True,
+) -> SchedulerConfig:
+    """Return the configuration with what it leaves to the policy set to the policy's own."""
+    return msgspec.structs.replace(
+        config,
+        lookahead_ms=lookahead_ms if config.lookahead_ms is None else config.lookahead_ms,
+        pad_batches=pad_batches if config.pad_batches is None else config.pad_batches,
+        idle_loads=idle_loads if config.idle_loads is None else config.idle_loads,
+    )
 
 
 def milliseconds(value: float) -> int:

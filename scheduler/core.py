@@ -29,7 +29,7 @@ from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.mirror import Worker
-from mainspring.scheduler.policies.registry import make_policy
+from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.requests import Request
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.status import cluster_status
@@ -43,16 +43,16 @@ RUNG_AT_ONCE = 100
 """Alarms that one `Scheduler.schedule` handles at most, and"""
 LOADED_AT_ONCE = 3
 """LOADs that it decides at most: what is left is due at once, so that no call takes long."""
-_EXEC, _LOAD = Alarm.EXEC, Alarm.LOAD
+_EXEC, _LOAD, _POLICY = Alarm.EXEC, Alarm.LOAD, Alarm.POLICY
 
 
 class Scheduler:
     """Every choice of the cluster; see the module's text for how to drive it."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        """Take the configuration; raise ValueError if its policy is unknown."""
+        """Take the configuration; raise ValueError if its policy, or one of its options, is unknown."""
         self.config = config
-        self._books = books = Books(config)
+        self._books = books = Books(policy_class(config.policy).complete(config))
         self._policy = make_policy(config.policy, books)
         self._backlog = Backlog(books)
         self._missed = MissedModels(books)
@@ -126,6 +126,8 @@ class Scheduler:
         books = self._books
         if isinstance(subject, Request):
             self._intake.expire(now_ns, subject)
+        elif alarm is _POLICY:
+            self._policy.rung(now_ns)
         elif subject is None:
             books.loads_dirty = True
         elif books.cluster.workers.get(subject.name) is subject:

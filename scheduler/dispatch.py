@@ -154,11 +154,13 @@ class Dispatcher:
         index = batch.size_index
         duration_ns = placement.times.ns[index]
         begin_ns = books.begin_ns(now_ns, placement, index, available_ns)
-        if requests[0].due_ns is not None:
+        if requests[0].due_ns is None:
+            latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
+        elif self._policy.serves_late:
+            latest_ns = begin_ns + books.ns.action_window
+        else:
             due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
             latest_ns = min(due_ns - duration_ns, begin_ns + books.ns.action_window)
-        else:
-            latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
         return Infer(
             action_id=books.next_action_id(),
             worker=worker.name,
@@ -184,6 +186,7 @@ class Dispatcher:
         self._inputs_ended(now_ns, placement, index, slot, requests, result)
         if result.status is Status.OK:
             placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+            self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
             if placement.model.overdue:
                 placement.model.overdue.pop(worker.name, None)
             for request in requests:

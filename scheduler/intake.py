@@ -47,7 +47,8 @@ class Intake:
             self._doubt(now_ns, model)
             finish_ns = earliest_finish_ns(books, now_ns, model, event.rows, due_ns)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
-        if not in_time and not self._waits(now_ns, event, model, finish_ns):
+        turned_away = not in_time and (finish_ns is None or self._policy.refuses)
+        if turned_away and not self._waits(now_ns, event, model, finish_ns):
             return
         request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model))
         books.requests[request.id] = request
@@ -71,18 +72,23 @@ class Intake:
             model.queue.add(request)
             last_start_ns = due_ns - model.fastest_ns(request.rows) - books.ns.dispatch_delay
             self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
-            books.alarms.set_expiry(last_start_ns + 1, request, books.queued)
+            give_up_ns = self._policy.give_up_ns(request, last_start_ns)
+            if give_up_ns is not None:
+                books.alarms.set_expiry(give_up_ns + 1, request, books.queued)
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
-        """Reject a queued request if no dispatch could save it any more."""
+        """Reject a queued request if no dispatch could save it any more, or the policy keeps it no longer."""
         if request.place is not Place.QUEUED or request.due_ns is None:
             return
-        last_start_ns = self._books.last_start_ns(request)
-        if now_ns <= last_start_ns:
-            self._books.alarms.set_expiry(last_start_ns + 1, request, self._books.queued)
+        give_up_ns = self._policy.give_up_ns(request, self._books.last_start_ns(request))
+        if give_up_ns is None:
+            return
+        if now_ns <= give_up_ns:
+            self._books.alarms.set_expiry(give_up_ns + 1, request, self._books.queued)
             return
         self._unqueue(now_ns, request)
+        self._policy.gave_up(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         detail = f"waited {waited_ms:.1f} ms; no worker could begin it in time"
         finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
@@ -111,7 +117,7 @@ class Intake:
         if request.place is Place.GONE:
             return
         books = self._books
-        hopeless = request.due_ns is not None and now_ns > books.last_start_ns(request)
+        hopeless = self._hopeless(now_ns, request)
         if books.cluster.models.get(request.model.name) is not request.model:
             books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
         elif hopeless or request.failures >= books.config.max_attempts or _given_up(request.model):
@@ -159,9 +165,17 @@ class Intake:
             if event.deadline_ns is None:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + books.ns.response_margin
+        self._policy.refused(now_ns, model, event.rows)
         books.emit(Reject(event.request_id, reason, detail, earliest_ns))
         self._missed.want(model)
         return False
+
+    def _hopeless(self, now_ns: int, request: Request) -> bool:
+        """Return whether a request is past the instant until which it is kept."""
+        if request.due_ns is None:
+            return False
+        give_up_ns = self._policy.give_up_ns(request, self._books.last_start_ns(request))
+        return give_up_ns is not None and now_ns > give_up_ns
 
     def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
         """Return why a request can't be admitted whatever the devices do, or None."""

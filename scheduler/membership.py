@@ -89,6 +89,7 @@ class Membership:
             else:
                 self._residency.want_prepared(placement)
         self._residency.prepare_next(now_ns, worker)
+        self._policy.worker_joined(now_ns, worker)
         self._books.loads_dirty = True
         self._books.wake(worker)
 

@@ -2,7 +2,8 @@
 
 A policy sees the mirror and is told what changes; it answers two questions: which batch should this EXEC
 executor run next, and which model should be loaded next. The core does the rest: admission, expiry,
-commands, results, best-effort batches in idle time, and the books.
+commands, results, best-effort batches in idle time, and the books. A policy that differs from Clockwork in
+what it refuses and how long it keeps a request says so by its class's variables and `Policy.give_up_ns`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
+from mainspring.scheduler.config import LOOKAHEAD_MS, SchedulerConfig, completed
+
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Placement, Worker
+    from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import Request
+
+
+class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a policy that has none."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -29,24 +36,53 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Policy(ABC):
-    """Base of every policy. All hooks but the two questions may be left as they are."""
+    """Base of every policy. All but the two questions may be left as it is.
+
+    A policy that wants to wait with a batch has `Books.arm_exec` ask for it again, and returns None.
+    """
 
     name: ClassVar[str]
+    Options: ClassVar[type[msgspec.Struct]] = NoOptions
+    """What `SchedulerConfig.policy_options` may hold: a frozen struct whose fields have defaults."""
+    lookahead_ms: ClassVar[float] = LOOKAHEAD_MS
+    """Work that executors are given in advance, unless the configuration says otherwise."""
+    pads_batches: ClassVar[bool] = True
+    """Whether batches may have empty rows, unless the configuration says otherwise."""
+    idle_loads: ClassVar[bool] = True
+    """Whether idle LOAD executors load models that were missed, unless the configuration says otherwise."""
+    refuses: ClassVar[bool] = True
+    """Whether a request that no plan can serve in time is refused on arrival."""
+    serves_late: ClassVar[bool] = False
+    """Whether batches may begin that end after their requests are due."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, options: msgspec.Struct) -> None:
         self.books = books
+        self.options = options
+
+    @classmethod
+    def complete(cls, config: SchedulerConfig) -> SchedulerConfig:
+        """Return the configuration with what it leaves to the policy."""
+        return completed(config, cls.lookahead_ms, cls.pads_batches, cls.idle_loads)
 
     @abstractmethod
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return what the worker's EXEC executor should begin at ``available_ns``, or None.
 
-        Only requests with a deadline are the policy's to give; each must be due at or after the batch's
-        predicted end.
+        Only requests with a deadline are the policy's to give; unless it serves late, each must be due at or
+        after the batch's predicted end.
         """
 
     @abstractmethod
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a model to load on a worker whose LOAD executor needs work, or None."""
+
+    def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
+        """Return the last instant at which a queued request is kept, or None to keep it for ever.
+
+        ``last_start_ns`` is the last at which its dispatch could still meet its deadline. The answer may
+        become later while the request waits, not earlier.
+        """
+        return last_start_ns
 
     def queued(self, now_ns: int, request: Request) -> None:
         """A request with a deadline was put into its model's queue."""
@@ -54,11 +90,28 @@ class Policy(ABC):
     def unqueued(self, now_ns: int, request: Request) -> None:
         """A request with a deadline left its queue without being dispatched."""
 
+    def refused(self, now_ns: int, model: Model, rows: int) -> None:
+        """A request for the model was refused on arrival: no plan could serve it in time."""
+
+    def gave_up(self, now_ns: int, request: Request) -> None:
+        """A request is rejected since `give_up_ns` has passed; `unqueued` was called before."""
+
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """The batch's INFER was sent; its requests are out of the queue."""
+
+    def executed(
+        self, now_ns: int, placement: Placement, size_index: int, duration_ns: int, requests: list[Request]
+    ) -> None:
+        """An INFER of these requests ended well, and its EXEC took ``duration_ns``."""
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """A model became usable on a worker or stopped being so, or its LOAD ended."""
 
+    def worker_joined(self, now_ns: int, worker: Worker) -> None:
+        """A worker is there, with placements for all models."""
+
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """A worker is gone; none of its placements are in the mirror any more."""
+
+    def rung(self, now_ns: int) -> None:
+        """An alarm that the policy set, as ``books.alarms.set(when_ns, Alarm.POLICY)``, has come."""

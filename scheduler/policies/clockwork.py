@@ -19,6 +19,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, ClassVar
 
+import msgspec
+
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.mirror import State
@@ -43,9 +45,9 @@ class Clockwork(Policy):
 
     name: ClassVar[str] = "clockwork"
 
-    def __init__(self, books: Books) -> None:
-        super().__init__(books)
-        self._pads = books.config.pad_batches
+    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+        super().__init__(books, options)
+        self._pads = bool(books.config.pad_batches)
         self._demand = DemandTracker(books)
         self._passed_over: list[Model] = []
         self._look_again_ns = 0

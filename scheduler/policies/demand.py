@@ -184,7 +184,7 @@ class DemandTracker:
             for worker, held_ns in zip(demand.holders, demand.allocations_ns, strict=True)
         ]
         weights = [1.0 / (other_ns + IDLE_LOAD_NS) for other_ns in others_ns]
-        scale = demand.demand_ns / sum(weights)
+        scale = demand.demand_ns / sum(weights, 0.0)
         demand.allocations_ns = allocations_ns = [int(weight * scale) for weight in weights]
         capacity_ns, fulfilled_ns = self._capacity_ns, 0
         for worker, other_ns, allocated_ns in zip(demand.holders, others_ns, allocations_ns, strict=True):

@@ -10,6 +10,7 @@ import importlib
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.policies.clockwork import Clockwork
+from mainspring.scheduler.policies.options import read_options
 
 _POLICIES: dict[str, type[Policy]] = {
     Clockwork.name: Clockwork,
@@ -43,5 +44,9 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def make_policy(name: str, books: Books) -> Policy:
-    """Return the policy of a name, as of `policy_class`."""
-    return policy_class(name)(books)
+    """Return the policy of a name, as of `policy_class`, with the configuration's options.
+
+    Raises ValueError if there is no such policy or option.
+    """
+    found = policy_class(name)
+    return found(books, read_options(name, found.Options, books.config.policy_options))

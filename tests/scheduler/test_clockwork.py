@@ -12,6 +12,7 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.mirror import Model, State, Worker
+from mainspring.scheduler.policies.base import NoOptions
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.requests import Request
@@ -41,7 +42,7 @@ class Bench:
 
     def __init__(self, specs: list[ModelSpec], pad: bool = False) -> None:
         self.books = Books(SchedulerConfig(pad_batches=pad, load_capacity_ms=100))
-        self.policy = Clockwork(self.books)
+        self.policy = Clockwork(self.books, NoOptions())
         self.worker = Worker("w0", 1, "gpu", 64)
         self.books.cluster.workers["w0"] = self.worker
         self.models = []
