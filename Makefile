@@ -7,14 +7,14 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz lint types docs suites clean
+.PHONY: help setup native demo test fuzz lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-cluster
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 	@echo '  Variables: PYTHON=python3.11 (any 3.11+), TRACE=azure.csv.gz (demo), ARGS="..." (demo, test, bench)'
 
-setup: $(STAMP) ## Make .venv with everything installed
+setup: native ## Make .venv with everything installed
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Mainspring needs Python 3.11 or newer, and $(PYTHON) is %d.%d: try make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
@@ -22,13 +22,16 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Serve 24 models under deadlines for two minutes and report
+native: $(STAMP) ## Compile the pure cores, unless that was done since their last change
+	@$(BIN)/python -m mainspring.native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
+
+demo: native ## Serve 24 models under deadlines for two minutes and report
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
-test: lint types ## Lint, check types and run every test
+test: lint types native ## Lint, check types and run every test
 	$(BIN)/pytest $(ARGS)
 
-fuzz: $(STAMP) ## Send 105,000 messages of garbage to all sockets
+fuzz: native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
 
 lint: $(STAMP) ## Check style with ruff
@@ -44,19 +47,19 @@ docs: $(STAMP) ## Build the documentation as a site in out/site
 
 bench: bench-path bench-worker bench-gateway bench-scheduler bench-cluster ## Measure all that follows, in about six minutes
 
-bench-path: $(STAMP) ## Measure what the serving path adds to a model's own time
+bench-path: native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
 
-bench-worker: $(STAMP) ## Measure one worker against a bare loop over its engine
+bench-worker: native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)
 
-bench-gateway: $(STAMP) ## Count a tensor's copies and measure the gateway against bare ZeroMQ
+bench-gateway: native ## Count a tensor's copies and measure the gateway against bare ZeroMQ
 	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
 
-bench-scheduler: $(STAMP) ## Measure the scheduler alone
+bench-scheduler: native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
 
-bench-cluster: $(STAMP) ## Find the highest rate that 12 emulated devices serve on this machine
+bench-cluster: native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites

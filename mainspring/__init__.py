@@ -7,6 +7,8 @@ imported when it is first asked for: a worker or ``mainspring --help`` need none
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from mainspring.native.finder import install
+
 if TYPE_CHECKING:
     from mainspring.client.arrays import InferResult
     from mainspring.client.asynchronous import AsyncClient
@@ -74,6 +76,8 @@ __all__ = [
     "WorkerFailed",
     "__version__",
 ]
+
+install()
 
 _HOMES = {
     "AsyncClient": "mainspring.client.asynchronous",

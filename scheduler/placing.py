@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from mainspring.scheduler.mirror import Placement, Worker
 
 
-class LoadPlan(msgspec.Struct, frozen=True):
+class LoadPlan:
     """A LOAD that could be sent: its pages, and the placements to UNLOAD before it."""
 
-    placement: Placement
-    pages: tuple[int, ...]
-    victims: tuple[Placement, ...]
+    __slots__ = ("pages", "placement", "victims")
+
+    def __init__(self, placement: Placement, pages: tuple[int, ...], victims: tuple[Placement, ...]) -> None:
+        self.placement = placement
+        self.pages = pages
+        self.victims = victims
 
 
 def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadPlan | None:

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 MAY_IMPORT: dict[str, set[str]] = {
+    "native": set(),
     "messages": set(),
     "scheduler": {"messages"},
     "telemetry": {"messages"},
@@ -36,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "compiler",
         "traces",
+        "native",
     },
 }
 """Folders, or single modules of folders, that each folder may import beside itself."""

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import LOOKAHEAD_MS, SchedulerConfig, completed
+from mainspring.scheduler.policies.options import NoOptions
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
@@ -22,19 +24,19 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
-class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a policy that has none."""
-
-
-class Batch(msgspec.Struct, frozen=True):
+class Batch:
     """A batch to run: requests of one model on a worker where it is usable."""
 
-    placement: Placement
-    size_index: int
-    """Index of the batch size in the executable's sizes."""
-    requests: list[Request]
+    __slots__ = ("placement", "requests", "size_index")
+
+    def __init__(self, placement: Placement, size_index: int, requests: list[Request]) -> None:
+        self.placement = placement
+        self.size_index = size_index
+        """Index of the batch size in the executable's sizes."""
+        self.requests = requests
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy(ABC):
     """Base of every policy. All but the two questions may be left as it is.
 

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 import msgspec
 
 
+class NoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a policy that has none."""
+
+
 def read_options(policy: str, struct: type[msgspec.Struct], given: Mapping[str, object]) -> msgspec.Struct:
     """Return the options of a policy; raise ValueError for an unknown key or a value of the wrong type."""
     known = [field.name for field in msgspec.structs.fields(struct)]

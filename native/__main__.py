@@ -1,0 +1,36 @@
+"""``python -m mainspring.native``: compile what is not compiled yet. `make native` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mainspring.native import store
+from mainspring.native.builder import CannotCompile, build
+from mainspring.native.units import UNITS
+
+
+def main(arguments: list[str]) -> int:
+    """Compile every unit; return the exit code, which tells only with ``--strict`` that one can't be."""
+    parser = argparse.ArgumentParser("python -m mainspring.native", description=__doc__)
+    parser.add_argument("--strict", action="store_true", help="fail if something can't be compiled")
+    parser.add_argument("--quiet", action="store_true", help="say nothing if nothing is to be done")
+    options = parser.parse_args(arguments)
+    if store.switched_off():
+        print(f"native: {store.SWITCH}=0: everything runs as Python")
+        return 0
+    failed = False
+    for unit in UNITS:
+        try:
+            done = build(unit)
+        except CannotCompile as error:
+            failed = True
+            print(f"native: {unit.purpose} run as Python, {unit.cost}: {error}", file=sys.stderr)
+        else:
+            if done or not options.quiet:
+                print(f"native: {done or f'{unit.purpose}: compiled already'}")
+    return int(failed and options.strict)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
