@@ -7,7 +7,8 @@ This is the reader of the artifact: the compiler verifies and profiles models wi
    ``manifest.executable``); then ``executable.bind(manifest.tensors, lambda offset: mapped + offset)
    .warm(manifest.batch_sizes)`` with the address of the mapped weights file, so nothing is set up later.
 2. LOAD: after the copy, ``bound = executable.bind(manifest.tensors, address_of)``; ``address_of(offset)``
-   is the arena's address of a byte of the weights file (`manifest.WeightTensor` has the formula).
+   is the arena's address of a byte of the weights file (`manifest.WeightTensor` has the formula). What
+   depends on the tensors alone can be done before: ``executable.plan(manifest.tensors)``.
 3. INFER: ``bound.run(batch_size, input_addresses, output_addresses)``, in the order of `Manifest.inputs` and
    `Manifest.outputs`: whole batches, rows along the first axis, each at a multiple of 64 bytes.
 
@@ -55,6 +56,7 @@ class Executable:
         With ``own_workspace`` its activations are apart from other executables', to be measured.
         """
         self.info = info
+        self._plans: dict[tuple[WeightTensor, ...], WeightsPlan] = {}
         options = onnxruntime.SessionOptions()
         options.log_severity_level = FATAL_ONLY
         # The graph was optimised when it was compiled; doing it again would move nodes and cost time.
@@ -70,19 +72,44 @@ class Executable:
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             raise ExecutableError(f"executable {info.executable[:12]} does not open: {error}") from error
 
-    def bind(self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int]) -> BoundModel:
-        """Return a model whose weights are at ``address_of(tensor.offset)``; nothing is copied.
+    def plan(self, tensors: Sequence[WeightTensor]) -> WeightsPlan:
+        """Return how these tensors are bound, wherever they are: one plan for equal tensors.
 
-        Rebinding after the weights moved means calling this again: it costs about 2 us for each tensor.
         Raises `ExecutableError` for tensors that are not the executable's.
         """
+        known = self._plans.get(tuple(tensors))
+        if known is not None:
+            return known
         expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in self.info.weights}
         given = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
         if given != expected:
             raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
+        plan = self._plans[tuple(tensors)] = WeightsPlan(self._session, self.info, tensors)
+        return plan
+
+    def bind(self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int]) -> BoundModel:
+        """Return a model whose weights are at ``address_of(tensor.offset)``; nothing is copied.
+
+        Raises `ExecutableError` for tensors that are not the executable's.
+        """
+        return self.plan(tensors).bind(address_of)
+
+
+class WeightsPlan:
+    """How weights are bound, but for their addresses: one for all weights files that are laid out alike."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, info: ExecutableInfo, tensors: Sequence[WeightTensor]
+    ) -> None:
+        self.info = info
+        self._session = session
+        self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
+
+    def bind(self, address_of: Callable[[int], int]) -> BoundModel:
+        """Return a model whose weights are at ``address_of(offset)``; about 1 us for each tensor."""
         binding = Binding(self._session)
-        for tensor in tensors:
-            binding.input(tensor.name, np.dtype(tensor.dtype), tensor.shape, address_of(tensor.offset))
+        for name, dtype, shape, offset in self._weights:
+            binding.input(name, dtype, shape, address_of(offset))
         return BoundModel(self._session, self.info, binding)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.worker.arena import allocate
 from mainspring.worker.engines import copying
-from mainspring.worker.engines.copying import copy_from_file
+from mainspring.worker.engines.copying import MappedFile
 
 SIZE = 3 * mmap.PAGESIZE + 17
 
@@ -30,49 +30,115 @@ def file(tmp_path: Path) -> Iterator[int]:
 @pytest.mark.parametrize(("offset", "size"), [(0, SIZE), (0, 1), (mmap.PAGESIZE, 5), (3 * mmap.PAGESIZE, 17)])
 def test_bytes_arrive_and_none_beside_them(file: int, offset: int, size: int) -> None:
     memory = allocate(SIZE + 64)
-    copy_from_file(file, offset, size, int(memory.ctypes.data) + 32)
+    mapped = MappedFile(file, SIZE)
+    mapped.copy(offset, size, int(memory.ctypes.data) + 32)
+    mapped.close()
     assert memory[32 : 32 + size].tobytes() == os.pread(file, size, offset)
     assert not memory[:32].any()
     assert not memory[32 + size :].any()
 
 
+def test_what_is_written_after_the_mapping_arrives(file: int) -> None:
+    memory = allocate(SIZE)
+    mapped = MappedFile(file, SIZE)
+    os.pwrite(file, b"altered", mmap.PAGESIZE - 3)
+    mapped.copy(0, SIZE, int(memory.ctypes.data))
+    mapped.close()
+    assert memory.tobytes() == os.pread(file, SIZE, 0)
+
+
 def test_a_file_that_ends_early_is_an_error(file: int) -> None:
     memory = allocate(SIZE)
+    mapped = MappedFile(file, SIZE)
     os.ftruncate(file, SIZE - 1)
     with pytest.raises(EOFError, match=f"ends before byte {SIZE}"):
-        copy_from_file(file, 0, SIZE, int(memory.ctypes.data))
+        mapped.copy(0, SIZE, int(memory.ctypes.data))
     assert not memory.any()
+    mapped.close()
+    with pytest.raises(EOFError, match=f"ends before byte {SIZE}"):
+        MappedFile(file, SIZE)
 
 
 def test_what_the_system_refuses_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").write_bytes(bytes(SIZE))
     descriptor = os.open(tmp_path / "weights.bin", os.O_WRONLY)
-    memory = allocate(SIZE)
     try:
         with pytest.raises(PermissionError) as caught:
-            copy_from_file(descriptor, 0, SIZE, int(memory.ctypes.data))
+            MappedFile(descriptor, SIZE)
         assert caught.value.errno == errno.EACCES
     finally:
         os.close(descriptor)
+
+
+def test_closing_gives_the_mapping_back(file: int) -> None:
+    mapped = MappedFile(file, SIZE)
+    begin = f"{mapped.address:x}-"
+    assert begin in Path("/proc/self/maps").read_text(encoding="ascii")
+    for _ in range(2):
+        mapped.close()
+        assert begin not in Path("/proc/self/maps").read_text(encoding="ascii")
+
+
+class Recording:
+    """The C library, but for what it says of memory; it notes what is brought in."""
+
+    mmap, munmap, munlock = copying._libc.mmap, copying._libc.munmap, copying._libc.munlock
+
+    def __init__(self, resident: bool, code: int = 0) -> None:
+        self.resident = resident
+        self.code = code
+        self.brought_in: list[tuple[int, int]] = []
+
+    def madvise(self, address: int, size: int, advice: int) -> int:
+        self.brought_in.append((address, size))
+        ctypes.set_errno(self.code)
+        return -1 if self.code else 0
+
+    def mincore(self, address: int, size: int, pages: ctypes.Array[ctypes.c_char]) -> int:
+        count = -(-size // mmap.PAGESIZE)
+        assert len(pages) == count
+        pages.raw = b"\1" * (count - 1) + bytes([self.resident])
+        return 0
+
+
+@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_part_is_brought_in_unless_the_kernel_says_that_it_is_there(
+    file: int, resident: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = Recording(resident)
+    monkeypatch.setattr(copying, "_libc", system)
+    monkeypatch.setattr(copying, "_may_ask", lambda file: told)
+    memory = allocate(SIZE)
+    mapped = MappedFile(file, SIZE)
+    assert system.brought_in == [(mapped.address, SIZE)]
+    mapped.copy(mmap.PAGESIZE, SIZE - mmap.PAGESIZE, int(memory.ctypes.data))
+    again = [] if resident and told else [(mapped.address + mmap.PAGESIZE, SIZE - mmap.PAGESIZE)]
+    assert system.brought_in[1:] == again
+    assert memory[: SIZE - mmap.PAGESIZE].tobytes() == os.pread(file, SIZE, mmap.PAGESIZE)
+    mapped.close()
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EFAULT])
 def test_a_part_that_cannot_be_brought_in_is_an_error_unless_the_kernel_knows_no_such_advice(
     file: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing:
-        mmap, munmap = copying._libc.mmap, copying._libc.munmap
-
-        @staticmethod
-        def madvise(address: int, size: int, advice: int) -> int:
-            ctypes.set_errno(code)
-            return -1
-
-    monkeypatch.setattr(copying, "_libc", Failing)
+    system = Recording(resident=False)
+    monkeypatch.setattr(copying, "_libc", system)
     memory = allocate(SIZE)
+    mapped = MappedFile(file, SIZE)
+    system.code = code
     if code == errno.EFAULT:
         with pytest.raises(OSError, match="Bad address"):
-            copy_from_file(file, 0, SIZE, int(memory.ctypes.data))
+            mapped.copy(0, SIZE, int(memory.ctypes.data))
+        assert not memory.any()
+        with pytest.raises(OSError, match="Bad address"):
+            MappedFile(file, SIZE)
     else:
-        copy_from_file(file, 0, SIZE, int(memory.ctypes.data))
+        mapped.copy(0, SIZE, int(memory.ctypes.data))
         assert memory.tobytes() == os.pread(file, SIZE, 0)
+    mapped.close()
+
+
+def test_the_kernel_is_asked_about_ones_own_files(file: int) -> None:
+    assert copying._may_ask(file)

@@ -115,6 +115,18 @@ def test_outputs_are_those_of_a_stock_session(start: Start, folder: Path) -> Non
     check(cluster, folder, "b", (1,), 1)
 
 
+def test_models_take_turns_in_the_same_pages(start: Start, folder: Path) -> None:
+    """The second and every later model finds the weights bound there, and must run on its own."""
+    cluster = start(engine="onnxruntime", store=str(folder / "store"), io_bytes=4 * MIB)
+    for name in ("a", "b"):
+        assert cluster.do(Prepare(cluster.next_id(), "w", model(folder, name))).status is Status.OK
+    for name in ("a", "b", "a", "b"):
+        assert cluster.do(load(cluster.next_id(), (2, 3), name)).status is Status.OK
+        for counts, batch_size in [((1,), 1), ((2, 1), 4)]:
+            check(cluster, folder, name, counts, batch_size)
+        assert cluster.do(Unload(cluster.next_id(), "w", name)).status is Status.OK
+
+
 def test_released_model_can_be_prepared_again(start: Start, folder: Path) -> None:
     cluster = start(engine="onnxruntime", store=str(folder / "store"), io_bytes=4 * MIB)
     cluster.resident(model(folder, "a"), (0, 1))

@@ -23,6 +23,10 @@ class Integrity:
     def __init__(self) -> None:
         self._right: dict[tuple[State, str], None] = {}
 
+    def holds(self, file: int, expected: str) -> bool:
+        """Whether `check` has found the file right as it is now; nothing is read."""
+        return (_state(file), expected) in self._right
+
     def check(self, file: int, expected: str, path: object, remedy: str) -> None:
         """Raise `EngineError`, with ``path`` and ``remedy``, unless the file's SHA-256 is ``expected``.
 

@@ -1,39 +1,50 @@
 """ONNX Runtime on the CPU: weights in a page arena, bound at their addresses (design.md, section 4).
 
-PREPARE checks the hashes of weights and executable, which brings the weights into the page cache, opens the
-executable once for all models that share it and warms it. LOAD copies the file's pages into the arena and
-binds the weights; INFER binds only its slot.
+PREPARE checks the hashes of weights and executable, maps the weights, opens the executable once for all
+models that share it and warms it. LOAD copies the file's pages into the arena and binds the weights, unless
+they are bound there already; INFER binds only its slot.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
-from mainspring.compiler.executable import BoundModel, Executable, open_executable
+from mainspring.compiler.executable import BoundModel, Executable, WeightsPlan, open_executable
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.arena import allocate
 from mainspring.worker.engine import EngineError
-from mainspring.worker.engines.copying import copy_from_file
+from mainspring.worker.engines.copying import MappedFile
 from mainspring.worker.engines.integrity import Integrity
+from mainspring.worker.engines.placements import Pages, Placements
 from mainspring.worker.jobs import Reservation
 
 
 class _Prepared:
-    """A model that may be loaded: its manifest, its open weights file, its shared executable."""
+    """A model that may be loaded: its manifest, its open weights file, how its executable binds them."""
 
-    def __init__(self, manifest: Manifest, weights: int, executable: Executable) -> None:
+    def __init__(
+        self, manifest: Manifest, weights: int, mapped: MappedFile | None, plan: WeightsPlan
+    ) -> None:
+        """``weights`` is the open file, ``mapped`` None if it is empty; `close` closes both."""
         self.manifest = manifest
         self.weights = weights
-        self.executable = executable
+        self.mapped = mapped
+        self.plan = plan
+
+    def close(self) -> None:
+        """Unmap and close the weights file."""
+        if self.mapped is not None:
+            self.mapped.close()
+        os.close(self.weights)
 
 
 class OnnxRuntimeEngine:
@@ -49,6 +60,7 @@ class OnnxRuntimeEngine:
         self._integrity = Integrity()
         self._prepared: dict[str, _Prepared] = {}
         self._executables: dict[str, Executable] = {}
+        self._placements = Placements()
         self._bound: dict[str, BoundModel] = {}
 
     def prepare(self, model: ModelSpec) -> None:
@@ -64,41 +76,43 @@ class OnnxRuntimeEngine:
         if executable is None:
             self._check_executable(manifest)
             executable = open_executable(self._store, manifest, self._threads)
-        weights = os.open(self._store.weights_path(manifest), os.O_RDONLY | os.O_CLOEXEC)
+        prepared = self._open_weights(manifest, executable.plan(manifest.tensors))
         try:
-            self._check_weights(weights, manifest)
             if fresh:
-                _warm(executable, weights, manifest)
+                _warm(prepared)
         except BaseException:
-            os.close(weights)
+            prepared.close()
             raise
         self._executables[manifest.executable] = executable
-        self._prepared[model.name] = _Prepared(manifest, weights, executable)
+        self._prepared[model.name] = prepared
 
     def release(self, name: str) -> None:
         """Close the weights file, and the executable after its last model."""
         prepared = self._prepared.pop(name, None)
         if prepared is None:
             return
-        os.close(prepared.weights)
+        prepared.close()
         shared = prepared.manifest.executable
         if all(other.manifest.executable != shared for other in self._prepared.values()):
             self._executables.pop(shared, None)
+            self._placements.forget(shared)
 
     def load(self, action: Load) -> int:
         """Copy page by page, each in one call that releases the interpreter's lock; bind the weights."""
         prepared = self._prepared[action.model]
-        manifest, pages = prepared.manifest, action.pages
-        self._check_weights(prepared.weights, manifest)
+        manifest, pages, mapped = prepared.manifest, action.pages, prepared.mapped
+        if not self._integrity.holds(prepared.weights, manifest.weights_hash):
+            self._check_weights(prepared.weights, manifest)
         begin_ns = time.monotonic_ns()
         for file_page, arena_page in enumerate(pages):
+            assert mapped is not None, f"{action.model} has pages without weights"
             offset = file_page * PAGE_BYTES
             size = min(PAGE_BYTES, manifest.weights_bytes - offset)
-            _copy(prepared.weights, offset, size, self._base + arena_page * PAGE_BYTES, action.model)
+            with _explained(action.model):
+                mapped.copy(offset, size, self._base + arena_page * PAGE_BYTES)
         device_ns = time.monotonic_ns() - begin_ns
-        self._bound[action.model] = prepared.executable.bind(
-            manifest.tensors,
-            lambda offset: self._base + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES,
+        self._bound[action.model] = self._placements.find(prepared.plan, pages) or self._bind(
+            prepared.plan, pages
         )
         return device_ns
 
@@ -122,6 +136,24 @@ class OnnxRuntimeEngine:
         for name in list(self._prepared):
             self.release(name)
 
+    def _open_weights(self, manifest: Manifest, plan: WeightsPlan) -> _Prepared:
+        weights = os.open(self._store.weights_path(manifest), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._check_weights(weights, manifest)
+            with _explained(manifest.name):
+                mapped = MappedFile(weights, manifest.weights_bytes) if manifest.weights_bytes else None
+        except BaseException:
+            os.close(weights)
+            raise
+        return _Prepared(manifest, weights, mapped, plan)
+
+    def _bind(self, plan: WeightsPlan, pages: Pages) -> BoundModel:
+        bound = plan.bind(
+            lambda offset: self._base + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES
+        )
+        self._placements.keep(plan, pages, bound)
+        return bound
+
     def _check_executable(self, manifest: Manifest) -> None:
         path = self._store.executable_path(manifest)
         with path.open("rb") as graph:
@@ -140,9 +172,11 @@ def _artifact(model: ModelSpec) -> ModelSpec:
     return msgspec.structs.replace(model, profiles={}, workspace_bytes=0)
 
 
-def _copy(file: int, offset: int, size: int, into: int, name: str) -> None:
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Say whose weights file it is that can't be copied from."""
     try:
-        copy_from_file(file, offset, size, into)
+        yield
     except EOFError:
         raise EngineError(
             f"the weights file of {name} ends early: it was altered; compile it again"
@@ -151,18 +185,12 @@ def _copy(file: int, offset: int, size: int, into: int, name: str) -> None:
         raise EngineError(f"the weights file of {name} can't be read: {error.strerror}") from error
 
 
-def _warm(executable: Executable, file: int, manifest: Manifest) -> None:
+def _warm(prepared: _Prepared) -> None:
     """Run the largest batch size and the smallest, so that nothing is set up while serving.
 
     The sizes between need no more than these have set up: their first runs take as long as later ones
     (measured), and warming all takes twice as long, which a restarted worker's requests would wait for.
     """
-    ends = (manifest.batch_sizes[-1], manifest.batch_sizes[0])
-    if not manifest.weights_bytes:
-        executable.bind(manifest.tensors, lambda offset: offset).warm(ends)
-        return
-    with mmap.mmap(file, manifest.weights_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as mapping:
-        weights = np.frombuffer(mapping, np.uint8)
-        base = int(weights.ctypes.data)
-        executable.bind(manifest.tensors, lambda offset: base + offset).warm(ends)
-        del weights
+    sizes = prepared.manifest.batch_sizes
+    base = 0 if prepared.mapped is None else prepared.mapped.address
+    prepared.plan.bind(lambda offset: base + offset).warm((sizes[-1], sizes[0]))
