@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from mainspring.messages.actions import Action, Infer, Load, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import WorkerJoined
-from mainspring.messages.model import PAGE_BYTES
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.simulator.agenda import NEVER_NS, Agenda
+from mainspring.simulator.costs import ProcessCosts
+from mainspring.simulator.draws import Draws
 from mainspring.simulator.faults import Faults
 from mainspring.worker.core import WorkerCore
 from mainspring.worker.jobs import Executor, Job
 
 PREPARE_NS = 1_000_000
 """Duration of a simulated PREPARE."""
+IO_BYTES = 1 << 40
+"""More than any model needs: what is simulated is never short of memory for inputs and outputs."""
 
-Later = Callable[[int, Callable[[int], None]], None]
-"""Calls a function at an instant of virtual time."""
+Results = Callable[["SimulatedWorker", int, Result], None]
+Outputs = Callable[["SimulatedWorker", int, Infer, int], None]
+
+_EXEC, _LOAD, _PREPARE = Executor.EXEC, Executor.LOAD, Executor.PREPARE
+_ALL = (_EXEC, _LOAD, _PREPARE)
+_PLACE = {executor: place for place, executor in enumerate(_ALL)}
+
+
+class Preloaded:
+    """Models that a worker holds when it joins."""
+
+    __slots__ = ("prepared", "resident")
+
+    def __init__(self, prepared: Iterable[ModelSpec] = (), resident: Iterable[ModelSpec] = ()) -> None:
+        self.prepared = list(prepared)
+        self.resident = list(resident)
+        """Each also prepared; as many as the pages hold."""
 
 
 class SimulatedWorker:
@@ -32,104 +52,178 @@ class SimulatedWorker:
         pages: int,
         *,
         faults: Faults,
+        costs: ProcessCosts,
         rng: np.random.Generator,
-        later: Later,
-        results: Callable[[int, Result], None],
-        outputs: Callable[[int, Infer], None],
+        agenda: Agenda,
+        results: Results,
+        outputs: Outputs,
+        preloaded: Preloaded | None = None,
     ) -> None:
+        """``results`` and ``outputs`` are called with this worker and the instant of sending; outputs also
+        with the batch and its duration."""
         self.name = name
         self.kind = kind
         self.pages = pages
-        self.core = WorkerCore(name, pages, PAGE_BYTES, 1 << 40)
+        self.core = WorkerCore(name, pages, PAGE_BYTES, IO_BYTES)
         self.alive = True
+        self.session = 0
+        """The session with the controller that it takes actions of."""
+        self.link_free_ns = 0
+        """When its link has carried the inputs that were pushed so far."""
         self.busy_ns = 0
         """Time that EXEC has run for."""
         self._faults = faults
-        self._rng = rng
-        self._later = later
+        self._draws = Draws(rng)
+        self._agenda = agenda
         self._results = results
         self._outputs = outputs
+        self._action_ns = round(costs.worker_action_us * 1e3)
+        self._result_ns = round(costs.worker_result_us * 1e3)
+        self._turn_ns = round(costs.worker_turn_us * 1e3)
         self._early: set[tuple[int, int]] = set()
+        """Inputs that came before their action."""
+        self._last_infer_id = 0
+        self._armed_ns = [NEVER_NS, NEVER_NS, NEVER_NS]
+        """The nearest instant at which each executor will be looked at."""
+        self._free_ns = [0, 0, 0]
+        """Before which each executor begins nothing: it has just ended something."""
+        if preloaded is not None:
+            self._preload(preloaded)
 
     def joined(self) -> WorkerJoined:
-        """Return the event with which this worker joins, empty."""
-        return WorkerJoined(self.name, self.kind, self.pages)
+        """Return the event with which this worker joins, with what it holds."""
+        holdings = self.core.holdings
+        return WorkerJoined(self.name, self.kind, self.pages, holdings.prepared(), holdings.resident())
 
-    def receive(self, now_ns: int, action: Action) -> None:
-        """Take an action."""
-        if not self.alive:
+    def receive(self, now_ns: int, action: Action, session: int) -> None:
+        """Take an action of a session; one of an earlier session is dropped."""
+        if not self.alive or session != self.session:
             return
         for result in self.core.submit(now_ns, action):
-            self._results(now_ns, result)
+            self._results(self, now_ns, result)
         if isinstance(action, Infer):
-            for request_id in action.request_ids:
-                if (action.action_id, request_id) in self._early:
-                    self._early.discard((action.action_id, request_id))
-                    self.core.input_arrived(action.action_id, request_id, now_ns)
-        self._run(now_ns)
+            self._last_infer_id = action.action_id
+            if self._early:
+                self._take_early(now_ns, action)
+            self._run(_EXEC, now_ns)
+        else:
+            self._run_all(now_ns)
 
-    def receive_input(self, now_ns: int, action_id: int, request_id: int) -> None:
-        """Take a request's inputs, which may come before their action."""
-        if self.alive:
-            if self.core.reservation(action_id) is None:
-                self._early.add((action_id, request_id))
+    def receive_inputs(self, now_ns: int, action_id: int, request_ids: tuple[int, ...]) -> None:
+        """Take requests' inputs, which may come before their action."""
+        if not self.alive:
+            return
+        if action_id > self._last_infer_id:
+            self._early.update([(action_id, request_id) for request_id in request_ids])
+            return
+        for request_id in request_ids:
             self.core.input_arrived(action_id, request_id, now_ns)
-            self._run(now_ns)
+        self._run(_EXEC, now_ns)
 
     def crash(self) -> None:
         """Die, with everything in memory."""
         self.alive = False
 
-    def _run(self, now_ns: int) -> None:
+    def abandon(self) -> None:
+        """Notice that the controller has given it up: forget what was to be done."""
+        self.session = -1
+        self._early.clear()
+        self.core.abandon()
+        self.core.validate()
+
+    def _preload(self, preloaded: Preloaded) -> None:
+        """Hold models without having been told to."""
+        holdings = self.core.holdings
+        for spec in preloaded.prepared:
+            holdings.add(spec)
+        next_page = 0
+        for spec in preloaded.resident:
+            holdings.pages.acquire(spec.name, tuple(range(next_page, next_page + spec.pages)))
+            holdings.pages.confirm(spec.name)
+            next_page += spec.pages
+
+    def _take_early(self, now_ns: int, action: Infer) -> None:
+        for request_id in action.request_ids:
+            if (action.action_id, request_id) in self._early:
+                self._early.discard((action.action_id, request_id))
+                self.core.input_arrived(action.action_id, request_id, now_ns)
+
+    def _run_all(self, now_ns: int) -> None:
+        for executor in _ALL:
+            self._run(executor, now_ns)
+
+    def _run(self, executor: Executor, now_ns: int) -> None:
         """Begin what can begin, and come back when time alone changes something."""
-        if not self.alive:
+        place = _PLACE[executor]
+        if now_ns < self._free_ns[place]:
+            self._arm(executor, place, self._free_ns[place])
             return
-        for executor in Executor:
-            begun = self.core.begin(executor, now_ns)
-            for result in begun.results:
-                self._results(now_ns, result)
-            if begun.job is not None:
-                self._start(now_ns, executor, begun.job)
-            else:
-                wake_ns = self.core.wake_ns(executor, now_ns)
-                if wake_ns is not None:
-                    self._later(max(wake_ns, now_ns + 1), self._run)
+        begun = self.core.begin(executor, now_ns)
+        for result in begun.results:
+            self._results(self, now_ns, result)
+        if begun.job is not None:
+            self._start(now_ns, executor, begun.job)
+        else:
+            wake_ns = self.core.wake_ns(executor, now_ns)
+            if wake_ns is not None:
+                self._arm(executor, place, wake_ns if wake_ns > now_ns else now_ns + 1)
+
+    def _arm(self, executor: Executor, place: int, when_ns: int) -> None:
+        """Have an executor looked at by an instant."""
+        if when_ns < self._armed_ns[place]:
+            self._armed_ns[place] = when_ns
+            self._agenda.at(when_ns, self._wake, executor, when_ns)
+
+    def _wake(self, executor: Executor, when_ns: int) -> None:
+        place = _PLACE[executor]
+        if self._armed_ns[place] == when_ns:
+            self._armed_ns[place] = NEVER_NS
+            if self.alive:
+                self._run(executor, when_ns)
 
     def _start(self, now_ns: int, executor: Executor, job: Job) -> None:
         """Let a job's duration pass."""
-        failed = self._rng.random() < self._faults.engine_error_probability
+        chance = self._faults.engine_error_probability
+        failed = chance > 0 and self._draws.uniform() < chance
         duration_ns = self._duration_ns(job)
+        self._agenda.at(now_ns + duration_ns, self._end, executor, job, now_ns, now_ns + duration_ns, failed)
+
+    def _end(self, executor: Executor, job: Job, begin_ns: int, end_ns: int, failed: bool) -> None:
+        """Let a job end."""
+        if not self.alive:
+            return
+        duration_ns = end_ns - begin_ns
         status = Status.ENGINE_ERROR if failed else Status.OK
-
-        def end(end_ns: int) -> None:
-            if not self.alive:
-                return
-            result = self.core.finish(
-                executor, job.action.action_id, now_ns, end_ns, device_ns=duration_ns, status=status
-            )
-            if executor is Executor.EXEC:
-                self.busy_ns += duration_ns
-                if job.io is not None and not failed:
-                    self.core.outputs_sent(job.io.slot)
-            if result is not None:
-                if isinstance(job.action, Infer) and not failed:
-                    self._outputs(end_ns, job.action)
-                self._results(end_ns, result)
-            self._run(end_ns)
-
-        self._later(now_ns + duration_ns, end)
+        action = job.action
+        result = self.core.finish(
+            executor, action.action_id, begin_ns, end_ns, device_ns=duration_ns, status=status
+        )
+        if isinstance(action, Infer):
+            self.busy_ns += duration_ns
+            if job.io is not None and not failed:
+                self.core.outputs_sent(job.io.slot)
+            if result is not None and not failed:
+                self._outputs(self, end_ns + self._result_ns, action, duration_ns)
+        if result is not None:
+            self._results(self, end_ns + self._result_ns, result)
+        self._free_ns[_PLACE[executor]] = end_ns + self._turn_ns
+        if executor is _EXEC:
+            self._run(_EXEC, end_ns)
+        else:
+            self._run_all(end_ns)
 
     def _duration_ns(self, job: Job) -> int:
         """Draw how long a job takes."""
-        profile = job.model.profiles[self.kind]
-        match job.action:
-            case Infer(batch_size=size):
-                nominal_ns = profile.infer_ns[size]
-            case Load():
-                nominal_ns = profile.load_ns
-            case _:
-                return PREPARE_NS
-        duration_ns = nominal_ns * math.exp(self._faults.duration_jitter * self._rng.standard_normal())
-        if self._rng.random() < self._faults.slow_probability:
-            duration_ns += self._rng.random() * self._faults.slow_ns
-        return max(1, round(duration_ns))
+        action, faults, draws = job.action, self._faults, self._draws
+        if isinstance(action, Infer):
+            nominal_ns = job.model.profiles[self.kind].infer_ns[action.batch_size]
+        elif isinstance(action, Load):
+            nominal_ns = job.model.profiles[self.kind].load_ns
+        else:
+            return PREPARE_NS
+        duration_ns = float(nominal_ns)
+        if faults.duration_jitter > 0:
+            duration_ns *= math.exp(faults.duration_jitter * draws.normal())
+        if faults.slow_probability > 0 and draws.uniform() < faults.slow_probability:
+            duration_ns += draws.uniform() * faults.slow_ns
+        return max(1, round(duration_ns)) + self._action_ns

@@ -9,9 +9,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """How the network and the devices misbehave. Probabilities are for each message or action."""
 
     delay_ns: int = 100_000
-    """One-way delay of every message."""
+    """One-way delay of every message between gateway, controller and workers."""
     delay_jitter_ns: int = 0
     """Greatest addition to a delay, drawn evenly; messages between two processes stay in order."""
+    client_delay_ns: int = 0
+    """One-way delay between clients and gateway."""
     input_ns_per_byte: float = 0.0
     """What each byte of inputs takes on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
     duration_jitter: float = 0.0003
@@ -23,7 +25,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Chance that an action's engine fails."""
     input_loss_probability: float = 0.0
     """Chance that a request's inputs never come to the worker."""
+    output_loss_probability: float = 0.0
+    """Chance that an INFER's outputs never come to the gateway."""
     crashes: tuple[tuple[int, str, int], ...] = ()
     """(instant, worker, down time): the worker dies with its memory and joins again, empty."""
     detection_ns: int = 1_000_000_000
     """From a crash until the controller knows of it."""
+    session_losses: tuple[tuple[int, str, int], ...] = ()
+    """(instant, worker, notice): the controller gives the worker up, which notices it so much later, forgets
+    what it was to do, and joins again with what it holds."""

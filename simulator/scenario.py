@@ -11,15 +11,18 @@ from collections.abc import Callable
 import numpy as np
 
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, ModelAdded, ModelRemoved, RequestCancelled
+from mainspring.messages.events import Event, ModelAdded, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.faults import Faults
+from mainspring.simulator.gateway import BEST_EFFORT_NS
 from mainspring.simulator.simulation import Simulation
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 KINDS = ("fast", "slow")
+LONGEST_WAIT_NS = BEST_EFFORT_NS + 2 * SECOND
+"""After it every request has its answer: the gateway itself gives one at last."""
 
 
 def random_model(rng: np.random.Generator, name: str, executable: str) -> ModelSpec:
@@ -56,6 +59,10 @@ def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) 
         (int(rng.integers(length_ns)), workers[int(rng.integers(len(workers)))], int(rng.integers(SECOND)))
         for _ in range(int(rng.integers(3)))
     )
+    session_losses = tuple(
+        (int(rng.integers(length_ns)), workers[int(rng.integers(len(workers)))], int(rng.integers(SECOND)))
+        for _ in range(int(rng.integers(3)))
+    )
     return Faults(
         delay_jitter_ns=int(rng.integers(1, 2 * MILLISECOND)),
         duration_jitter=float(rng.uniform(0, 0.2)),
@@ -63,7 +70,9 @@ def random_faults(rng: np.random.Generator, workers: list[str], length_ns: int) 
         slow_ns=int(rng.integers(1, 100 * MILLISECOND)),
         engine_error_probability=float(rng.choice([0.0, 0.02])),
         input_loss_probability=float(rng.choice([0.0, 0.01])),
+        output_loss_probability=float(rng.choice([0.0, 0.01])),
         crashes=crashes,
+        session_losses=session_losses,
         detection_ns=int(rng.integers(1, SECOND)),
     )
 
@@ -77,7 +86,7 @@ def random_scenario(
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
 
-    ``record`` gets the event stream, and every ``validate_every`` events all invariants are checked.
+    ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -108,7 +117,7 @@ def random_scenario(
 
 def run_to_end(simulation: Simulation, length_ns: int = 2 * SECOND) -> None:
     """Run a scenario and let everything that is outstanding end."""
-    simulation.run(length_ns + 20 * SECOND)
+    simulation.run(length_ns + LONGEST_WAIT_NS)
 
 
 def _add_workload(
@@ -127,7 +136,7 @@ def _add_workload(
         simulation.request(int(when_ns), request_id, model.name, rows, slo_ns)
         if rng.random() < 0.02:
             later_ns = int(when_ns + rng.exponential(10 * MILLISECOND))
-            simulation.feed(later_ns, RequestCancelled(request_id))
+            simulation.cancel(later_ns, request_id)
     for _ in range(int(rng.integers(4))):
         index = int(rng.integers(len(models)))
         away_ns = int(rng.integers(length_ns))

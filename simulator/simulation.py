@@ -1,52 +1,40 @@
-"""A whole cluster in virtual time: one scheduler, simulated workers, arrivals in, outcomes out."""
+"""A whole cluster in virtual time: clients, gateway, controller, workers, and the network between them.
+
+The scheduler and the workers' cores are the unchanged ones. What happens most often, an arrival at the
+gateway and then at the controller, needs no entry in the agenda: both are rows in the order of time.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from mainspring.messages.actions import Infer, Result
-from mainspring.messages.codes import Reason
+from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Command, DropWorker, Reject
-from mainspring.messages.events import Event, ModelAdded, RequestArrived, Wakeup, WorkerLeft
+from mainspring.messages.events import Event, ModelAdded
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.simulator.device import SimulatedWorker
+from mainspring.simulator.agenda import NEVER_NS, Agenda
+from mainspring.simulator.controller import Record, SimulatedController
+from mainspring.simulator.costs import CostSpec, ProcessCosts
+from mainspring.simulator.device import Preloaded, SimulatedWorker
+from mainspring.simulator.draws import Draws
 from mainspring.simulator.faults import Faults
+from mainspring.simulator.fleet import Fleet, Peer
+from mainspring.simulator.gateway import SimulatedGateway
+from mainspring.simulator.network import Link
+from mainspring.simulator.outcomes import Ledger, Outcome
+from mainspring.traces.records import Records
+from mainspring.traces.source import Source
 
-
-@dataclass
-class Outcome:
-    """What became of one request, as its gateway saw it."""
-
-    request: RequestArrived
-    arrived_ns: int
-    answered_ns: int | None = None
-    reason: Reason | None = None
-    """Why it was rejected; None if it got outputs, or nothing yet."""
-    answers: int = 0
-    """Outputs and rejections that came; more than one only where work was lost and done again."""
-    cold: bool = False
-    batch_size: int = 0
-
-    @property
-    def in_time(self) -> bool:
-        """Whether outputs came by the deadline."""
-        deadline_ns = self.request.deadline_ns
-        return (
-            self.answered_ns is not None
-            and self.reason is None
-            and (deadline_ns is None or self.answered_ns <= deadline_ns)
-        )
+__all__ = ["Outcome", "Simulation"]
 
 
 class Simulation:
-    """Feeds the scheduler, carries its commands to the workers, and their results back."""
+    """One cluster from its start on."""
 
     def __init__(
         self,
@@ -56,57 +44,129 @@ class Simulation:
         *,
         seed: int = 0,
         faults: Faults | None = None,
-        record: Callable[[int, Event | Command], None] | None = None,
+        processes: ProcessCosts | None = None,
+        cost: CostSpec | None = None,
+        preloaded: Mapping[str, Preloaded] | None = None,
+        source: Source | None = None,
+        records: Records | None = None,
+        records_from_ns: int = 0,
+        keep: bool | None = None,
+        record: Record | None = None,
         validate_every: int = 0,
     ) -> None:
         """Set a cluster up.
 
-        ``workers`` are (name, device kind, pages). ``record`` gets the event stream. With
-        ``validate_every`` the scheduler's and the cores' invariants are checked every so many events.
+        ``workers`` are (name, device kind, pages); ``preloaded`` says by name what a worker holds at first.
+        ``source`` is played; what is sent from ``records_from_ns`` on is entered in ``records``. ``keep``
+        says whether `outcomes` and `commands` are kept: by default only without ``records``. ``record`` gets
+        the event stream (`controller.Record`). With ``validate_every`` all invariants are checked after
+        every so many turns of the controller.
         """
         self.faults = faults or Faults()
-        self.now_ns = 0
+        processes = processes or ProcessCosts()
+        self._keep_commands = keep = records is None if keep is None else keep
+        seeds = np.random.SeedSequence(seed)
         self.scheduler = Scheduler(config)
-        self.outcomes: dict[int, Outcome] = {}
         self.commands: list[tuple[int, Command]] = []
-        self._record = record
-        self._validate_every = validate_every
-        self._events = 0
-        self._rng = np.random.default_rng(seed)
-        self._agenda: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._entries = 0
-        self._last_ns: dict[tuple[str, str], int] = {}
-        self._link_free_ns: dict[str, int] = {}
-        """When each worker's link has carried the inputs that were pushed so far."""
-        self._specs: dict[str, ModelSpec] = {}
-        self._wakeup_ns: int | None = None
-        self._worker_seeds = np.random.SeedSequence(seed).spawn(1)[0]
-        self.workers: dict[str, SimulatedWorker] = {}
+        self._source = source
+        self._source_due_ns = NEVER_NS
+        self._next_id = 0
+        self._input_bytes: dict[str, int] = {}
+        self._input_ns = round(processes.worker_input_us * 1e3)
+        self._agenda = agenda = Agenda()
+        self._draws = draws = Draws(np.random.default_rng(seeds))
+        self._to_gateway = Link(self.faults, draws)
+        self.ledger = Ledger(records, records_from_ns, keep, source)
+        to_controller = Link(self.faults, draws)
+        self.gateway = SimulatedGateway(self.faults, processes, agenda, to_controller, self.ledger)
+        checks = self.validate if validate_every else None
+        self.controller = SimulatedController(
+            self.scheduler, self._send, cost, record, checks, validate_every
+        )
+        children = seeds.spawn(1)[0]
+        self.fleet = Fleet(self.faults, processes, agenda, draws, children, self._tell, self._outputs)
+        self._begin(models, workers, preloaded)
+
+    def _begin(
+        self,
+        models: Iterable[ModelSpec],
+        workers: Iterable[tuple[str, str, int]],
+        preloaded: Mapping[str, Preloaded] | None,
+    ) -> None:
+        """Add models and workers at instant 0."""
         for spec in models:
-            self._feed(ModelAdded(spec))
+            self._tell(ModelAdded(spec))
         for name, kind, pages in workers:
-            self._join(name, kind, pages)
-        for when_ns, name, down_ns in self.faults.crashes:
-            self._at(when_ns, self._crash, name, down_ns)
+            self.fleet.join(name, kind, pages, preloaded)
+        if self._source is not None:
+            self._look_at_source()
+
+    @property
+    def now_ns(self) -> int:
+        """The present instant."""
+        return self._agenda.now_ns
+
+    @property
+    def workers(self) -> dict[str, SimulatedWorker]:
+        """The workers by name."""
+        return self.fleet.workers
+
+    @property
+    def outcomes(self) -> dict[int, Outcome]:
+        """What became of each request, by id; empty unless they are kept."""
+        return self.ledger.outcomes
 
     def request(
         self, when_ns: int, request_id: int, model: str, rows: int = 1, slo_ns: int | None = None
     ) -> None:
         """Let a request arrive at the gateway at an instant."""
-        deadline_ns = None if slo_ns is None else when_ns + slo_ns
-        self._at(when_ns, self._arrive, RequestArrived(request_id, model, rows, deadline_ns))
+        self._agenda.at(when_ns, self._submit, request_id, model, rows, slo_ns)
+
+    def cancel(self, when_ns: int, request_id: int) -> None:
+        """Let a client give a request up at an instant."""
+        self._agenda.at(when_ns, self._cancel, request_id)
 
     def feed(self, when_ns: int, event: Event) -> None:
-        """Let any other event reach the scheduler at an instant."""
-        self._at(when_ns, lambda: self._feed(event))
+        """Let any other event reach the controller at an instant."""
+        self._agenda.at(when_ns, self._tell, event)
 
     def run(self, until_ns: int) -> None:
         """Let virtual time pass."""
-        while self._agenda and self._agenda[0][0] <= until_ns:
-            when_ns, _, function, arguments = heapq.heappop(self._agenda)
-            self.now_ns = when_ns
-            function(*arguments)
-        self.now_ns = max(self.now_ns, until_ns)
+        gateway, controller = self.gateway, self.controller
+        agenda = self._agenda
+        arriving, entries = gateway.arriving, agenda.entries
+        while True:
+            when_ns = entries[0][0] if entries else NEVER_NS
+            what = 0
+            if arriving and arriving[0][0] <= when_ns:
+                when_ns, what = arriving[0][0], 1
+            if self._source_due_ns < when_ns:
+                when_ns, what = self._source_due_ns, 2
+            if controller.due_ns < when_ns:
+                when_ns, what = controller.due_ns, 3
+            if gateway.sweep_ns < when_ns:
+                when_ns, what = gateway.sweep_ns, 4
+            if when_ns > until_ns:
+                break
+            agenda.now_ns = when_ns
+            if what == 1:
+                controller.receive(when_ns, arriving.popleft()[1])
+            elif what == 2:
+                self._take_from_source()
+            elif what == 0:
+                _, _, function, arguments = heapq.heappop(entries)
+                function(*arguments)
+            elif what == 3:
+                controller.turn(when_ns)
+            else:
+                gateway.sweep(when_ns)
+        agenda.now_ns = max(agenda.now_ns, until_ns)
+
+    def finished(self) -> bool:
+        """Return whether the source is done and every request has its answer."""
+        source = self._source
+        done = source is None or (self._source_due_ns == NEVER_NS and source.done(self._agenda.now_ns))
+        return done and not self.gateway.flights
 
     def validate(self) -> None:
         """Check every invariant of the scheduler and of the workers' cores."""
@@ -115,117 +175,91 @@ class Simulation:
             if worker.alive:
                 worker.core.validate()
 
-    # --- inside ---
+    # --- clients ---
 
-    def _at(self, when_ns: int, function: Callable[..., None], *arguments: Any) -> None:
-        self._entries += 1
-        heapq.heappush(self._agenda, (when_ns, self._entries, function, arguments))
+    def _look_at_source(self) -> None:
+        assert self._source is not None
+        due_ns = self._source.next_ns()
+        self._source_due_ns = NEVER_NS if due_ns is None else due_ns + self.faults.client_delay_ns
 
-    def _later(self, when_ns: int, function: Callable[[int], None]) -> None:
-        self._at(when_ns, lambda: function(self.now_ns))
-
-    def _carry(self, source: str, target: str, function: Callable[..., None], *arguments: Any) -> None:
-        """Deliver a message after the network's delay, behind those sent before between the same two."""
-        delay_ns = self.faults.delay_ns
-        if self.faults.delay_jitter_ns:
-            delay_ns += int(self._rng.integers(self.faults.delay_jitter_ns))
-        when_ns = max(self.now_ns + delay_ns, self._last_ns.get((source, target), 0))
-        self._last_ns[source, target] = when_ns
-        self._at(when_ns, function, *arguments)
-
-    def _join(self, name: str, kind: str, pages: int) -> None:
-        worker = SimulatedWorker(
-            name,
-            kind,
-            pages,
-            faults=self.faults,
-            rng=np.random.default_rng(self._worker_seeds.spawn(1)[0]),
-            later=self._later,
-            results=lambda _, result: self._carry(name, "controller", self._result, worker, result),
-            outputs=lambda _, action: self._carry(name, "gateway", self._output, action),
+    def _take_from_source(self) -> None:
+        """Let the source's next request arrive at the gateway."""
+        assert self._source is not None
+        arrival = self._source.take()
+        self._look_at_source()
+        ledger = self.ledger
+        key = ledger.key(arrival.time_ns, arrival.model, arrival.rows, arrival.slo_ns)
+        self._next_id += 1
+        flight = self.gateway.submit(
+            self._agenda.now_ns,
+            self._next_id,
+            arrival.model,
+            arrival.rows,
+            arrival.slo_ns,
+            key,
+            arrival.client,
         )
-        self.workers[name] = worker
-        self._feed(worker.joined())
+        ledger.submitted(flight)
 
-    def _crash(self, name: str, down_ns: int) -> None:
-        worker = self.workers[name]
-        worker.crash()
-        detected_ns = self.now_ns + min(down_ns, self.faults.detection_ns)
-        self._at(detected_ns, lambda: self._feed(WorkerLeft(name, "crashed")))
-        self._at(self.now_ns + down_ns, self._join, name, worker.kind, worker.pages)
+    def _submit(self, request_id: int, model: str, rows: int, slo_ns: int | None) -> None:
+        self.ledger.submitted(
+            self.gateway.submit(self._agenda.now_ns, request_id, model, rows, slo_ns, -1, -1)
+        )
 
-    def _arrive(self, request: RequestArrived) -> None:
-        self.outcomes[request.request_id] = Outcome(request, self.now_ns)
-        self._carry("gateway", "controller", self._feed, request)
+    def _cancel(self, request_id: int) -> None:
+        self.gateway.cancel(self._agenda.now_ns, request_id)
+        self._replied()
 
-    def _result(self, worker: SimulatedWorker, result: Result) -> None:
-        if self.workers.get(worker.name) is worker:
-            self._feed(result)
+    def _replied(self) -> None:
+        """After replies: a closed loop may have its next request due earlier than before."""
+        if self._source is not None:
+            self._look_at_source()
 
-    def _output(self, action: Infer) -> None:
-        for request_id, cold in zip(action.request_ids, action.cold, strict=True):
-            outcome = self.outcomes[request_id]
-            outcome.answers += 1
-            if outcome.answered_ns is None:
-                outcome.answered_ns = self.now_ns
-                outcome.cold = cold
-                outcome.batch_size = action.batch_size
+    # --- the controller's commands ---
 
-    def _feed(self, event: Event) -> None:
-        """One turn of the driver: feed, schedule, send, re-arm."""
-        if self._record is not None:
-            self._record(self.now_ns, event)
+    def _tell(self, event: Event) -> None:
+        """Give the controller an event."""
         if isinstance(event, ModelAdded):
-            self._specs[event.model.name] = event.model
-        self.scheduler.handle(self.now_ns, event)
-        for command in self.scheduler.schedule(self.now_ns):
-            if self._record is not None:
-                self._record(self.now_ns, command)
-            self.commands.append((self.now_ns, command))
-            self._send(command)
-        wakeup_ns = self.scheduler.next_wakeup_ns()
-        if wakeup_ns is not None and wakeup_ns != self._wakeup_ns:
-            self._wakeup_ns = wakeup_ns
-            self._at(max(wakeup_ns, self.now_ns), self._wake, wakeup_ns)
-        self._events += 1
-        if self._validate_every and self._events % self._validate_every == 0:
-            self.validate()
+            self._input_bytes[event.model.name] = event.model.input_row_bytes
+        self.controller.receive(self._agenda.now_ns, event)
 
-    def _wake(self, wakeup_ns: int) -> None:
-        if wakeup_ns == self._wakeup_ns:
-            self._wakeup_ns = None
-            self._feed(Wakeup())
-
-    def _send(self, command: Command) -> None:
+    def _send(self, now_ns: int, command: Command) -> None:
+        """Carry a command out that leaves the controller at an instant."""
+        if self._keep_commands:
+            self.commands.append((now_ns, command))
         if isinstance(command, Reject):
-            self._carry("controller", "gateway", self._rejected, command)
+            self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._rejected, command)
             return
-        worker = self.workers[command.worker]
+        peer = self.fleet.peers[command.worker]
         if isinstance(command, DropWorker):
-            worker.crash()
-            self._at(self.now_ns + 1_000_000, self._join, worker.name, worker.kind, worker.pages)
+            self.fleet.drop(now_ns, peer)
             return
-        self._carry("controller", command.worker, lambda: worker.receive(self.now_ns, command))
+        self.fleet.send(now_ns, peer, command)
         if isinstance(command, Infer):
-            row_bytes = self._specs[command.model].input_row_bytes
-            for request_id, rows in zip(command.request_ids, command.rows, strict=True):
-                push = (worker, command.action_id, request_id, rows * row_bytes)
-                self._carry("controller", "gateway", self._push_input, *push)
-
-    def _push_input(self, worker: SimulatedWorker, action_id: int, request_id: int, size: int) -> None:
-        """Put a request's inputs on the worker's link, behind those that are on it already."""
-        if self._rng.random() >= self.faults.input_loss_probability:
-            free_ns = max(self.now_ns, self._link_free_ns.get(worker.name, 0))
-            free_ns += round(size * self.faults.input_ns_per_byte)
-            self._link_free_ns[worker.name] = free_ns
-            self._at(free_ns, self._carry_input, worker, action_id, request_id)
-
-    def _carry_input(self, worker: SimulatedWorker, action_id: int, request_id: int) -> None:
-        self._carry("gateway", worker.name, lambda: worker.receive_input(self.now_ns, action_id, request_id))
+            self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._dispatched, peer, command)
 
     def _rejected(self, command: Reject) -> None:
-        outcome = self.outcomes[command.request_id]
-        outcome.answers += 1
-        if outcome.answered_ns is None:
-            outcome.answered_ns = self.now_ns
-            outcome.reason = command.reason
+        self.gateway.rejected(self._agenda.now_ns, command)
+        self._replied()
+
+    def _dispatched(self, peer: Peer, action: Infer) -> None:
+        """Push a batch's inputs from the gateway to the worker, one request's behind the other's."""
+        faults = self.faults
+        pushed_ns = self.gateway.dispatched(self._agenda.now_ns, action)
+        request_ids = action.request_ids
+        if faults.input_loss_probability > 0:
+            draw, chance = self._draws.uniform, faults.input_loss_probability
+            request_ids = tuple([each for each in request_ids if draw() >= chance])
+        if faults.input_ns_per_byte > 0:
+            size = sum(action.rows) * self._input_bytes[action.model]
+            free_ns = max(pushed_ns, peer.worker.link_free_ns)
+            pushed_ns = peer.worker.link_free_ns = free_ns + round(size * faults.input_ns_per_byte)
+        at_ns = peer.from_gateway.arrival_ns(pushed_ns) + self._input_ns
+        self._agenda.at(at_ns, self._inputs, peer.worker, action.action_id, request_ids)
+
+    def _inputs(self, worker: SimulatedWorker, action_id: int, request_ids: tuple[int, ...]) -> None:
+        worker.receive_inputs(self._agenda.now_ns, action_id, request_ids)
+
+    def _outputs(self, action: Infer, execute_ns: int) -> None:
+        self.gateway.outputs(self._agenda.now_ns, action, execute_ns)
+        self._replied()

@@ -82,7 +82,7 @@ def analyse_log(directory: Path | str, *, start_ns: int | None = None, end_ns: i
 
     By default all is counted. Raises OSError if the log cannot be read.
     """
-    reader = _Reader(start_ns, end_ns)
+    reader = Analyser(start_ns, end_ns)
     for now_ns, entry in read_entries(directory):
         if isinstance(entry, SegmentHeader):
             if entry.first_of_run:
@@ -98,10 +98,10 @@ class _Worker:
     resident: dict[str, int] = field(default_factory=dict)
 
 
-class _Reader:
-    """The state of one pass."""
+class Analyser:
+    """The state of one pass: `take` every record in order, then `finish`."""
 
-    def __init__(self, start_ns: int | None, end_ns: int | None) -> None:
+    def __init__(self, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self._start_ns = start_ns
         self._end_ns = end_ns
         self._open: dict[int, Infer | Load | Unload | Prepare | Release] = {}

@@ -26,7 +26,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"messages"},
     "compiler": {"messages"},
     "traces": {"client", "messages", "telemetry"},
-    "simulator": {"scheduler", "worker", "messages", "traces"},
+    "simulator": {
+        "scheduler",
+        "worker",
+        "messages",
+        "traces",
+        "telemetry",
+        "compiler.profiles",
+        "compiler.store",
+        "compiler.errors",
+        "launch.tables",
+    },
     "launch": {
         "messages",
         "scheduler",

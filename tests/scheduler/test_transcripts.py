@@ -97,7 +97,7 @@ def best_effort() -> Story:
 
 
 def late_worker() -> Story:
-    """An action takes 26 ms longer than it should: its own request is late, those behind it are refused."""
+    """Two actions take 17 and 26 ms longer than they should: their requests are late, others refused."""
     story = Story(
         [model("a")], faults=Faults(duration_jitter=0.0, slow_probability=0.5, slow_ns=60 * MILLISECOND)
     )

@@ -1,0 +1,166 @@
+"""From a spec to its cluster: models with a profile for each kind of device, workers, what these hold."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from mainspring.compiler.profiles import read_profile_table
+from mainspring.compiler.store import Store
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.simulator.device import Preloaded
+from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec
+
+
+class SpecError(ValueError):
+    """A spec asks for what can't be; the text says what would be right."""
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """What a `Simulation` is built from."""
+
+    models: tuple[ModelSpec, ...]
+    workers: tuple[tuple[str, str, int], ...]
+    """(name, kind, pages)"""
+    preloaded: dict[str, Preloaded]
+
+
+def build_cluster(spec: SimulationSpec) -> Cluster:
+    """Return a spec's cluster; raise `SpecError`, or `CompileError` for a table or store it can't read."""
+    devices = [group for group in spec.devices for _ in range(group.count)]
+    workers = tuple((f"worker-{index}", group.kind, group.pages) for index, group in enumerate(devices))
+    models = tuple(_with_profiles(model, spec.devices) for model in _models(spec.models))
+    largest = max(pages for _, _, pages in workers)
+    for model in models:
+        if model.pages > largest:
+            raise SpecError(
+                f"{model.name} needs {model.pages} pages and no device has more than {largest}: "
+                "give one more pages, or leave the model out with exclude"
+            )
+    names = {name for name, _, _ in workers}
+    for crash in spec.faults.crashes:
+        if crash.worker not in names:
+            raise SpecError(
+                f"a crash names {crash.worker!r}; there are worker-0 to worker-{len(workers) - 1}"
+            )
+    return Cluster(models, workers, preload(models, workers, spec.preload))
+
+
+def preload(
+    models: Sequence[ModelSpec], workers: Sequence[tuple[str, str, int]], how: str
+) -> dict[str, Preloaded]:
+    """Return what each worker holds at first, as `SimulationSpec.preload` says; all models are prepared.
+
+    In round r, model i goes to worker (i + r) mod the number of workers, if it fits there.
+    """
+    rounds = {"fill": len(workers), "once": 1, "none": 0}[how]
+    free = [pages for _, _, pages in workers]
+    resident: list[list[ModelSpec]] = [[] for _ in workers]
+    for turn in range(rounds):
+        for index, model in enumerate(models):
+            place = (index + turn) % len(workers)
+            if model.pages <= free[place]:
+                free[place] -= model.pages
+                resident[place].append(model)
+    return {name: Preloaded(models, resident[place]) for place, (name, _, _) in enumerate(workers)}
+
+
+def matches(name: str, patterns: str) -> bool:
+    """Return whether a name matches one of several patterns with commas between."""
+    return any(fnmatchcase(name, pattern.strip()) for pattern in patterns.split(",") if pattern.strip())
+
+
+def _models(groups: Iterable[ModelGroup]) -> list[ModelSpec]:
+    found: dict[str, ModelSpec] = {}
+    for group in groups:
+        rows = _rows(group)
+        chosen = [row for row in rows if matches(row.name, group.include)]
+        chosen = [row for row in chosen if not matches(row.name, group.exclude)]
+        if not chosen:
+            known = ", ".join(row.name for row in rows[:5])
+            raise SpecError(
+                f"no model is left of include = {group.include!r}, exclude = {group.exclude!r}; "
+                f"there are {known}"
+            )
+        for row in chosen:
+            for copy in range(1, group.copies + 1):
+                model = _copy(row, copy) if group.copies > 1 else row
+                if model.name in found:
+                    raise SpecError(
+                        f"two models are called {model.name!r}: take one group's out with exclude"
+                    )
+                found[model.name] = model
+    return list(found.values())
+
+
+def _rows(group: ModelGroup) -> list[ModelSpec]:
+    if group.profiles is not None:
+        return read_profile_table(Path(group.profiles))
+    if group.store is not None:
+        return Store(group.store).specs()
+    assert group.name is not None
+    infer_ns = {int(size): round(value * 1e6) for size, value in group.infer_ms.items()}
+    weights_bytes = math.ceil(group.weights_mb * 1e6)
+    return [
+        ModelSpec(
+            name=group.name,
+            weights_hash=_digest(f"{group.name} weights"),
+            executable=_digest(group.name),
+            batch_sizes=tuple(sorted(infer_ns)),
+            weights_bytes=weights_bytes,
+            extents=(1,) * -(-weights_bytes // PAGE_BYTES),
+            inputs=(TensorSpec("data", "uint8", (max(1, round(group.input_kb * 1e3)),)),),
+            outputs=(TensorSpec("output", "uint8", (max(1, round(group.output_kb * 1e3)),)),),
+            profiles={"spec": Profile(dict(sorted(infer_ns.items())), round(group.load_ms * 1e6))},
+        )
+    ]
+
+
+def _copy(model: ModelSpec, number: int) -> ModelSpec:
+    name = f"{model.name}-{number}"
+    return msgspec.structs.replace(model, name=name, weights_hash=_digest(f"{name} weights"))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _with_profiles(model: ModelSpec, groups: Sequence[DeviceGroup]) -> ModelSpec:
+    """Return a model with a profile for each kind of device."""
+    profiles = {}
+    for group in groups:
+        if group.kind not in profiles:
+            profiles[group.kind] = _faster(_profile(model, group), group.speed)
+    return msgspec.structs.replace(model, profiles=profiles)
+
+
+def _profile(model: ModelSpec, group: DeviceGroup) -> Profile:
+    if group.profiles is not None:
+        rows = {row.name: row for row in read_profile_table(Path(group.profiles))}
+        row = rows.get(model.name) or rows.get(model.name.rpartition("-")[0])
+        if row is None:
+            raise SpecError(f"{group.profiles} has no row for {model.name}, as devices {group.kind!r} need")
+        (profile,) = row.profiles.values()
+    elif group.kind in model.profiles:
+        profile = model.profiles[group.kind]
+    elif len(model.profiles) == 1:
+        (profile,) = model.profiles.values()
+    else:
+        known = ", ".join(sorted(model.profiles)) or "none"
+        raise SpecError(f"{model.name} has profiles for {known}: call the devices' kind one of them")
+    missing = [size for size in model.batch_sizes if size not in profile.infer_ns]
+    if missing:
+        raise SpecError(f"the profile of {model.name} on {group.kind!r} lacks batch sizes {missing}")
+    return profile
+
+
+def _faster(profile: Profile, speed: float) -> Profile:
+    if speed == 1.0:
+        return profile
+    infer_ns = {size: max(1, round(duration_ns / speed)) for size, duration_ns in profile.infer_ns.items()}
+    return Profile(infer_ns, max(1, round(profile.load_ns / speed)))

@@ -1,0 +1,78 @@
+"""What the live processes' own work costs, to be charged in virtual time.
+
+A simulator makes a Python scheduler infinitely fast unless it charges for it. With a table the same run
+always takes the same virtual time; `mainspring simulate --calibrate` measures one on this machine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+
+class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller is busy for. It takes up to ``burst_messages`` of the messages that wait, hands
+    each to the scheduler, asks it for commands once, and sends them; meanwhile others wait."""
+
+    receive_us: float = 0.0
+    """For each message, beside the scheduler: socket, decoding, checks."""
+    handle_us: dict[str, float] = {}
+    """`Scheduler.handle` by kind of event, such as ``request_arrived``; kinds not named cost nothing."""
+    schedule_us: float = 0.0
+    """`Scheduler.schedule`, whatever comes of it."""
+    command_us: dict[str, float] = {}
+    """More of `Scheduler.schedule` for each command that comes out, by kind, such as ``infer``."""
+    send_us: float = 0.0
+    """For each command, beside the scheduler: encoding, socket."""
+    log_us: float = 0.0
+    """After the sending, for each event and command: its record in the event log."""
+    burst_messages: int = 16
+    """As the controller's own configuration."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what no process could cost."""
+        named = {name: getattr(self, name) for name in ("receive_us", "schedule_us", "send_us", "log_us")}
+        for table in ("handle_us", "command_us"):
+            named |= {f"{table}.{kind}": cost for kind, cost in getattr(self, table).items()}
+        for name, value in named.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+        if self.burst_messages < 1:
+            raise ValueError(f"burst_messages is {self.burst_messages}; it must be at least 1")
+
+
+class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):
+    """What gateway and workers add to a request; each is measured on a live system, or 0."""
+
+    gateway_arrival_us: float = 0.0
+    """The gateway is busy so long with each request that comes."""
+    gateway_reply_us: float = 0.0
+    """The gateway is busy so long with each reply."""
+    gateway_dispatch_us: float = 0.0
+    """The gateway is busy so long with each request whose inputs it pushes to a worker."""
+    worker_input_us: float = 0.0
+    """From the last input's arrival at a worker until EXEC can begin."""
+    worker_action_us: float = 0.0
+    """What EXEC and LOAD take beyond the profile: from the instant they begin to that they report."""
+    worker_result_us: float = 0.0
+    """From an action's end until its result and its outputs leave the worker."""
+    worker_turn_us: float = 0.0
+    """From one action's end until its executor begins the next."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what no process could cost."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+
+
+class CostSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What the controller's own work costs in virtual time."""
+
+    mode: Literal["none", "measured", "table"] = "none"
+    """``none``: it is infinitely fast. ``table``: as ``controller`` says. ``measured``: what the scheduler
+    takes on this machine while it simulates, so that no two runs are the same."""
+    controller: ControllerCost = ControllerCost()

@@ -1,0 +1,191 @@
+"""The gateway in virtual time: exactly one reply to each request, and a time-out if nothing comes.
+
+What a request is counted as is decided here, as live: by the instant at which its reply leaves the gateway.
+Clients are `Faults.client_delay_ns` away from it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from mainspring.messages.actions import Infer
+from mainspring.messages.clients import Timing
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Reject
+from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.simulator.agenda import NEVER_NS, Agenda
+from mainspring.simulator.costs import ProcessCosts
+from mainspring.simulator.faults import Faults
+from mainspring.simulator.network import Link
+
+GRACE_NS = 100_000_000
+"""After its deadline, how long a request waits for an answer (as the gateway's ``grace_ms``)."""
+BEST_EFFORT_NS = 60_000_000_000
+"""How long one without a deadline waits (as ``best_effort_timeout_ms``)."""
+
+
+class Flight:
+    """A request between its arrival at the gateway and its reply."""
+
+    __slots__ = ("arrived_ns", "client", "deadline_ns", "dispatched_ns", "expires_ns", "key", "request")
+
+    def __init__(
+        self, request: RequestArrived, arrived_ns: int, expires_ns: int, key: int, client: int
+    ) -> None:
+        self.request = request
+        self.arrived_ns = arrived_ns
+        self.dispatched_ns = arrived_ns
+        self.expires_ns = expires_ns
+        self.key = key
+        """What its record is known by; -1 if none is kept."""
+        self.client = client
+        """The closed-loop client that waits for the reply; -1 if none does."""
+
+
+class Replies(Protocol):
+    """Who wants to know what became of requests. ``now_ns`` is when the reply is at the client."""
+
+    def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
+        """Outputs came."""
+
+    def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
+        """An error came."""
+
+
+class SimulatedGateway:
+    """The request table."""
+
+    def __init__(
+        self,
+        faults: Faults,
+        costs: ProcessCosts,
+        agenda: Agenda,
+        to_controller: Link,
+        replies: Replies,
+    ) -> None:
+        self.flights: dict[int, Flight] = {}
+        """Requests without an answer, by id."""
+        self.arriving: deque[tuple[int, RequestArrived | RequestCancelled]] = deque()
+        """On their way to the controller: (instant of arrival there, event), in order."""
+        self.second_answers = 0
+        """Outputs and rejections of requests that had an answer."""
+        self._agenda = agenda
+        self._replies = replies
+        self._to_controller = to_controller
+        self._client_delay_ns = faults.client_delay_ns
+        self._arrival_ns = round(costs.gateway_arrival_us * 1e3)
+        self._reply_ns = round(costs.gateway_reply_us * 1e3)
+        self._dispatch_ns = round(costs.gateway_dispatch_us * 1e3)
+        self._free_ns = 0
+        self._swept_ns = 0
+        self.sweep_ns = NEVER_NS
+        """When `sweep` is to be called next."""
+
+    def submit(
+        self, now_ns: int, request_id: int, model: str, rows: int, slo_ns: int | None, key: int, client: int
+    ) -> Flight:
+        """Take a request in that comes from its client now."""
+        now_ns = max(now_ns, self._free_ns)
+        if slo_ns is None:
+            request = RequestArrived(request_id, model, rows, None)
+            expires_ns = now_ns + BEST_EFFORT_NS
+        else:
+            request = RequestArrived(request_id, model, rows, now_ns + slo_ns)
+            expires_ns = now_ns + slo_ns + GRACE_NS
+        flight = Flight(request, now_ns, expires_ns, key, client)
+        self.flights[request_id] = flight
+        if self.sweep_ns == NEVER_NS:
+            self.sweep_ns = now_ns
+        self._free_ns = now_ns + self._arrival_ns
+        self.arriving.append((self._to_controller.arrival_ns(self._free_ns), request))
+        return flight
+
+    def dispatched(self, now_ns: int, action: Infer) -> int:
+        """Note that the controller dispatched requests; return when all their inputs are pushed."""
+        flights = self.flights
+        if self._dispatch_ns:
+            now_ns = max(now_ns, self._free_ns)
+            now_ns += self._dispatch_ns * len(action.request_ids)
+            self._free_ns = now_ns
+        for request_id in action.request_ids:
+            flight = flights.get(request_id)
+            if flight is not None:
+                flight.dispatched_ns = now_ns
+        return now_ns
+
+    def outputs(self, now_ns: int, action: Infer, execute_ns: int) -> None:
+        """Answer a batch's requests with outputs."""
+        flights = self.flights
+        size, worker, cold = action.batch_size, action.worker, action.cold
+        index = -1
+        for request_id in action.request_ids:
+            index += 1
+            flight = flights.pop(request_id, None)
+            if flight is None:
+                self.second_answers += 1
+                continue
+            left_ns = self._reply_leaves(now_ns)
+            deadline_ns = flight.request.deadline_ns
+            timing = Timing(
+                left_ns - flight.arrived_ns,
+                flight.dispatched_ns - flight.arrived_ns,
+                execute_ns,
+                None if deadline_ns is None else deadline_ns - left_ns,
+                size,
+                cold[index],
+                worker,
+            )
+            self._replies.outputs(left_ns + self._client_delay_ns, flight, timing)
+
+    def rejected(self, now_ns: int, command: Reject) -> None:
+        """Pass the controller's rejection on."""
+        flight = self.flights.pop(command.request_id, None)
+        if flight is None:
+            self.second_answers += 1
+        else:
+            self._error(now_ns, flight, command.reason)
+
+    def cancel(self, now_ns: int, request_id: int) -> None:
+        """Give a request up for its client."""
+        flight = self.flights.pop(request_id, None)
+        if flight is not None:
+            self._error(now_ns, flight, Reason.CANCELLED)
+            self._withdraw(now_ns, request_id)
+
+    def sweep(self, now_ns: int) -> None:
+        """Arrange for the time-outs until the next sweep.
+
+        What comes in meanwhile expires after it, so that the few which are left long past their deadline are
+        all that need a timer.
+        """
+        flights = self.flights
+        if not flights:
+            self.sweep_ns = NEVER_NS
+            return
+        self.sweep_ns = now_ns + GRACE_NS
+        for request_id, flight in flights.items():
+            if flight.expires_ns <= self.sweep_ns:
+                self._agenda.at(max(now_ns, flight.expires_ns), self._time_out, request_id, flight)
+
+    def _time_out(self, request_id: int, flight: Flight) -> None:
+        if self.flights.get(request_id) is flight:
+            del self.flights[request_id]
+            self._error(flight.expires_ns, flight, Reason.TIMED_OUT)
+            self._withdraw(flight.expires_ns, request_id)
+
+    def _withdraw(self, now_ns: int, request_id: int) -> None:
+        """Tell the controller that nobody waits for a request any more."""
+        sent_ns = self._free_ns if self._free_ns > now_ns else now_ns
+        self.arriving.append((self._to_controller.arrival_ns(sent_ns), RequestCancelled(request_id)))
+
+    def _error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
+        self._replies.error(self._reply_leaves(now_ns) + self._client_delay_ns, flight, reason)
+
+    def _reply_leaves(self, now_ns: int) -> int:
+        """Return when a reply leaves that can be made now."""
+        if not self._reply_ns:
+            return now_ns
+        now_ns = max(now_ns, self._free_ns)
+        self._free_ns = now_ns + self._reply_ns
+        return self._free_ns

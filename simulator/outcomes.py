@@ -1,0 +1,110 @@
+"""What became of requests: each by itself, for tests and stories, or in columns, for runs of any length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from mainspring.messages.clients import Timing
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import RequestArrived
+from mainspring.simulator.gateway import Flight
+from mainspring.traces.histogram import DurationHistogram
+from mainspring.traces.records import Records
+
+SHOWN_OF = 16
+"""One answer of so many goes into the percentiles that progress shows."""
+
+
+@dataclass
+class Outcome:
+    """What became of one request, as its gateway saw it."""
+
+    request: RequestArrived
+    arrived_ns: int
+    answered_ns: int | None = None
+    reason: Reason | None = None
+    """Why it was rejected; None if it got outputs, or nothing yet."""
+    answers: int = 0
+    """Replies to the client."""
+    cold: bool = False
+    batch_size: int = 0
+
+    @property
+    def in_time(self) -> bool:
+        """Whether outputs came by the deadline."""
+        deadline_ns = self.request.deadline_ns
+        return (
+            self.answered_ns is not None
+            and self.reason is None
+            and (deadline_ns is None or self.answered_ns <= deadline_ns)
+        )
+
+
+class Completed(Protocol):
+    """Who is told that a closed-loop client has its answer."""
+
+    def completed(self, client: int, now_ns: int) -> None:
+        """Take note of it."""
+
+
+class Ledger:
+    """Takes the gateway's replies down; keeps an `Outcome` of each request only if it is to."""
+
+    def __init__(
+        self, records: Records | None, start_ns: int, keep: bool, source: Completed | None = None
+    ) -> None:
+        """Records count from ``start_ns``; what was sent earlier has none."""
+        self.outcomes: dict[int, Outcome] = {}
+        self.goodput = self.late = self.rejected = 0
+        """Since ``start_ns``."""
+        self.latency = DurationHistogram()
+        self.start_ns = start_ns
+        self._records = records
+        self._keep = keep
+        self._source = source
+
+    def submitted(self, flight: Flight) -> None:
+        """A request came to the gateway."""
+        if self._keep:
+            request_id = flight.request.request_id
+            self.outcomes[request_id] = Outcome(flight.request, flight.arrived_ns)
+
+    def key(self, time_ns: int, model: str, rows: int, slo_ns: int | None) -> int:
+        """Return the key of the record of a request that is sent now; -1 if none is kept."""
+        if self._records is None or time_ns < self.start_ns:
+            return -1
+        since_ns = time_ns - self.start_ns
+        return self._records.sent(since_ns, since_ns, model, rows, slo_ns)
+
+    def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
+        """As `gateway.Replies.outputs`."""
+        if flight.key >= 0 and self._records is not None:
+            self._records.outputs(flight.key, now_ns - self.start_ns, timing)
+            if timing.left_ns is None or timing.left_ns >= 0:
+                self.goodput += 1
+            else:
+                self.late += 1
+            if not flight.key % SHOWN_OF:
+                self.latency.add(timing.total_ns)
+        if self._keep:
+            outcome = self.outcomes[flight.request.request_id]
+            outcome.answers += 1
+            outcome.answered_ns = now_ns
+            outcome.cold = timing.cold_start
+            outcome.batch_size = timing.batch_size
+        if flight.client >= 0 and self._source is not None:
+            self._source.completed(flight.client, now_ns)
+
+    def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
+        """As `gateway.Replies.error`."""
+        if flight.key >= 0 and self._records is not None:
+            self._records.error(flight.key, now_ns - self.start_ns, reason)
+            self.rejected += 1
+        if self._keep:
+            outcome = self.outcomes[flight.request.request_id]
+            outcome.answers += 1
+            outcome.answered_ns = now_ns
+            outcome.reason = reason
+        if flight.client >= 0 and self._source is not None:
+            self._source.completed(flight.client, now_ns)

@@ -1,0 +1,158 @@
+"""`simulate`: a spec played to its end, with the report that a live run would leave."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event
+from mainspring.simulator.cluster import Cluster, build_cluster
+from mainspring.simulator.controller import Record
+from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import SimulationSpec
+from mainspring.simulator.workloads import build_source
+from mainspring.telemetry.report import Summary
+from mainspring.telemetry.summary import Analyser, Analysis
+from mainspring.traces.progress import Progress
+from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
+from mainspring.traces.report import Note, summarise
+
+SLICE_NS = 50_000_000
+"""Virtual time between looks at the clock."""
+PROGRESS_EVERY_S = 0.5
+STRAGGLERS_NS = 62_000_000_000
+"""After the last request every one has its answer within this: the gateway gives it at last."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What a simulation left."""
+
+    spec: SimulationSpec
+    summary: Summary
+    """What clients saw, without the warm-up."""
+    analysis: Analysis | None
+    """What the controller's event stream tells, without the warm-up; None if it was not asked for."""
+    records: Records
+    """Of every request after the warm-up."""
+    fingerprint: str
+    """Of all answers with their instants: equal for equal runs."""
+    wall_s: float
+    """Real time that it took."""
+
+
+def simulate(
+    spec: SimulationSpec,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    analyse: bool = True,
+    validate_every: int = 0,
+    record: Record | None = None,
+    cluster: Cluster | None = None,
+    max_requests: int = MAX_REQUESTS,
+) -> SimulatedRun:
+    """Play a spec to its end and return what came of it.
+
+    ``progress`` is told twice a second of real time. ``record`` gets the event stream. ``cluster`` is what
+    `build_cluster` would make of the spec, if it is known already. Raises as `build_cluster` and
+    `build_source`, and ValueError for a policy that there is not.
+    """
+    began_s = time.perf_counter()
+    cluster = cluster or build_cluster(spec)
+    warm_up_ns = round(spec.warm_up_s * 1e9)
+    end_ns = warm_up_ns + round(spec.duration_s * 1e9)
+    analyser = Analyser(warm_up_ns, end_ns) if analyse else None
+    records = Records(max_requests)
+    simulation = Simulation(
+        spec.scheduler,
+        cluster.models,
+        cluster.workers,
+        seed=spec.seed,
+        faults=spec.fault_options(),
+        processes=spec.processes,
+        cost=spec.cost,
+        preloaded=cluster.preloaded,
+        source=build_source(spec, [model.name for model in cluster.models]),
+        records=records,
+        records_from_ns=warm_up_ns,
+        record=_both(record, None if analyser is None else analyser.take),
+        validate_every=validate_every,
+    )
+    ended = _play(simulation, records, end_ns, progress)
+    wall_s = time.perf_counter() - began_s
+    summary = summarise(records, start_ns=warm_up_ns, notes=_notes(spec, simulation, ended, wall_s))
+    analysis = None if analyser is None else analyser.finish()
+    return SimulatedRun(spec, summary, analysis, records, fingerprint(records), wall_s)
+
+
+def _notes(spec: SimulationSpec, simulation: Simulation, ended: str, wall_s: float) -> dict[str, Note]:
+    return {
+        "simulated": True,
+        "policy": spec.scheduler.policy,
+        "seed": spec.seed,
+        "ended": ended,
+        "scheduler_cost": spec.cost.mode,
+        "controller_busy_s": round(simulation.controller.busy_ns / 1e9, 6),
+        "controller_turns": simulation.controller.turns,
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def fingerprint(records: Records) -> str:
+    """Return a digest of all requests and their answers."""
+    sent, replied = records.columns()
+    return hashlib.sha256(sent.tobytes() + replied.tobytes()).hexdigest()[:16]
+
+
+def _play(
+    simulation: Simulation, records: Records, end_ns: int, progress: Callable[[Progress], None] | None
+) -> str:
+    """Run until every request has its answer; return why it ended."""
+    shown_s = time.perf_counter()
+    ended = "finished"
+    try:
+        while simulation.now_ns < end_ns or not simulation.finished():
+            if simulation.now_ns > end_ns + STRAGGLERS_NS:
+                ended = "requests without an answer"
+                break
+            simulation.run(simulation.now_ns + SLICE_NS)
+            if progress is not None and time.perf_counter() - shown_s >= PROGRESS_EVERY_S:
+                shown_s = time.perf_counter()
+                progress(_progress(simulation, records))
+    except RecordsFull:
+        ended = "record limit"
+    if progress is not None:
+        progress(_progress(simulation, records))
+    return ended
+
+
+def _progress(simulation: Simulation, records: Records) -> Progress:
+    ledger = simulation.ledger
+    p50, p99 = ledger.latency.percentile(50), ledger.latency.percentile(99)
+    return Progress(
+        elapsed_s=simulation.now_ns / 1e9,
+        offered=len(records),
+        goodput=ledger.goodput,
+        rejected=ledger.rejected,
+        late=ledger.late,
+        unsent=0,
+        in_flight=len(simulation.gateway.flights),
+        p50_ms=None if p50 is None else p50 / 1e6,
+        p99_ms=None if p99 is None else p99 / 1e6,
+        lag_p99_us=0.0,
+    )
+
+
+def _both(first: Record | None, second: Record | None) -> Record | None:
+    if first is None or second is None:
+        return first or second
+    one, other = first, second
+
+    def record(now_ns: int, message: Event | Command) -> None:
+        one(now_ns, message)
+        other(now_ns, message)
+
+    return record

@@ -1,0 +1,271 @@
+"""What is simulated: devices, models, workloads, network, faults, costs and the scheduler's configuration.
+
+Plain frozen structs, to be made in Python or read from a file (`spec_file.read_spec`). Durations and sizes
+are in the unit that ends each name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import Literal
+
+import msgspec
+
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.costs import CostSpec, ProcessCosts
+from mainspring.simulator.faults import Faults
+from mainspring.traces.kind import FROM_FILE, Kind
+
+LOG = "log"
+"""The kind of a workload that was recorded in an event log."""
+KINDS = (*(kind.value for kind in Kind), LOG)
+
+
+def check_range(
+    name: str, value: float, *, above: float | None = None, least: float | None = None, most: float = math.inf
+) -> None:
+    """Raise `ValueError` unless a number is finite and in its range."""
+    if not math.isfinite(value):
+        raise ValueError(f"{name} is {value}; it must be a number that is finite")
+    if (above is not None and value <= above) or (least is not None and value < least) or value > most:
+        low = f"greater than {above:g}" if above is not None else f"at least {least:g}"
+        high = "" if most == math.inf else f" and at most {most:g}"
+        raise ValueError(f"{name} is {value}; it must be {low}{high}")
+
+
+class DeviceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are alike."""
+
+    count: int = 1
+    """How many; they are called ``worker-0`` and so on over all groups."""
+    kind: str = "gpu"
+    """Name of the kind of device. Groups of one kind are alike in all but their pages."""
+    pages: int = 1984
+    """Pages of 16 MiB for weights; 1984 are the 31 GiB that a V100 of 32 GiB has to spare."""
+    speed: float = 1.0
+    """How many times as fast as the models' profiles say, for EXEC and LOAD alike."""
+    profiles: str | None = None
+    """Table of profiles of this kind of device, for models of the same names; None for the models' own."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        check_range("count", self.count, least=1)
+        check_range("pages", self.pages, least=1)
+        check_range("speed", self.speed, above=0)
+
+
+class ModelGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Models from one place: ``profiles``, ``store``, or, with ``name`` and ``infer_ms``, described here."""
+
+    profiles: str | None = None
+    """CSV file in the columns of Clockwork's table 1 (appendix A)."""
+    store: str | None = None
+    """Folder of a model store."""
+    name: str | None = None
+    """Name of a model that is described here."""
+    include: str = "*"
+    """Pattern of the names to take, such as ``resnet*``; several with commas between."""
+    exclude: str = ""
+    """Pattern of the names to leave out, such as ``*tuned*``; several with commas between."""
+    copies: int = 1
+    """Instances of each, with weights of their own; called ``NAME-1`` and so on if more than one."""
+    infer_ms: dict[str, float] = {}
+    """Duration of an INFER by batch size, for a model that is described here."""
+    load_ms: float = 10.0
+    """Duration of its LOAD."""
+    weights_mb: float = 100.0
+    """Its weights, in millions of bytes."""
+    input_kb: float = 602.0
+    """Its inputs for each row, in thousands of bytes."""
+    output_kb: float = 4.0
+    """Its outputs for each row."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless the models come from one place."""
+        places = [name for name in ("profiles", "store", "name") if getattr(self, name) is not None]
+        if len(places) != 1:
+            given = " and ".join(places) or "nothing"
+            raise ValueError(f"models come from one of profiles, store or name with infer_ms, not {given}")
+        check_range("copies", self.copies, least=1)
+        if (self.name is None) != (not self.infer_ms):
+            raise ValueError("name and infer_ms belong together: a model described here needs both")
+        for size, value in self.infer_ms.items():
+            if not (size.isdecimal() and int(size) >= 1):
+                raise ValueError(f"infer_ms has {size!r} for a batch size; it must be a whole number from 1")
+            check_range(f"infer_ms.{size}", value, above=0)
+        for name in ("load_ms", "weights_mb", "input_kb", "output_kb"):
+            check_range(name, getattr(self, name), above=0)
+
+
+class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests to some of the models; several workloads run side by side."""
+
+    kind: str = Kind.POISSON.value
+    """azure2019, azure2021, poisson, gamma, synthetic, closed, or log for a recorded event log."""
+    models: str = "*"
+    """Pattern of the models' names; several with commas between."""
+    rate: float | None = None
+    """Requests per second of all these models together; None for a trace's own, 100 for generators."""
+    slo_ms: float = 100.0
+    """Time to each request's deadline."""
+    best_effort: bool = False
+    """Requests have no deadline."""
+    rows: int = 1
+    """Rows of each request."""
+    trace: str | None = None
+    """File of an azure2019 or azure2021 workload."""
+    log: str | None = None
+    """Folder of a recorded event log, whose arrivals come again with their models, rows and deadlines."""
+    start_s: float = 0.0
+    """Where in the trace to begin, in its own time."""
+    scale: float = 1.0
+    """Factor on the number of requests."""
+    time_scale: float = 1.0
+    """Factor on the trace's time: 0.1 plays ten minutes of it in one."""
+    cv: float = 4.0
+    """gamma: coefficient of variation of the gaps."""
+    zipf_exponent: float = 0.0
+    """poisson, gamma: skew of the rates over the models; 0 for none."""
+    concurrency: int = 16
+    """closed: requests that each model's client keeps in flight."""
+    think_ms: float = 0.0
+    """closed: pause between an answer and the next request."""
+    seed: int | None = None
+    """None for one that follows from the spec's."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        if self.kind not in KINDS:
+            nearest = difflib.get_close_matches(self.kind, KINDS, n=1, cutoff=0.4)
+            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+            raise ValueError(f"there is no kind {self.kind!r} of workload: choose {', '.join(KINDS)}{hint}")
+        if self.kind in FROM_FILE and self.trace is None:
+            raise ValueError(f"a workload of kind {self.kind} is read from a file: name it with trace")
+        if self.kind == LOG and self.log is None:
+            raise ValueError("a workload of kind log is read from an event log: name its folder with log")
+        for name in ("slo_ms", "scale", "time_scale", "cv"):
+            check_range(name, getattr(self, name), above=0)
+        if self.rate is not None:
+            check_range("rate", self.rate, above=0)
+        for name in ("start_s", "zipf_exponent", "think_ms"):
+            check_range(name, getattr(self, name), least=0)
+        for name in ("rows", "concurrency"):
+            check_range(name, getattr(self, name), least=1)
+
+
+class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How long messages take."""
+
+    delay_us: float = 100.0
+    """Each way between gateway, controller and workers."""
+    delay_jitter_us: float = 0.0
+    """Greatest addition to a delay, drawn evenly; messages between two processes stay in order."""
+    client_delay_us: float = 0.0
+    """Each way between clients and gateway."""
+    input_ns_per_byte: float = 0.0
+    """What each byte of inputs takes on a worker's link, one request's after the other's; 1.0 is 1 GB/s."""
+    input_loss_probability: float = 0.0
+    """Chance that a request's inputs never come to the worker."""
+    output_loss_probability: float = 0.0
+    """Chance that an INFER's outputs never come to the gateway."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        for name in self.__struct_fields__:
+            most = 1.0 if name.endswith("probability") else math.inf
+            check_range(name, getattr(self, name), least=0, most=most)
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker dies with its memory and joins again, empty."""
+
+    worker: str
+    at_s: float
+    """From the start of the simulation, the warm-up included."""
+    down_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        check_range("at_s", self.at_s, least=0)
+        check_range("down_s", self.down_s, above=0)
+
+
+class FaultsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the devices are from their profiles, and what breaks."""
+
+    duration_jitter: float = 0.0003
+    """Standard deviation of the logarithm of a duration."""
+    slow_probability: float = 0.0
+    """Chance that an action takes up to ``slow_ms`` longer."""
+    slow_ms: float = 20.0
+    engine_error_probability: float = 0.0
+    """Chance that an action's engine fails."""
+    detection_ms: float = 1000.0
+    """From a crash until the controller knows of it."""
+    crashes: tuple[Crash, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        for name in ("duration_jitter", "slow_ms", "detection_ms"):
+            check_range(name, getattr(self, name), least=0)
+        for name in ("slow_probability", "engine_error_probability"):
+            check_range(name, getattr(self, name), least=0, most=1)
+
+
+class SimulationSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that decides a simulation: the same spec gives the same run, unless costs are measured."""
+
+    devices: tuple[DeviceGroup, ...]
+    models: tuple[ModelGroup, ...]
+    workload: tuple[WorkloadSpec, ...]
+    scheduler: SchedulerConfig = SchedulerConfig()
+    network: NetworkSpec = NetworkSpec()
+    faults: FaultsSpec = FaultsSpec()
+    cost: CostSpec = CostSpec()
+    processes: ProcessCosts = ProcessCosts()
+    """What gateway and workers add to a request."""
+    warm_up_s: float = 5.0
+    """Played before what is counted."""
+    duration_s: float = 20.0
+    """What is counted, from the end of the warm-up."""
+    seed: int = 0
+    preload: Literal["fill", "once", "none"] = "fill"
+    """Which models devices hold at first. ``fill``: one after the other to one device after the other, again
+    and again until each model is everywhere or nothing more fits; ``once``: each model on one device."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for what can't be."""
+        for name in ("devices", "models", "workload"):
+            if not getattr(self, name):
+                raise ValueError(f"a simulation needs {name}: give at least one [[{name}]]")
+        check_range("warm_up_s", self.warm_up_s, least=0)
+        check_range("duration_s", self.duration_s, above=0)
+        check_range("seed", self.seed, least=0)
+        alike: dict[str, tuple[float, str | None]] = {}
+        for group in self.devices:
+            if alike.setdefault(group.kind, (group.speed, group.profiles)) != (group.speed, group.profiles):
+                raise ValueError(
+                    f"two groups of devices are of kind {group.kind!r} and differ in speed or profiles: "
+                    "give one another kind"
+                )
+
+    def fault_options(self) -> Faults:
+        """Return network and faults as the simulation takes them."""
+        network, faults = self.network, self.faults
+        return Faults(
+            delay_ns=round(network.delay_us * 1e3),
+            delay_jitter_ns=round(network.delay_jitter_us * 1e3),
+            client_delay_ns=round(network.client_delay_us * 1e3),
+            input_ns_per_byte=network.input_ns_per_byte,
+            duration_jitter=faults.duration_jitter,
+            slow_probability=faults.slow_probability,
+            slow_ns=round(faults.slow_ms * 1e6),
+            engine_error_probability=faults.engine_error_probability,
+            input_loss_probability=network.input_loss_probability,
+            output_loss_probability=network.output_loss_probability,
+            crashes=tuple(
+                (round(each.at_s * 1e9), each.worker, round(each.down_s * 1e9)) for each in faults.crashes
+            ),
+            detection_ns=round(faults.detection_ms * 1e6),
+        )

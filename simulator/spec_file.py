@@ -1,0 +1,200 @@
+"""Specs as TOML or JSON: what a file may hold, with errors that say what would be right.
+
+A table for each part of `spec.SimulationSpec`; ``[[devices]]``, ``[[models]]`` and ``[[workload]]`` may come
+several times. A key that a part does not have is an error that names the nearest one. Paths are relative to
+the file.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from mainspring.launch.tables import ConfigError, build, suggestion
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.costs import ControllerCost, CostSpec, ProcessCosts
+from mainspring.simulator.spec import (
+    Crash,
+    DeviceGroup,
+    FaultsSpec,
+    ModelGroup,
+    NetworkSpec,
+    SimulationSpec,
+    WorkloadSpec,
+)
+
+LISTS: dict[str, type[msgspec.Struct]] = {
+    "devices": DeviceGroup,
+    "models": ModelGroup,
+    "workload": WorkloadSpec,
+}
+"""Parts of which there may be several."""
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "scheduler": SchedulerConfig,
+    "network": NetworkSpec,
+    "processes": ProcessCosts,
+    "faults": FaultsSpec,
+    "cost": CostSpec,
+}
+PATHS = {"devices": ("profiles",), "models": ("profiles", "store"), "workload": ("trace", "log")}
+"""Keys that are paths."""
+PARTS = {**LISTS, **TABLES}
+
+Table = dict[str, Any]
+Part = TypeVar("Part", bound=msgspec.Struct)
+
+
+def read_spec(path: Path, settings: Sequence[str] = ()) -> SimulationSpec:
+    """Read a spec from a file, with ``KEY=VALUE`` settings put over it (`apply_setting`).
+
+    Raises `ConfigError` that names file, table and key, and what would be right.
+    """
+    return parse_spec(read_table(path, settings), path.name)
+
+
+def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
+    """Return what a file holds, with settings put over it and its own paths made relative to here."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+    try:
+        json = path.suffix == ".json"
+        table = msgspec.json.decode(data) if json else tomllib.loads(data.decode())
+    except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path} holds no tables; docs/simulation.md shows a spec to begin with")
+    for name, keys in PATHS.items():
+        for part in _parts(table.get(name, [])):
+            for key in keys:
+                if isinstance(part.get(key), str):
+                    part[key] = str(path.parent / part[key])
+    for setting in settings:
+        apply_setting(table, setting)
+    return table
+
+
+def apply_setting(table: Table, setting: str) -> None:
+    """Put one ``KEY=VALUE`` into the table of a spec; raise `ConfigError` if it has no such form.
+
+    ``seed=3``, ``scheduler.policy=edf``, ``workload.rate=500`` for all workloads, ``workload.1.rate=500``
+    for the second alone. The value is written as in TOML; a text needs no quotes.
+    """
+    key, equals, text = setting.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"a setting has the form KEY=VALUE, such as workload.rate=500, not {setting!r}")
+    value: Any
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    _put(table, path, value, setting)
+
+
+def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
+    """Return the spec of a table as `read_table` returns it; ``source`` names it in errors.
+
+    Raises `ConfigError`.
+    """
+    values: Table = {}
+    plain: Table = {}
+    for name, part in table.items():
+        if name in LISTS:
+            values[name] = tuple(
+                _build(LISTS[name], entry, f"{source}, [[{name}]] number {number}")
+                for number, entry in enumerate(_checked_list(part, name, source), start=1)
+            )
+        elif name in TABLES:
+            values[name] = _part(name, _checked_table(part, f"{source}, [{name}]"), source)
+        elif name not in SimulationSpec.__struct_fields__:
+            hint = suggestion(name, list(SimulationSpec.__struct_fields__), _elsewhere(None))
+            raise ConfigError(f"{source} has no table or key {name!r}{hint}")
+        else:
+            plain[name] = part
+    for name in LISTS:
+        values.setdefault(name, ())
+    return build(_Plain, plain, source, _elsewhere(None)).spec(values, source)
+
+
+class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of a spec that stand in no table."""
+
+    warm_up_s: float = 5.0
+    duration_s: float = 20.0
+    seed: int = 0
+    preload: str = "fill"
+
+    def spec(self, values: Table, source: str) -> SimulationSpec:
+        """Return the whole spec; raise `ConfigError` if its parts do not go together."""
+        if self.preload not in ("fill", "once", "none"):
+            raise ConfigError(f"{source}: preload is {self.preload!r}; choose fill, once or none")
+        try:
+            return SimulationSpec(**values, **msgspec.structs.asdict(self))
+        except ValueError as error:
+            raise ConfigError(f"{source}: {error}") from None
+
+
+def _part(name: str, part: Table, source: str) -> msgspec.Struct:
+    where = f"{source}, [{name}]"
+    inner: Table = dict(part)
+    if name == "faults" and "crashes" in inner:
+        crashes = _checked_list(inner["crashes"], "faults.crashes", source)
+        inner["crashes"] = tuple(_build(Crash, each, f"{source}, [[faults.crashes]]") for each in crashes)
+    if name == "cost" and "controller" in inner:
+        at = f"{source}, [cost.controller]"
+        inner["controller"] = _build(ControllerCost, _checked_table(inner["controller"], at), at)
+    return _build(TABLES[name], inner, where)
+
+
+def _build(struct: type[Part], table: Mapping[str, Any], where: str) -> Part:
+    return build(struct, table, where, _elsewhere(struct))
+
+
+def _elsewhere(but: type[msgspec.Struct] | None) -> dict[str, str]:
+    """Return which table each key of the other parts belongs to."""
+    found: dict[str, str] = {}
+    for name, struct in PARTS.items():
+        if struct is not but:
+            found |= {field: name for field in struct.__struct_fields__ if field not in found}
+    return found
+
+
+def _checked_list(value: Any, name: str, source: str) -> list[Table]:
+    if isinstance(value, Mapping):
+        raise ConfigError(f"{source}: there may be several {name}: write [[{name}]], with two brackets")
+    if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
+        raise ConfigError(f"{source}: {name} is a list of tables: write [[{name}]] before each")
+    return value
+
+
+def _checked_table(value: Any, where: str) -> Table:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} is a table, not {value!r}")
+    return value
+
+
+def _parts(value: Any) -> list[Table]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _put(table: Any, path: list[str], value: Any, setting: str) -> None:
+    """Set a value at a path; a list stands for each of its entries unless a number names one."""
+    if isinstance(table, list):
+        if path[0].isdecimal():
+            if int(path[0]) >= len(table):
+                raise ConfigError(f"{setting}: there are only {len(table)} entries, counted from 0")
+            table, path = [table[int(path[0])]], path[1:]
+        for entry in table:
+            _put(entry, path, value, setting)
+    elif not isinstance(table, dict) or not path:
+        raise ConfigError(f"{setting}: there is nothing to set at this place")
+    elif len(path) == 1:
+        table[path[0]] = value
+    else:
+        _put(table.setdefault(path[0], {}), path[1:], value, setting)

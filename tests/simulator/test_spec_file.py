@@ -1,0 +1,106 @@
+"""Specs from files: what is read, and what errors say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mainspring.launch.tables import ConfigError
+from mainspring.simulator.spec_file import read_spec
+
+GOOD = """
+duration_s = 3
+seed = 4
+[[devices]]
+count = 2
+[[models]]
+name = "m"
+infer_ms = { 1 = 2.0, 2 = 3.0 }
+[[workload]]
+rate = 10
+[[workload]]
+kind = "closed"
+[scheduler]
+policy = "clockwork"
+[[faults.crashes]]
+worker = "worker-1"
+at_s = 1.0
+[cost]
+mode = "table"
+[cost.controller]
+schedule_us = 5.0
+handle_us = { request_arrived = 3.0 }
+"""
+
+
+def write(folder: Path, text: str, name: str = "spec.toml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
+    import tomllib
+
+    spec = read_spec(write(tmp_path, GOOD))
+    assert (spec.duration_s, spec.seed, spec.devices[0].count) == (3.0, 4, 2)
+    assert spec.workload[1].kind == "closed"
+    assert spec.faults.crashes[0].worker == "worker-1"
+    assert spec.cost.controller.handle_us == {"request_arrived": 3.0}
+    assert spec == read_spec(write(tmp_path, json.dumps(tomllib.loads(GOOD)), "spec.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("seed = 4", "sed = 4"), "did you mean 'seed'"),
+        (("[scheduler]", "[schedular]"), "did you mean 'scheduler'"),
+        (("count = 2", "cuont = 2"), r"\[\[devices\]\] number 1 has no key 'cuont'; did you mean 'count'"),
+        (("rate = 10", "slo = 10"), "it is given in milliseconds, as 'slo_ms'"),
+        (("rate = 10", 'kind = "poison"'), "did you mean 'poisson'"),
+        (("rate = 10", "rate = -1"), "rate is -1.0; it must be greater than 0"),
+        (("rate = 10", 'rate = "ten"'), "rate expects"),
+        (("[[devices]]", "[devices]"), r"write \[\[devices\]\], with two brackets"),
+        (("duration_s = 3", 'preload = "all"'), "choose fill, once or none"),
+        (("at_s = 1.0", ""), "needs the key 'at_s'"),
+        (("schedule_us = 5.0", "schedul_us = 5.0"), "did you mean 'schedule_us'"),
+        (("[[models]]", "[[models]]\nstore = 's'"), "one of profiles, store or name"),
+        (("[[workload]]\nrate = 10", '[[workload]]\nkind = "azure2019"'), "name it with trace"),
+        (('mode = "table"', 'mode = "tables"'), "mode"),
+        (("seed = 4", "seed = ["), "is no TOML"),
+    ],
+)
+def test_errors_say_where_and_what_would_be_right(tmp_path: Path, change: tuple[str, str], says: str) -> None:
+    assert change[0] in GOOD
+    with pytest.raises(ConfigError, match=says):
+        read_spec(write(tmp_path, GOOD.replace(*change)))
+
+
+def test_settings_go_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    spec = read_spec(
+        path, ["workload.rate=7", "workload.1.concurrency=3", "network.delay_us=50", "preload=once"]
+    )
+    assert [each.rate for each in spec.workload] == [7.0, 7.0]
+    assert spec.workload[1].concurrency == 3
+    assert spec.network.delay_us == 50.0
+    assert spec.preload == "once"
+    for wrong, says in [
+        ("rate", "KEY=VALUE"),
+        ("workload.9.rate=1", "only 2 entries"),
+        ("seed.x=1", "nothing to set"),
+        ("scheduler.polcy=edf", "did you mean 'policy'"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            read_spec(path, [wrong])
+
+
+def test_paths_are_relative_to_the_file_and_files_must_be_there(tmp_path: Path) -> None:
+    text = '[[devices]]\n[[models]]\nprofiles = "table.csv"\n[[workload]]\nkind = "log"\nlog = "../events"\n'
+    spec = read_spec(write(tmp_path, text))
+    assert spec.models[0].profiles == str(tmp_path / "table.csv")
+    assert spec.workload[0].log == str(tmp_path / "../events")
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_spec(tmp_path / "none.toml")
