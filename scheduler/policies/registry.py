@@ -9,11 +9,17 @@ import importlib
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.policies.clipper import Clipper
 from mainspring.scheduler.policies.clockwork import Clockwork
+from mainspring.scheduler.policies.edf import Edf
+from mainspring.scheduler.policies.fifo import Fifo
 from mainspring.scheduler.policies.options import read_options
 
 _POLICIES: dict[str, type[Policy]] = {
+    Clipper.name: Clipper,
     Clockwork.name: Clockwork,
+    Edf.name: Edf,
+    Fifo.name: Fifo,
 }
 
 
