@@ -63,8 +63,7 @@ def controller(
     given: dict[str, Any] = {} if policy is None else {"policy": policy}
     scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
     check_policy(scheduler.policy, scheduler.policy_options)
-    source = ModelSource(_text(store), _text(profiles), copies)
-    models = source.specs() if store or profiles else []
+    models = ModelSource(_text(store), _text(profiles), copies).specs() if store or profiles else []
     config = ControllerConfig(
         address=address,
         event_log_dir=_text(event_log),
@@ -72,10 +71,24 @@ def controller(
     )
     with contextlib.ExitStack() as stack:
         if event_log is not None:
-            remedy = "choose another folder with --event-log"
-            stack.enter_context(claimed(event_log, "another controller", remedy))
+            claim = claimed(event_log, "another controller", "choose another folder with --event-log")
+            stack.enter_context(claim)
         stop = begin("controller", log_level, log_format)
+        _say_if_slow()
         run(config, scheduler, models, stop, ready)
+
+
+def _say_if_slow() -> None:
+    """Note in the log that the scheduler is not compiled, unless somebody wants it so."""
+    import logging
+
+    from mainspring.native.finder import Use, install
+    from mainspring.native.units import CORE
+
+    loaded = install().loaded(CORE)
+    if loaded.use not in (Use.COMPILED, Use.OFF):
+        note = "%s run as Python and take %s (%s): python -m mainspring.native"
+        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, loaded.detail)
 
 
 def _text(path: Path | None) -> str | None:

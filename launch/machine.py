@@ -20,6 +20,9 @@ from pathlib import Path
 import msgspec
 
 from mainspring.launch.placement import place
+from mainspring.native.finder import Loaded, Use, install
+from mainspring.native.store import SWITCH
+from mainspring.native.units import UNITS, Unit
 
 LIBRARIES = ("mainspring", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec", "typer", "rich")
 FILES_PER_MODEL = 2
@@ -60,6 +63,7 @@ def examine(models: int, workers: int, folder: Path) -> list[Finding]:
         space("shared memory", Path("/dev/shm"), GOOD_SHM_BYTES, "engines that share memory may fail"),
         space("disk", folder, GOOD_DISK_BYTES, "the model store and the event log need room"),
         devices(),
+        *(compiled(unit, install().loaded(unit)) for unit in UNITS),
         libraries(),
     ]
 
@@ -216,6 +220,20 @@ def devices() -> Finding:
         costs="the CPU engine does not work",
         remedy="pip install --force-reinstall onnxruntime",
         fatal=True,
+    )
+
+
+def compiled(unit: Unit, loaded: Loaded) -> Finding:
+    """Say whether a unit of our own code runs compiled."""
+    good = loaded.use is Use.COMPILED
+    runs_as = "compiled code" if good else f"Python: {loaded.detail}"
+    off = loaded.use is Use.OFF
+    return Finding(
+        subject=f"compiled {unit.name}",
+        good=good,
+        found=f"{unit.purpose} run as {runs_as}",
+        costs=f"they take {unit.cost}",
+        remedy=f"unset {SWITCH}" if off else "python -m mainspring.native (make native in a checkout)",
     )
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from mainspring.native import store, units
 from mainspring.native.units import PACKAGE, Sources, Unit
 
-KEPT = 4
+KEPT = 6
 """Compiled versions of a unit that are kept: those of branches that are worked on in turn."""
 TOLD_LINES = 12
 """Lines that are told of what a failed compiler said."""
@@ -84,7 +84,9 @@ def _make(unit: Unit, sources: Sources, folder: Path) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source)
         made.mkdir()
-        _compile(unit, sources, work, Path(store.library_file(unit, str(made))))
+        library = store.library_file(unit, str(made))
+        _compile(unit, sources, work, Path(library))
+        store.write_size(library)
         made.rename(folder)
 
 

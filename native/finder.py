@@ -114,14 +114,16 @@ def _load(unit: Unit) -> Loaded:
     except OSError as error:
         return Loaded(Use.MISSING, f"its source can't be read: {error}")
     file = store.library_file(unit, store.unit_folder(unit, sources.key))
-    if not os.path.exists(file):
+    if not os.path.isdir(os.path.dirname(file)):
         return Loaded(Use.MISSING, "not compiled from this source")
     try:
+        if not store.is_whole(file):
+            raise ImportError("it is cut off")
         _load_library(unit, file)
         absent = [name for name in sources.compiled if not hasattr(sys.modules[unit.library], _entry(name))]
         if absent:
             raise ImportError(f"it lacks {', '.join(absent)}")
-    except (ImportError, OSError) as error:
+    except (ImportError, OSError, ValueError) as error:
         sys.modules.pop(unit.library, None)
         folder = os.path.dirname(file)
         warnings.warn(

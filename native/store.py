@@ -32,3 +32,18 @@ def unit_folder(unit: Unit, key: str) -> str:
 def library_file(unit: Unit, folder: str) -> str:
     """Return the file in a unit's folder that holds its code."""
     return os.path.join(folder, unit.library + EXTENSION_SUFFIXES[0])
+
+
+def write_size(file: str) -> None:
+    """Note beside a whole library how long it is."""
+    with open(f"{file}.size", "w", encoding="ascii") as note:
+        note.write(str(os.path.getsize(file)))
+
+
+def is_whole(file: str) -> bool:
+    """Return whether a library is as long as it was made; raise OSError or ValueError if that is not known.
+
+    The system would not refuse to load one that was cut off, it would kill the process.
+    """
+    with open(f"{file}.size", encoding="ascii") as note:
+        return os.path.getsize(file) == int(note.read())

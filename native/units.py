@@ -15,7 +15,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from typing import NamedTuple
 
 PACKAGE = "mainspring"
-FORMAT = "1"
+FORMAT = "2"
 """To be changed with how `builder` compiles, which is part of every key."""
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(mainspring(?:\.\w+)*)[ \t]+import[ \t]+\(?([\w, \t]*)"
@@ -45,14 +45,18 @@ class Unit(NamedTuple):
         return f"{PACKAGE}_{self.name}__mypyc"
 
 
-UNITS = (
-    Unit(
-        name="core",
-        purpose="the scheduler and the simulator",
-        cost="which take about 2.6 times the CPU",
-        include=("scheduler",),
+CORE = Unit(
+    name="core",
+    purpose="the scheduler and the worker's core",
+    cost="2.6 times the CPU",
+    include=(
+        "scheduler",
+        *("worker/admission", "worker/backlogs", "worker/core", "worker/durations", "worker/holdings"),
+        *("worker/pages", "worker/window_queue"),
     ),
 )
+
+UNITS = (CORE,)
 
 
 class Sources(NamedTuple):
