@@ -8,6 +8,7 @@ Clipper adapts it "independently for each replica" (section 4.4.1).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import deque
 
 from mainspring.scheduler.policies.quantile import quantile_line, quantile_of
@@ -16,6 +17,8 @@ QUANTILE = 0.99
 """The paper estimates "the 99th-percentile (P99) latency as a function of batch size"."""
 REFIT_EVERY = 20
 """Measurements between two estimates of the line."""
+REACH = 2
+"""How far beyond what was measured a line is trusted, as a factor."""
 
 
 class BatchLimit(ABC):
@@ -72,8 +75,9 @@ class QuantileLimit(BatchLimit):
     """The largest compiled size whose 99th percentile, by a line through the latest latencies, is in time.
 
     "Early performance measurements suggested a stable linear relationship between batch size and latency";
-    so sizes that never ran are judged by the line too. Until two sizes were measured the limit grows from
-    each size to the next. While all of the latest batches are of one size, the line keeps its slope.
+    so sizes that never ran are judged by the line too, up to `REACH` times the largest of the latest. Until
+    two sizes were measured the limit grows from each size to the next. While all of the latest batches are
+    of one size, the line keeps its slope.
     """
 
     __slots__ = ("_intercept", "_points", "_refit_in", "_sizes", "_slope")
@@ -97,8 +101,10 @@ class QuantileLimit(BatchLimit):
             self._refit_in = REFIT_EVERY
             self._refit()
         if self._slope is not None:
-            within = [each for each in self._sizes if self._intercept + self._slope * each <= objective_ns]
-            self.rows = within[-1] if within else self._sizes[0]
+            reach = REACH * max([known for known, _ in self._points])
+            most = (objective_ns - self._intercept) / self._slope if self._slope else reach
+            within = bisect_right(self._sizes, min(most, reach)) if self._intercept <= objective_ns else 0
+            self.rows = self._sizes[max(0, within - 1)]
         elif latency_ns <= objective_ns and rows >= self.rows:
             self.rows = next((each for each in self._sizes if each > size), self._sizes[-1])
 

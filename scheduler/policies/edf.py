@@ -45,11 +45,14 @@ class Edf(Policy):
         self._copies = Wishes(books, evicts=False)
 
     def queued(self, now_ns: int, request: Request) -> None:
-        """Line the model up on its workers by its head, if that is new; ask for its LOAD."""
-        model = request.model
-        if request.due_ns == model.queue.dues[0]:
-            for placement in model.usable.values():
-                enter(placement, request.due_ns)
+        """Line the model up on its workers where the request is due before what it is lined up by."""
+        model, due_ns = request.model, request.due_ns
+        assert due_ns is not None
+        for placement in model.usable.values():
+            key = placement.strategy_key
+            if key is None or due_ns < key:
+                enter(placement, due_ns)
+        if due_ns == model.queue.dues[0]:
             self._wish(model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
@@ -79,23 +82,27 @@ class Edf(Policy):
             self._wish(placement.model)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
-        """Return the batch of the model whose first request in time is due first."""
-        seen: list[Placement] = []
-        best: tuple[int, int] | None = None
+        """Return the batch of the model whose first request in time is due first.
+
+        A model is lined up by the request that was the first in time when it last came up: a lower bound, as
+        EXEC is hardly ever available sooner than it was.
+        """
+        passed_over: list[Placement] = []
         batch = None
-        while (top := peek(worker)) is not None and (best is None or (top[0], top[1].model.number) < best):
-            placement = take(worker)
-            if not placement.usable or not placement.model.queue.dues:
+        while batch is None and (top := peek(worker)) is not None:
+            key, placement = top
+            queue = placement.model.queue
+            if not placement.usable or not queue.dues:
+                take(worker)
                 continue
-            seen.append(placement)
-            found = self._batch(now_ns, placement, available_ns)
-            if found is not None:
-                due_ns = found.requests[0].due_ns
-                assert due_ns is not None
-                rank = due_ns, placement.model.number
-                if best is None or rank < best:
-                    best, batch = rank, found
-        for placement in seen:
+            head = self._head(now_ns, placement, available_ns)
+            if head is None:
+                passed_over.append(take(worker))
+            elif queue.dues[head] > key:
+                enter(take(worker), queue.dues[head])
+            else:
+                batch = self._batch(now_ns, placement, available_ns, head)
+        for placement in passed_over:
             self._line_up(placement)
         return batch
 
@@ -104,27 +111,39 @@ class Edf(Policy):
         plan = self._absent.next_load(now_ns, _saves)
         return plan or self._copies.next_load(now_ns, _saves)
 
-    def _batch(self, now_ns: int, placement: Placement, available_ns: int) -> Batch | None:
-        """Return the model's batch on a worker; None if no request can make it, or its weights can't."""
-        books, model, times = self.books, placement.model, placement.times
-        queue, sizes = model.queue, times.sizes
+    def _head(self, now_ns: int, placement: Placement, available_ns: int) -> int | None:
+        """Return the index of the first request that the smallest batch that holds it is in time for.
+
+        None if there is none, or the weights are not about to be there.
+        """
+        books, queue, times = self.books, placement.model.queue, placement.times
         if placement.load_slot is not None:
             ready_ns = placement.ready_ns(now_ns)
             if ready_ns > max(available_ns, books.soonest_ns(now_ns) + READY_SLACK_NS):
                 return None
-        top = model.index_of[min(queue.rows, model.max_rows)]
-        ends_ns = [
-            books.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
-            for index in range(top + 1)
-        ]
-        head = None if self._skips else _head(queue, times, ends_ns)
-        for index in range(top, -1, -1):
-            first = queue.first_feasible(ends_ns[index], sizes[index]) if head is None else head
-            if first == len(queue) or queue.dues[first] < ends_ns[index]:
-                continue
-            if self._fills(queue, times, index, first):
+        end_ns = books.begin_ns(now_ns, placement, 0, available_ns) + times.ns[0]
+        first = queue.first_feasible(end_ns, times.sizes[-1])
+        if queue.rows != len(queue.dues):
+            while first < len(queue.dues):
+                index = times.index_of[queue.rows_at(first)]
+                end_ns = books.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
+                if queue.dues[first] >= end_ns:
+                    break
+                first += 1
+        return first if first < len(queue.dues) else None
+
+    def _batch(self, now_ns: int, placement: Placement, available_ns: int, head: int) -> Batch:
+        """Return the largest batch that is in time for the head, or for the request that it begins at."""
+        queue, times = placement.model.queue, placement.times
+        sizes = times.sizes
+        least = times.index_of[queue.rows_at(head)]
+        for index in range(placement.model.index_of[min(queue.rows, sizes[-1])], least, -1):
+            end_ns = self.books.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
+            first = queue.first_feasible(end_ns, sizes[index]) if self._skips else head
+            in_time = first < len(queue.dues) and queue.dues[first] >= end_ns
+            if in_time and self._fills(queue, times, index, first):
                 return Batch(placement, index, queue.fill(first, sizes[index]))
-        return None
+        return Batch(placement, least, queue.fill(head, sizes[least]))
 
     def _fills(self, queue: DeadlineQueue, times: InferTimes, index: int, first: int) -> bool:
         """Return whether the requests from one on fill a batch, or are better padded than run in two."""
@@ -139,7 +158,7 @@ class Edf(Policy):
         )
 
     def _line_up(self, placement: Placement) -> None:
-        """Have a placement come up by its head, a lower bound of when its first request in time is due."""
+        """Have a placement come up by what is due first at all."""
         if placement.usable and placement.model.queue.dues:
             enter(placement, placement.model.queue.dues[0])
 
@@ -160,17 +179,6 @@ class Edf(Policy):
         if not model.queue.dues:
             self._absent.drop(model)
             self._copies.drop(model)
-
-
-def _head(queue: DeadlineQueue, times: InferTimes, ends_ns: list[int]) -> int:
-    """Return the index of the first request that the smallest batch that holds it is in time for.
-
-    It is the queue's length if there is none.
-    """
-    first = queue.first_feasible(ends_ns[0], times.sizes[-1])
-    while first < len(queue) and queue.dues[first] < ends_ns[times.index_of[queue.rows_at(first)]]:
-        first += 1
-    return first
 
 
 def _saves(placement: Placement, ready_ns: int) -> bool:

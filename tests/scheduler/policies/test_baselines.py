@@ -1,0 +1,121 @@
+"""The policies that look at no deadline, or at nothing else, in random clusters with faults, by seed."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import msgspec
+import pytest
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, Wakeup
+from mainspring.scheduler.core import Scheduler
+from mainspring.scheduler.policies.baseline_options import ClipperOptions, EdfOptions, FifoOptions
+from mainspring.scheduler.policies.clipper import Clipper
+from mainspring.scheduler.policies.edf import Edf
+from mainspring.scheduler.policies.fifo import Fifo
+from mainspring.scheduler.policies.registry import policy_names
+from mainspring.simulator.faults import Faults
+from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from mainspring.simulator.simulation import Simulation
+
+HERE = "tests.scheduler.policies.test_baselines:"
+Stream = list[tuple[int, Event | Command]]
+
+
+class _PatientOptions(FifoOptions, frozen=True, kw_only=True):
+    max_queue_delay_ms: float = 4.0
+    preferred_batch_sizes: str = "2,3"
+    queue_timeout_ms: float = 30.0
+    timeout_action: Literal["reject", "delay"] = "delay"
+
+
+class PatientFifo(Fifo):
+    """Holds batches, and puts behind what waited for long."""
+
+    Options: ClassVar[type[msgspec.Struct]] = _PatientOptions
+
+
+class _RegressionOptions(ClipperOptions, frozen=True, kw_only=True):
+    batch_limit: Literal["aimd", "quantile", "single"] = "quantile"
+    batch_wait_ms: float = 2.0
+    quantile_window: int = 30
+
+
+class RegressionClipper(Clipper):
+    """Finds its limits by quantile regression, and delays batches."""
+
+    Options: ClassVar[type[msgspec.Struct]] = _RegressionOptions
+
+
+class _SkippingOptions(EdfOptions, frozen=True, kw_only=True):
+    skip_heads: bool = True
+
+
+class SkippingEdf(Edf):
+    """Lets no head make a batch small."""
+
+    Options: ClassVar[type[msgspec.Struct]] = _SkippingOptions
+
+
+POLICIES = ("fifo", "clipper", "edf", f"{HERE}PatientFifo", f"{HERE}RegressionClipper", f"{HERE}SkippingEdf")
+
+
+def _run(seed: int, policy: str, validate_every: int) -> tuple[Simulation, Stream]:
+    stream: Stream = []
+    simulation = random_scenario(
+        seed,
+        policy=policy,
+        length_ns=SECOND,
+        validate_every=validate_every,
+        record=lambda now_ns, message: stream.append((now_ns, message)),
+    )
+    run_to_end(simulation, SECOND)
+    simulation.validate()
+    return simulation, stream
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(8))
+def test_every_request_gets_one_answer_and_every_invariant_holds(policy: str, seed: int) -> None:
+    simulation, _ = _run(seed, policy, validate_every=5)
+    for outcome in simulation.outcomes.values():
+        assert outcome.answers == 1, f"seed {seed}: {outcome}"
+        if "edf" in policy and simulation.faults == Faults():
+            assert outcome.in_time or outcome.reason, f"seed {seed}: {outcome} is late with nothing wrong"
+        if "edf" not in policy.lower():
+            assert outcome.reason is not Reason.DEADLINE_UNREACHABLE, f"seed {seed}: {outcome}"
+    status = simulation.scheduler.status()
+    assert status.requests_queued == 0
+    assert all(worker.outstanding == 0 for worker in status.workers)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_events_give_the_same_commands(policy: str) -> None:
+    simulation, stream = _run(3, policy, validate_every=1000)
+    replayed: Stream = []
+    scheduler = Scheduler(simulation.scheduler.config)
+    for now_ns, message in stream:
+        if isinstance(message, Event):
+            replayed.append((now_ns, message))
+            scheduler.handle(now_ns, message)
+            if isinstance(message, Wakeup):
+                replayed.extend((now_ns, command) for command in scheduler.schedule(now_ns))
+    assert replayed == stream
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    for policy in POLICIES:
+        simulation, _ = _run(5, policy, validate_every=1000)
+        own = simulation.scheduler._policy
+        assert isinstance(own, Fifo | Clipper | Edf)
+        for wishes in (own._absent, own._copies):
+            assert not wishes._keys, f"{policy}: nothing waits"
+            assert not wishes._passed_over, f"{policy}: nothing waits"
+        if not isinstance(own, Edf):
+            assert not own._queues, f"{policy}: nothing waits"
+
+
+def test_they_can_be_chosen_by_name() -> None:
+    assert {"fifo", "clipper", "edf"} <= set(policy_names())
