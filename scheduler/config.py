@@ -42,8 +42,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
     policy says if it is not set."""
     idle_loads: bool | None = None
-    """Let idle LOAD executors load models that were asked for but can't be loaded within their SLO,
-    and those that only best-effort requests wait for; as the policy says if it is not set."""
+    """Let idle LOAD executors load models that were asked for but can't be loaded within their SLO; as the
+    policy says if it is not set. Those that only best-effort requests wait for are loaded in any case."""
     idle_load_protect_ms: float = 1000.0
     """An idle load does not evict a model that was used more recently than this."""
     max_queued_requests: int = 100_000

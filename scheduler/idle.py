@@ -118,9 +118,13 @@ class MissedModels:
 
     def want(self, model: Model) -> None:
         """Note that a model would have served a request, had it been resident."""
-        if self._books.config.idle_loads and not model.usable:
+        if self._wants(model) and not model.usable:
             self._wanted[model.name] = None
             self._books.loads_dirty = True
+
+    def _wants(self, model: Model) -> bool:
+        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
+        return bool(self._books.config.idle_loads or model.backlog)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
@@ -129,7 +133,7 @@ class MissedModels:
             return None
         for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
-            if model is None or model.usable or _given_up(model):
+            if model is None or model.usable or not self._wants(model) or _given_up(model):
                 del self._wanted[name]
                 continue
             plan = self._plan(now_ns, model)

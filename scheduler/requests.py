@@ -88,6 +88,16 @@ class DeadlineQueue:
         """The nearest due instant; the queue must not be empty."""
         return self.dues[0]
 
+    @property
+    def first(self) -> Request:
+        """The request that is due first; the queue must not be empty."""
+        return self._items[0]
+
+    @property
+    def last(self) -> Request:
+        """The request that is due last; the queue must not be empty."""
+        return self._items[-1]
+
     def add(self, request: Request) -> None:
         """Put a request with a deadline into its place."""
         due_ns = request.due_ns

@@ -7,11 +7,11 @@ has enough such requests for, and for which there are not enough for a larger on
 model and size that matter on an executor belong to its first request that can still make it, so one
 entry for each model and worker, kept by a lower bound of its required start, stands for the whole queue.
 
-*LOAD.* The model of the highest priority by `DemandTracker` that is not loaded everywhere already, on
-the least loaded worker whose LOAD executor needs work. *UNLOAD.* Least recently used.
+*LOAD* and *UNLOAD* are `DemandLoads`.
 
-Beyond the paper, as the design asks: requests of several rows, and a padded batch of the next larger
-size where it finishes sooner than two smaller ones (`SchedulerConfig.pad_batches`).
+The paper fills every batch, and loads a model for nothing but demand that a LOAD can still save: so does
+this policy unless `SchedulerConfig.pad_batches` and `SchedulerConfig.idle_loads` are set. Beyond the paper
+are requests of several rows and devices of several kinds.
 """
 
 from __future__ import annotations
@@ -20,37 +20,32 @@ import heapq
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
-from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import READY_SLACK_NS
-from mainspring.scheduler.mirror import State
-from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.demand_loads import DemandLoads
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
     from mainspring.scheduler.estimates import InferTimes
-    from mainspring.scheduler.mirror import Model, Placement, Worker
+    from mainspring.scheduler.mirror import Placement, Worker
+    from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import DeadlineQueue, Request
 
-PASSED_OVER_NS = 5_000_000
-"""How long a model that no worker can load now is not looked at again."""
-LOOKED_AT = 8
-"""Models of the highest priorities that are looked at within that time if none can be loaded."""
 
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Clockwork(Policy):
     """Strategies by required start time, loads by unfulfilled demand."""
 
     name: ClassVar[str] = "clockwork"
+    pads_batches: ClassVar[bool] = False
+    idle_loads: ClassVar[bool] = False
 
     def __init__(self, books: Books, options: msgspec.Struct) -> None:
         super().__init__(books, options)
         self._pads = bool(books.config.pad_batches)
-        self._demand = DemandTracker(books)
-        self._passed_over: list[Model] = []
-        self._look_again_ns = 0
+        self._loads = self._make_loads()
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Enter the new strategies, and the new demand.
@@ -70,16 +65,15 @@ class Clockwork(Policy):
                     placement.strategy_key = key
                     model.offered = due_ns, index
                     heapq.heappush(placement.worker.strategies, (key, number, placement))
-        if self._demand.update(now_ns, model):
-            self.books.loads_dirty = True
+        self._loads.update(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request's demand back; its strategies are dropped when they come up."""
-        self._demand.update(now_ns, request.model)
+        self._loads.take_back(now_ns, request.model)
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Take the batch's demand back; its strategies are dropped when they come up."""
-        self._demand.update(now_ns, batch.placement.model)
+        self._loads.take_back(now_ns, batch.placement.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Offer the model's strategies to the worker, or drop them; allocate its demand anew."""
@@ -87,14 +81,11 @@ class Clockwork(Policy):
             self._offer(placement)
         else:
             placement.strategy_key = None
-        self._update_demand(now_ns, placement.model)
+        self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let its models' demand go to the others."""
-        for name in worker.placements:
-            model = self.books.cluster.models.get(name)
-            if model is not None and model.waiting:
-                self._update_demand(now_ns, model)
+        self._loads.worker_left(now_ns, worker)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the eligible strategy of the earliest required start, with its requests."""
@@ -122,28 +113,11 @@ class Clockwork(Policy):
         return Batch(placement, index, requests)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
-        """Return the model of the highest load priority that some worker can take now.
+        """Return the model of the highest load priority that some worker can take now."""
+        return self._loads.next_load(now_ns)
 
-        Models that no worker can take are passed over for a while, and not looked at on each event.
-        """
-        if now_ns >= self._look_again_ns:
-            for model in self._passed_over:
-                self._demand.put_back(model)
-            self._passed_over.clear()
-        while self.books.load_room and len(self._passed_over) < LOOKED_AT:
-            taken = self._demand.take(now_ns)
-            if taken is None:
-                break
-            plan = self._plan(now_ns, taken)
-            if plan is not None:
-                self._demand.put_back(taken)
-                return plan
-            if not self._passed_over:
-                self._look_again_ns = now_ns + PASSED_OVER_NS
-                self.books.alarms.set(self._look_again_ns, Alarm.RETRY)
-            self._passed_over.append(taken)
-            self._demand.set_aside(taken)
-        return None
+    def _make_loads(self) -> DemandLoads:
+        return DemandLoads(self.books)
 
     def _offer(self, placement: Placement) -> None:
         """Enter a model's strategies on a worker by a lower bound of their required start."""
@@ -158,26 +132,18 @@ class Clockwork(Policy):
             model.offered = due_ns, index
             heapq.heappush(placement.worker.strategies, (key, model.number, placement))
 
-    def _update_demand(self, now_ns: int, model: Model) -> None:
-        if self._demand.update(now_ns, model):
-            self.books.loads_dirty = True
-
     def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
         """Return (required start, size index, first request's index) of a model's strategy on a worker.
 
         The size is the largest that the requests which can still make it fill; None if none can, or while the
         model's LOAD is not about to end.
         """
-        begin_ns = available_ns
-        model, times = placement.model, placement.times
-        transfers_ns = times.transfer_ns
         inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
-        if placement.load_slot is not None:
-            ready_ns = placement.ready_ns(now_ns)
-            if ready_ns > max(available_ns, inputs_ns + transfers_ns[0] + READY_SLACK_NS):
-                return None
-            begin_ns = max(ready_ns, available_ns)
-        queue, sizes = model.queue, times.sizes
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
+        if begin_ns is None:
+            return None
+        model, times = placement.model, placement.times
+        queue, sizes, transfers_ns = model.queue, times.sizes, times.transfer_ns
         dues, rows = queue.dues, queue.rows
         for index in range(model.index_of[rows if rows < model.max_rows else model.max_rows], -1, -1):
             size = sizes[index]
@@ -193,28 +159,18 @@ class Clockwork(Policy):
                 return dues[first] - times.ns[index], index, first
         return None
 
-    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
-        """Find the least loaded worker that can load a model now, in time for one of its requests."""
-        books = self.books
-        if not model.queue:
-            return None
-        last_due_ns = model.queue.dues[-1]
-        soonest_ns = books.soonest_ns(now_ns)
-        placements = model.placements
-        candidates = []
-        for name, worker in books.load_room.items():
-            placement = placements.get(name)
-            if placement is None or placement.state is not State.PREPARED or not placement.loadable:
-                continue
-            available_ns = worker.load.available_ns(now_ns, soonest_ns)
-            if available_ns + placement.load_time.ns + placement.times.ns[0] <= last_due_ns:
-                candidates.append((worker.allocated_ns, available_ns, worker.number, placement))
-        candidates.sort()
-        for *_, placement in candidates:
-            plan = plan_load(placement)
-            if plan is not None:
-                return plan
+
+def ready_by_ns(now_ns: int, placement: Placement, available_ns: int, inputs_ns: int) -> int | None:
+    """Return when EXEC and the weights of a model are there; None while its LOAD is not about to end.
+
+    ``inputs_ns`` is when inputs that take no time would be there.
+    """
+    if placement.load_slot is None:
+        return available_ns
+    ready_ns = placement.ready_ns(now_ns)
+    if ready_ns > max(available_ns, inputs_ns + placement.times.transfer_ns[0] + READY_SLACK_NS):
         return None
+    return max(ready_ns, available_ns)
 
 
 def _padded(queue: DeadlineQueue, times: InferTimes, index: int, first: int, begin_ns: int) -> int:

@@ -65,7 +65,9 @@ class Demand:
 class DemandTracker:
     """Priorities of the models that have any, highest first; what it knows of one is `Model.demand`."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, load_slo_ns: int | None = None) -> None:
+        """With ``load_slo_ns`` only requests count that arrived no longer ago than that."""
+        self._load_slo_ns = load_slo_ns
         self._dispatch_delay_ns = books.ns.dispatch_delay
         self._capacity_ns = books.ns.load_capacity
         self._heap: list[tuple[int, int, Model]] = []
@@ -203,5 +205,11 @@ class DemandTracker:
             after_ns = model.load_times[kind].ns + times.ns[0]
             if not single_ns or after_ns < benefit_ns:
                 single_ns, benefit_ns = times.ns[0], after_ns
-        rows = queue.rows_due_from(now_ns + self._dispatch_delay_ns + benefit_ns)
+        due_ns = now_ns + self._dispatch_delay_ns + benefit_ns
+        if self._load_slo_ns is not None:
+            # A model's requests mostly have one SLO, so that what arrived last tells when the others did.
+            last = queue.last
+            assert last.due_ns is not None
+            due_ns = max(due_ns, now_ns - self._load_slo_ns + last.due_ns - last.arrived_ns)
+        rows = queue.rows_due_from(due_ns)
         return rows * single_ns // model.spec.batch_sizes[0]

@@ -11,15 +11,21 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.policies.clipper import Clipper
 from mainspring.scheduler.policies.clockwork import Clockwork
+from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.edf import Edf
 from mainspring.scheduler.policies.fifo import Fifo
+from mainspring.scheduler.policies.nexus import Nexus
 from mainspring.scheduler.policies.options import read_options
+from mainspring.scheduler.policies.symphony import Symphony
 
 _POLICIES: dict[str, type[Policy]] = {
     Clipper.name: Clipper,
     Clockwork.name: Clockwork,
+    ClockworkRelease.name: ClockworkRelease,
     Edf.name: Edf,
     Fifo.name: Fifo,
+    Nexus.name: Nexus,
+    Symphony.name: Symphony,
 }
 
 

@@ -12,9 +12,9 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.mirror import Model, State, Worker
-from mainspring.scheduler.policies.base import NoOptions
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.options import NoOptions
 from mainspring.scheduler.requests import Request
 
 MS = 1_000_000

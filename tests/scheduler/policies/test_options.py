@@ -36,6 +36,7 @@ class Patient(Clockwork):
     Options: ClassVar[type[msgspec.Struct]] = HoldOptions
     lookahead_ms: ClassVar[float] = 0.5
     pads_batches: ClassVar[bool] = False
+    idle_loads: ClassVar[bool] = True
     refuses: ClassVar[bool] = False
     serves_late: ClassVar[bool] = True
 
