@@ -23,6 +23,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
 from mainspring.scheduler.policies.clockwork import Clockwork, ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
+from mainspring.scheduler.policies.system_options import ReleaseOptions
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
@@ -30,22 +31,6 @@ if TYPE_CHECKING:
 
 SLO_BUFFER_MS = 5.0
 """Taken off each SLO, if `SchedulerConfig.response_margin_ms` does not take off more."""
-
-
-class ReleaseOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `ClockworkRelease`."""
-
-    largest_batch: int = 8
-    """Rows of the largest batch that is filled; a request of more rows gets the size that it needs."""
-    load_slo_ms: float = 25.0
-    """How long ago a request may have arrived and still count as demand for a LOAD."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what makes no sense."""
-        if self.largest_batch < 1:
-            raise ValueError(f"largest_batch is {self.largest_batch}; it must be at least 1")
-        if not self.load_slo_ms > 0:
-            raise ValueError(f"load_slo_ms is {self.load_slo_ms}; it must be greater than 0")
 
 
 class ClockworkRelease(Clockwork):

@@ -26,34 +26,13 @@ from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.filling import largest_batch
 from mainspring.scheduler.policies.sessions import Sessions
 from mainspring.scheduler.policies.squishy import Node, packed, saturating
+from mainspring.scheduler.policies.system_options import NexusOptions
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
     from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import Request
-
-
-class NexusOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Nexus`."""
-
-    epoch_ms: float = 1000.0
-    """From one plan to the next. Nexus plans each 30 s or when rates change much; a short epoch is for
-    both."""
-    smoothing: float = 0.2
-    """Weight of the last epoch's rate against those before, once there are enough of them; 1 is the last
-    epoch's alone."""
-    headroom: float = 0.1
-    """Part by which devices are planned for more than the rates that were measured, if there is room."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what makes no sense."""
-        if not 1 <= self.epoch_ms <= 3_600_000:
-            raise ValueError(f"epoch_ms is {self.epoch_ms}; it must be from 1 to 3600000")
-        if not 0 < self.smoothing <= 1:
-            raise ValueError(f"smoothing is {self.smoothing}; it must be greater than 0 and at most 1")
-        if not 0 <= self.headroom <= 10:
-            raise ValueError(f"headroom is {self.headroom}; it must be from 0 to 10")
 
 
 class Turns:

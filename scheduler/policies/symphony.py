@@ -27,6 +27,7 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.filling import largest_batch
+from mainspring.scheduler.policies.system_options import SymphonyOptions
 from mainspring.scheduler.timeline import NEVER_NS
 
 if TYPE_CHECKING:
@@ -34,19 +35,6 @@ if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import Request
-
-
-class SymphonyOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be set of `Symphony`."""
-
-    guard_ms: float = 0.1
-    """How much before the beginning of its window a batch is dispatched, against what varies on its way:
-    where the window is an instant, anything later is too late."""
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for what makes no sense."""
-        if not 0 <= self.guard_ms < 1000:
-            raise ValueError(f"guard_ms is {self.guard_ms}; it must be at least 0 and less than 1000")
 
 
 class Deferral:

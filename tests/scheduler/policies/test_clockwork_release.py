@@ -11,9 +11,10 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.policies.clockwork_release import ClockworkRelease, ReleaseOptions
+from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
+from mainspring.scheduler.policies.system_options import ReleaseOptions
 from mainspring.scheduler.requests import Request
 from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
