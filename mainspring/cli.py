@@ -25,6 +25,8 @@ VERBS = (
     "status",
     "infer",
     "replay",
+    "simulate",
+    "compare",
     "controller",
     "worker",
     "gateway",

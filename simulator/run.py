@@ -19,6 +19,7 @@ from mainspring.telemetry.summary import Analyser, Analysis
 from mainspring.traces.progress import Progress
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
 from mainspring.traces.report import Note, summarise
+from mainspring.traces.source import Source
 
 SLICE_NS = 50_000_000
 """Virtual time between looks at the clock."""
@@ -52,13 +53,14 @@ def simulate(
     validate_every: int = 0,
     record: Record | None = None,
     cluster: Cluster | None = None,
+    source: Source | None = None,
     max_requests: int = MAX_REQUESTS,
 ) -> SimulatedRun:
     """Play a spec to its end and return what came of it.
 
-    ``progress`` is told twice a second of real time. ``record`` gets the event stream. ``cluster`` is what
-    `build_cluster` would make of the spec, if it is known already. Raises as `build_cluster` and
-    `build_source`, and ValueError for a policy that there is not.
+    ``progress`` is told twice a second of real time. ``record`` gets the event stream. ``cluster`` and
+    ``source`` stand for what `build_cluster` and `build_source` would make of the spec. Raises as these do,
+    and ValueError for a policy that there is not.
     """
     began_s = time.perf_counter()
     cluster = cluster or build_cluster(spec)
@@ -75,13 +77,13 @@ def simulate(
         processes=spec.processes,
         cost=spec.cost,
         preloaded=cluster.preloaded,
-        source=build_source(spec, [model.name for model in cluster.models]),
+        source=source or build_source(spec, [model.name for model in cluster.models]),
         records=records,
         records_from_ns=warm_up_ns,
         record=_both(record, None if analyser is None else analyser.take),
         validate_every=validate_every,
     )
-    ended = _play(simulation, records, end_ns, progress)
+    ended = play(simulation, records, end_ns, progress)
     wall_s = time.perf_counter() - began_s
     summary = summarise(records, start_ns=warm_up_ns, notes=_notes(spec, simulation, ended, wall_s))
     analysis = None if analyser is None else analyser.finish()
@@ -107,7 +109,7 @@ def fingerprint(records: Records) -> str:
     return hashlib.sha256(sent.tobytes() + replied.tobytes()).hexdigest()[:16]
 
 
-def _play(
+def play(
     simulation: Simulation, records: Records, end_ns: int, progress: Callable[[Progress], None] | None
 ) -> str:
     """Run until every request has its answer; return why it ended."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 
 from mainspring.messages.commands import Command
@@ -118,6 +119,44 @@ def random_scenario(
 def run_to_end(simulation: Simulation, length_ns: int = 2 * SECOND) -> None:
     """Run a scenario and let everything that is outstanding end."""
     simulation.run(length_ns + LONGEST_WAIT_NS)
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What a scenario showed, for a person."""
+
+    text: str
+    wrong: bool
+
+
+def check_scenario(seed: int, policy: str, length_ns: int = SECOND, validate_every: int = 7) -> Story:
+    """Run a scenario, check invariants throughout and that each request got its one answer.
+
+    Raises ValueError for a policy that there is not.
+    """
+    simulation = random_scenario(seed, policy, length_ns, validate_every)
+    try:
+        run_to_end(simulation, length_ns)
+        simulation.validate()
+    except AssertionError as error:
+        return Story(f"at {simulation.now_ns / 1e6:.3f} ms of scenario {seed}, {policy}: {error}", True)
+    outcomes = simulation.outcomes.values()
+    for outcome in outcomes:
+        if outcome.answers != 1:
+            return Story(f"scenario {seed}, {policy}: {outcome} should have one answer", True)
+    status = simulation.scheduler.status()
+    if status.requests_queued or any(worker.outstanding for worker in status.workers):
+        return Story(f"scenario {seed}, {policy}: work is left when all is over: {status}", True)
+    in_time = sum(outcome.in_time for outcome in outcomes)
+    return Story(
+        f"scenario {seed}, {policy}: {len(outcomes)} requests, each answered once, {in_time} in time; "
+        f"{len(status.workers)} workers, {simulation.faults}",
+        False,
+    )
+
+
+def reproduction(seed: int, policy: str) -> str:
+    """Return the command that runs a scenario alone."""
+    return f"mainspring simulate --scenario {seed} --policy {policy}"
 
 
 def _add_workload(

@@ -126,6 +126,10 @@ class Simulation:
         """Let a client give a request up at an instant."""
         self._agenda.at(when_ns, self._cancel, request_id)
 
+    def join(self, when_ns: int, name: str, kind: str, pages: int, held: Preloaded | None = None) -> None:
+        """Let a worker join at an instant."""
+        self._agenda.at(when_ns, self.fleet.join, name, kind, pages, None if held is None else {name: held})
+
     def feed(self, when_ns: int, event: Event) -> None:
         """Let any other event reach the controller at an instant."""
         self._agenda.at(when_ns, self._tell, event)

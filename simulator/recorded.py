@@ -1,0 +1,188 @@
+"""What a log tells of the cluster it was recorded on: enough to simulate it under other decisions.
+
+Durations are those that were measured: the median for each executable, batch size and kind of device, and how
+far measurements are spread around it. What was never measured keeps its profile, corrected by as much as
+what was measured was off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.codes import Status
+from mainspring.messages.events import (
+    Event,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    WorkerJoined,
+    WorkerLeft,
+)
+from mainspring.messages.model import ModelSpec, Profile
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.redecide import LogError
+from mainspring.telemetry.log import SegmentHeader, read_entries
+from mainspring.traces.arrival import Arrival
+
+FOREVER_NS = 1 << 60
+"""How long a worker stays away that did not come back."""
+LEAD_NS = 1_000_000
+"""The simulation begins so long before the log, so that what the log has first lies in the future."""
+
+Key = tuple[str, str, int]
+"""(kind of device, executable, batch size, or 0 for a LOAD)"""
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster and its workload as recorded; instants count from `start_ns`."""
+
+    log: Path
+    start_ns: int
+    """Instant 0 on the controller's clock."""
+    end_ns: int
+    """The last arrival."""
+    scheduler: SchedulerConfig
+    models: tuple[ModelSpec, ...]
+    """At the beginning, with measured durations."""
+    joins: tuple[tuple[int, WorkerJoined], ...]
+    """Workers' first joins, with their instants."""
+    crashes: tuple[tuple[int, str, int], ...]
+    """(instant, worker, down time) of workers that left, as in `Faults.crashes`."""
+    changes: tuple[tuple[int, Event], ...]
+    """Models that came and went later."""
+    delay_ns: int
+    """Median time from an action's end to its result at the controller."""
+    duration_jitter: float
+    """Standard deviation of the logarithm of durations over their medians, without the outermost 1 %."""
+    requests: int
+
+
+def read_recording(log: Path) -> Recording:
+    """Read the log's last run; raise OSError if it can't be read, and `LogError` if it has no such run."""
+    reader = _Reader()
+    for now_ns, entry in read_entries(log):
+        if isinstance(entry, SegmentHeader):
+            if entry.first_of_run:
+                reader = _Reader()
+                reader.scheduler = msgspec.convert(entry.about["scheduler"], SchedulerConfig)
+        else:
+            reader.take(now_ns, entry)
+    if reader.scheduler is None:
+        raise LogError(f"{log} lacks the start of its run: its oldest segments were deleted")
+    if not reader.requests:
+        raise LogError(f"{log} has no request, so there is nothing to simulate")
+    return reader.finish(log, reader.scheduler)
+
+
+def recorded_arrivals(recording: Recording) -> Iterator[Arrival]:
+    """Yield the arrivals, so that each reaches the controller at its recorded instant."""
+    run = 0
+    for now_ns, entry in read_entries(recording.log):
+        if isinstance(entry, SegmentHeader):
+            run += entry.first_of_run
+        elif isinstance(entry, RequestArrived) and now_ns >= recording.start_ns:
+            at_ns = max(0, now_ns - recording.start_ns - recording.delay_ns)
+            slo_ns = None
+            if entry.deadline_ns is not None:
+                slo_ns = max(1, entry.deadline_ns - recording.start_ns - at_ns)
+            yield Arrival(at_ns, entry.model, entry.rows, slo_ns)
+
+
+class _Reader:
+    """One pass over a run."""
+
+    def __init__(self) -> None:
+        self.scheduler: SchedulerConfig | None = None
+        self.requests = 0
+        self._start_ns = self._end_ns = 0
+        self._models: dict[str, ModelSpec] = {}
+        self._every: dict[str, ModelSpec] = {}
+        self._joins: dict[str, tuple[int, WorkerJoined]] = {}
+        self._left: dict[str, int] = {}
+        self._crashes: list[tuple[int, str, int]] = []
+        self._changes: list[tuple[int, Event]] = []
+        self._open: dict[int, Infer | Load] = {}
+        self._durations: dict[Key, list[int]] = {}
+        self._delays: list[int] = []
+
+    def take(self, now_ns: int, entry: object) -> None:
+        if not self._start_ns:
+            self._start_ns = now_ns - LEAD_NS
+        at_ns = now_ns - self._start_ns
+        match entry:
+            case RequestArrived():
+                self.requests += 1
+                self._end_ns = at_ns
+            case Infer() | Load():
+                self._open[entry.action_id] = entry
+            case Result():
+                self._result(now_ns, entry)
+            case ModelAdded(model=spec):
+                self._every[spec.name] = spec
+                if self.requests:
+                    self._changes.append((at_ns, entry))
+                else:
+                    self._models[spec.name] = spec
+            case ModelRemoved():
+                self._changes.append((at_ns, entry))
+            case WorkerJoined(worker=name):
+                if name in self._left:
+                    left_ns = self._left.pop(name)
+                    self._crashes.append((left_ns, name, max(1, at_ns - left_ns)))
+                self._joins.setdefault(name, (at_ns, entry))
+            case WorkerLeft(worker=name):
+                self._left[name] = at_ns
+
+    def finish(self, log: Path, scheduler: SchedulerConfig) -> Recording:
+        self._crashes += [(left_ns, name, FOREVER_NS) for name, left_ns in self._left.items()]
+        medians = {key: int(np.median(values)) for key, values in self._durations.items()}
+        ratios = [np.array(values) / medians[key] for key, values in self._durations.items()]
+        logs = np.log(np.concatenate(ratios)) if ratios else np.zeros(1)
+        low, high = np.percentile(logs, [0.5, 99.5])
+        return Recording(
+            log=log,
+            start_ns=self._start_ns,
+            end_ns=self._end_ns,
+            scheduler=scheduler,
+            models=tuple(self._measured(spec, medians) for spec in self._models.values()),
+            joins=tuple(self._joins.values()),
+            crashes=tuple(sorted(self._crashes)),
+            changes=tuple(self._changes),
+            delay_ns=int(np.median(self._delays)) if self._delays else 0,
+            duration_jitter=float(np.std(logs[(logs >= low) & (logs <= high)])),
+            requests=self.requests,
+        )
+
+    def _result(self, now_ns: int, result: Result) -> None:
+        action = self._open.pop(result.action_id, None)
+        if action is None or result.status is not Status.OK or action.worker not in self._joins:
+            return
+        spec = self._every.get(action.model)
+        if spec is not None:
+            kind = self._joins[action.worker][1].device_kind
+            size = action.batch_size if isinstance(action, Infer) else 0
+            key = (kind, spec.executable if size else spec.name, size)
+            self._durations.setdefault(key, []).append(max(1, result.end_ns - result.begin_ns))
+            self._delays.append(max(0, now_ns - result.end_ns))
+
+    def _measured(self, spec: ModelSpec, medians: dict[Key, int]) -> ModelSpec:
+        """Return a model with measured durations for every kind of device of the run."""
+        kinds = dict.fromkeys(event.device_kind for _, event in self._joins.values())
+        profiles = {kind: self._profile(spec, kind, medians) for kind in kinds}
+        return msgspec.structs.replace(spec, profiles=profiles)
+
+    def _profile(self, spec: ModelSpec, kind: str, medians: dict[Key, int]) -> Profile:
+        seed = spec.profiles.get(kind) or next(iter(spec.profiles.values()), Profile({}, 1))
+        known = {size: medians.get((kind, spec.executable, size)) for size in spec.batch_sizes}
+        seeds = seed.infer_ns
+        off = [value / seeds[size] for size, value in known.items() if value and seeds.get(size)]
+        factor = float(np.median(off)) if off else 1.0
+        infer_ns = {
+            size: value or max(1, round(seeds.get(size, 1) * factor)) for size, value in known.items()
+        }
+        return Profile(infer_ns, medians.get((kind, spec.name, 0), max(1, seed.load_ns)))

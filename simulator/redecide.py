@@ -1,0 +1,124 @@
+"""A recorded run decided again: the same events to a fresh scheduler must bring the same commands out.
+
+`telemetry.log` says why an event log holds all that this needs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, Wakeup
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.core import Scheduler
+from mainspring.simulator.transcript import line
+from mainspring.telemetry.log import SegmentHeader, read_entries
+
+CONTEXT_LINES = 12
+"""Lines of the conversation that are told before the first difference."""
+
+
+class LogError(ValueError):
+    """A log can't be decided again; the text says why."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Where a recorded run and its repetition first differ."""
+
+    command: int
+    """How many commands were equal before it."""
+    now_ns: int
+    """The controller's clock."""
+    recorded: str
+    """What came out live; a text that says so if nothing did."""
+    again: str
+    before: tuple[str, ...]
+    """The last lines of the conversation before it."""
+
+    def story(self) -> str:
+        """Return what a person needs to see."""
+        lines = [f"after {self.command} equal commands, at {self.now_ns / 1e6:.3f} ms:"]
+        lines += [f"    {each}" for each in self.before]
+        return "\n".join([*lines, f"  recorded: {self.recorded}", f"  again:    {self.again}"])
+
+
+class Redecision(msgspec.Struct, frozen=True):
+    """What deciding a log again showed."""
+
+    runs: int
+    """Starts of a controller that the log holds from their beginning."""
+    events: int
+    commands: int
+    """Commands that were compared."""
+    difference: Difference | None
+
+
+class _Run:
+    """One run of a controller, decided again alongside the log."""
+
+    def __init__(self, header: SegmentHeader) -> None:
+        try:
+            config = msgspec.convert(header.about["scheduler"], SchedulerConfig)
+            self._scheduler = Scheduler(config)
+        except (KeyError, msgspec.ValidationError, ValueError) as error:
+            raise LogError(f"the log has no configuration that this version knows: {error}") from None
+        self.expected: deque[Command] = deque()
+        self.recent: deque[str] = deque(maxlen=CONTEXT_LINES)
+
+    def take_event(self, now_ns: int, event: Event) -> None:
+        self._scheduler.handle(now_ns, event)
+        if isinstance(event, Wakeup):
+            self.expected.extend(self._scheduler.schedule(now_ns))
+        else:
+            self._note(now_ns, event)
+
+    def agrees(self, now_ns: int, command: Command) -> bool:
+        if not self.expected or self.expected[0] != command:
+            return False
+        self._note(now_ns, self.expected.popleft())
+        return True
+
+    def _note(self, now_ns: int, message: Event | Command) -> None:
+        text = line(now_ns, message)
+        if text is not None:
+            self.recent.append(text)
+
+
+def redecide(log: Path | str) -> Redecision:
+    """Decide a log again up to the first difference.
+
+    Raises OSError if it can't be read, and `LogError` if it holds no run from its beginning.
+    """
+    run: _Run | None = None
+    runs = events = commands = 0
+    for now_ns, entry in read_entries(log):
+        if isinstance(entry, SegmentHeader):
+            if entry.first_of_run:
+                run, runs = _Run(entry), runs + 1
+        elif run is None:
+            raise LogError(f"{log} lacks the start of its run: its oldest segments were deleted")
+        elif isinstance(entry, Event):
+            if run.expected:
+                return Redecision(runs, events, commands, _difference(run, commands, now_ns, None))
+            events += 1
+            run.take_event(now_ns, entry)
+        elif run.agrees(now_ns, entry):
+            commands += 1
+        else:
+            return Redecision(runs, events, commands, _difference(run, commands, now_ns, entry))
+    if run is None:
+        raise LogError(f"{log} holds no event: it is no log of a controller")
+    # The end of a log may be cut off between a call of the scheduler and its commands.
+    return Redecision(runs, events, commands, None)
+
+
+def _difference(run: _Run, commands: int, now_ns: int, recorded: Command | None) -> Difference:
+    again = run.expected[0] if run.expected else None
+
+    def told(command: Command | None) -> str:
+        return "no more commands" if command is None else str(line(now_ns, command)).strip()
+
+    return Difference(commands, now_ns, told(recorded), told(again), tuple(run.recent))

@@ -1,0 +1,138 @@
+"""One spec with many settings: simulated over every core of this machine, or over a Ray cluster."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Any
+
+import msgspec
+
+from mainspring.launch.tables import ConfigError
+from mainspring.scheduler.core import Scheduler
+from mainspring.simulator.run import simulate
+from mainspring.simulator.spec_file import Table, apply_setting, parse_spec
+from mainspring.telemetry.report import Summary
+
+LOCAL = "local"
+"""``--ray local`` starts a Ray of its own on this machine."""
+
+
+class SweepPoint(msgspec.Struct, frozen=True):
+    """One setting's outcome."""
+
+    settings: tuple[str, ...]
+    """As ``KEY=VALUE``."""
+    summary: Summary
+    fingerprint: str
+    wall_s: float
+
+
+def points(sweeps: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the settings of every point: each value of ``KEY=V1,V2,...`` with each of the other sweeps'.
+
+    Raises `ConfigError` for a sweep of another form.
+    """
+    axes = []
+    for sweep in sweeps:
+        key, equals, text = sweep.partition("=")
+        values = [value.strip() for value in text.split(",")]
+        if not equals or not key.strip() or not all(values):
+            raise ConfigError(f"a sweep is KEY=V1,V2, such as workload.rate=500,1000, not {sweep!r}")
+        axes.append([f"{key.strip()}={value}" for value in values])
+    return list(itertools.product(*axes))
+
+
+def run_sweep(
+    table: Table,
+    source: str,
+    sweeps: Sequence[str],
+    *,
+    processes: int | None = None,
+    ray_address: str | None = None,
+    on_done: Callable[[SweepPoint, int, int], None] | None = None,
+) -> list[SweepPoint]:
+    """Simulate every point and return them in order.
+
+    ``table`` is a spec's (`spec_file.read_table`), ``source`` its name in errors. ``on_done`` is told each
+    point as it ends, how many have ended and how many there are. Raises `ConfigError` for a spec that is
+    wrong at any point before the first is simulated.
+    """
+    settings = points(sweeps)
+    specs = []
+    for each in settings:
+        specs.append(changed(table, each))
+        _check(specs[-1], f"{source} with {', '.join(each)}")
+    jobs = [(spec, source, each) for spec, each in zip(specs, settings, strict=True)]
+    over = _over_processes(jobs, processes) if ray_address is None else _over_ray(jobs, ray_address)
+    found: dict[int, SweepPoint] = {}
+    for place, point in over:
+        found[place] = point
+        if on_done is not None:
+            on_done(point, len(found), len(jobs))
+    return [found[place] for place in range(len(jobs))]
+
+
+def changed(table: Table, settings: Sequence[str]) -> Table:
+    """Return a copy of a spec's table with settings put over it."""
+    fresh = copy.deepcopy(table)
+    for setting in settings:
+        apply_setting(fresh, setting)
+    return fresh
+
+
+def _check(table: Table, where: str) -> None:
+    """Raise `ConfigError` for a spec that could not be simulated, a policy that there is not included."""
+    spec = parse_spec(table, where)
+    try:
+        Scheduler(spec.scheduler)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+Job = tuple[Table, str, tuple[str, ...]]
+
+
+def simulate_point(job: Job) -> SweepPoint:
+    """Simulate one point; runs in a process of its own."""
+    table, source, settings = job
+    run = simulate(parse_spec(table, source), analyse=False)
+    return SweepPoint(settings, run.summary, run.fingerprint, run.wall_s)
+
+
+def _over_processes(jobs: Sequence[Job], processes: int | None) -> Iterator[tuple[int, SweepPoint]]:
+    workers = min(processes or len(os.sched_getaffinity(0)), len(jobs))
+    if workers <= 1:
+        for place, job in enumerate(jobs):
+            yield place, simulate_point(job)
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        places = {pool.submit(simulate_point, job): place for place, job in enumerate(jobs)}
+        for future in as_completed(places):
+            yield places[future], future.result()
+
+
+def _over_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, SweepPoint]]:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(
+            "Ray is not installed here: pip install 'mainspring[cluster]', or leave --ray out to use this "
+            "machine's cores"
+        ) from None
+    try:
+        ray.init(address=None if address == LOCAL else address, log_to_driver=False)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
+    try:
+        remote: Any = ray.remote(simulate_point)
+        waiting = {remote.remote(job): place for place, job in enumerate(jobs)}
+        while waiting:
+            (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(done), ray.get(done)
+    finally:
+        ray.shutdown()

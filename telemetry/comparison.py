@@ -1,0 +1,147 @@
+"""Runs side by side, live or simulated: what differs, and whether they may be compared at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.telemetry.report import Summary
+from mainspring.telemetry.summary import Analysis
+
+RATE_TOLERANCE = 0.02
+"""Offered rates may differ by so much of the larger one."""
+LENGTH_TOLERANCE = 0.1
+"""Durations likewise."""
+PERCENTILES = (("p50", "p50_ms"), ("p90", "p90_ms"), ("p99", "p99_ms"), ("p99.9", "p99_9_ms"))
+"""Latencies that are compared, with their fields."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run's report under a short name."""
+
+    name: str
+    title: str
+    summary: Summary
+    batch_sizes: dict[int, int] = {}
+    """INFERs by batch size, where the report has them."""
+    exec_utilisation: float | None = None
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the table: what, and each run's figure as text."""
+
+    what: str
+    cells: tuple[str, ...]
+
+
+class _LogFields(msgspec.Struct, frozen=True):
+    """What a report may have of the event log."""
+
+    title: str = ""
+    batch_sizes: dict[int, int] = {}
+    exec_utilisation: float | None = None
+
+
+def read_run(path: Path, name: str) -> Run:
+    """Read a run's ``summary.json``, named itself or by its folder.
+
+    Raises OSError if it can't be read, and ValueError that names the file if it is no report.
+    """
+    file = path / "summary.json" if path.is_dir() else path
+    data = file.read_bytes()
+    try:
+        summary = msgspec.json.decode(data, type=Summary)
+        log = msgspec.json.decode(data, type=_LogFields, strict=False)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{file}: is no report of a run: {error}") from error
+    return Run(name, log.title, summary, log.batch_sizes, log.exec_utilisation)
+
+
+def run_of(name: str, summary: Summary, analysis: Analysis) -> Run:
+    """Return a run that was not read from a file."""
+    return Run(name, name, summary, analysis.summary.batch_sizes, analysis.summary.exec_utilisation)
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each path, as short as tells them apart."""
+    plain = [path.parent if path.name == "summary.json" else path for path in paths]
+    for parts in range(1, 1 + max(len(path.absolute().parts) for path in plain)):
+        names = ["/".join(path.absolute().parts[-parts:]) for path in plain]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{path} ({number})" for number, path in enumerate(plain, start=1)]
+
+
+def warnings(runs: Sequence[Run]) -> list[str]:
+    """Return why the runs can't simply be compared; nothing if they can."""
+    first, found = runs[0], []
+    for run in runs[1:]:
+        mine, other = run.summary, first.summary
+        pair = f"{first.name} and {run.name}"
+        if _differ(mine.offered_rate, other.offered_rate, RATE_TOLERANCE):
+            rates = f"{other.offered_rate:,.1f} and {mine.offered_rate:,.1f} requests/s"
+            found.append(f"{pair} were offered different loads: {rates}")
+        if mine.slo_ms != other.slo_ms:
+            slos = f"{_ms(other.slo_ms, 'none')} and {_ms(mine.slo_ms, 'none')}"
+            found.append(f"{pair} had different SLOs: {slos}")
+        if mine.models != other.models:
+            found.append(f"{pair} asked for different numbers of models: {other.models} and {mine.models}")
+        if _differ(mine.duration_s, other.duration_s, LENGTH_TOLERANCE):
+            lengths = f"{other.duration_s:,.1f} and {mine.duration_s:,.1f} s"
+            found.append(f"{pair} are of different lengths: {lengths}")
+    return found
+
+
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the table's lines."""
+    summaries = [run.summary for run in runs]
+
+    def row(what: str, cells: Sequence[str]) -> Row:
+        return Row(what, tuple(cells))
+
+    table = [
+        row("offered", [f"{each.offered:,} ({each.offered_rate:,.1f}/s)" for each in summaries]),
+        row("goodput", [f"{each.goodput_rate:,.1f}/s ({each.goodput_share:.2%})" for each in summaries]),
+        row("goodput against the first", [_against(each, summaries[0]) for each in summaries]),
+    ]
+    reasons = sorted({reason for each in summaries for reason in each.rejected})
+    for reason in reasons:
+        counts = [each.rejected.get(reason, 0) for each in summaries]
+        table.append(row(f"rejected: {reason.replace('_', ' ')}", [f"{count:,}" for count in counts]))
+    table.append(row("late", [f"{each.late:,}" for each in summaries]))
+    table.append(row("lost", [f"{each.lost:,}" for each in summaries]))
+    for name, field in (*PERCENTILES, ("maximum", "max_ms")):
+        table.append(row(f"latency {name}", [_ms(getattr(each, field)) for each in summaries]))
+    table.append(row("rejections p50", [_ms(each.reject_p50_ms) for each in summaries]))
+    batches = ["-" if each.mean_batch is None else f"{each.mean_batch:.2f}" for each in summaries]
+    table.append(row("batch size of the average request", batches))
+    table.append(row("cold starts", [f"{each.cold_starts:,}" for each in summaries]))
+    if any(run.exec_utilisation is not None for run in runs):
+        shares = [run.exec_utilisation for run in runs]
+        table.append(row("EXEC busy", ["-" if share is None else f"{share:.1%}" for share in shares]))
+    return table
+
+
+def comparison(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what ``comparison.json`` holds."""
+    return {
+        "warnings": warnings(runs),
+        "runs": [msgspec.to_builtins(run) for run in runs],
+    }
+
+
+def _against(summary: Summary, first: Summary) -> str:
+    if not first.goodput_rate:
+        return "-"
+    return f"{(summary.goodput_rate / first.goodput_rate - 1) * 100:+.2f} %"
+
+
+def _differ(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) > tolerance * max(one, other)
+
+
+def _ms(value: float | None, none: str = "-") -> str:
+    return none if value is None else f"{value:.2f} ms"

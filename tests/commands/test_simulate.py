@@ -1,0 +1,155 @@
+"""`mainspring simulate` and `mainspring compare`, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mainspring.cli import build_app
+from mainspring.launch.tables import ConfigError
+from mainspring.simulator.run import simulate
+from mainspring.simulator.spec_file import read_spec
+from mainspring.telemetry.log import EventLogWriter
+
+SPEC = """
+warm_up_s = 0.2
+duration_s = 1
+[[devices]]
+count = 2
+[[models]]
+name = "m"
+copies = 3
+infer_ms = { 1 = 2.6, 4 = 6.0 }
+[[workload]]
+rate = 200
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(build_app(), [str(each) for each in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_spec_leaves_the_report_of_a_replay(spec: Path, tmp_path: Path) -> None:
+    told = run("simulate", spec, "--output", tmp_path / "a", "--validate")
+    assert "3 models on 2 simulated devices" in told
+    assert "fingerprint" in told
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["offered"] == summary["goodput"] > 100
+    assert summary["batch_sizes"]
+    assert (tmp_path / "a/report.png").stat().st_size > 10_000
+
+
+def test_seed_policy_and_settings_go_over_the_spec(spec: Path, tmp_path: Path) -> None:
+    output = tmp_path / "a"
+    told = run(
+        "simulate",
+        spec,
+        "--seed",
+        "5",
+        "--policy",
+        "edf",
+        "--set",
+        "workload.rate=50",
+        "--json",
+        "--output",
+        output,
+    )
+    summary = json.loads(told)
+    assert summary["offered"] < 100
+    assert summary["notes"]["policy"] == "edf"
+    assert summary["notes"]["seed"] == 5
+
+
+def test_runs_are_compared_with_a_warning_where_they_should_not_be(spec: Path, tmp_path: Path) -> None:
+    one, two, three, both = (tmp_path / name for name in "abcd")
+    run("simulate", spec, "--output", one)
+    run("simulate", spec, "--policy", "edf", "--output", two)
+    run("simulate", spec, "--set", "workload.rate=400", "--set", "workload.slo_ms=50", "--output", three)
+    like = json.loads(run("compare", one, two / "summary.json", "--json", "--output", both))
+    assert like["warnings"] == []
+    assert [each["name"] for each in like["runs"]] == ["a", "b"]
+    unlike = json.loads(run("compare", one, three, "--json", "--output", both))
+    assert len(unlike["warnings"]) == 2
+    assert "different loads" in unlike["warnings"][0]
+    assert "different SLOs: 100.00 ms and 50.00 ms" in unlike["warnings"][1]
+    assert (both / "comparison.png").stat().st_size > 10_000
+    assert "goodput against the first" in run("compare", one, two, "--output", both)
+
+
+def test_a_sweep_has_a_line_for_every_point_on_every_core(spec: Path, tmp_path: Path) -> None:
+    arguments = ("--sweep", "workload.rate=50,100", "--sweep", "scheduler.policy=clockwork,edf", "--json")
+    told = run("simulate", spec, *arguments, "--processes", "2", "--output", tmp_path / "s")
+    points = json.loads(told[told.index("[") :])
+    assert [point["settings"] for point in points] == [
+        ["workload.rate=50", "scheduler.policy=clockwork"],
+        ["workload.rate=50", "scheduler.policy=edf"],
+        ["workload.rate=100", "scheduler.policy=clockwork"],
+        ["workload.rate=100", "scheduler.policy=edf"],
+    ]
+    alone = simulate(read_spec(spec, ["workload.rate=100"]), analyse=False)
+    assert points[2]["fingerprint"] == alone.fingerprint
+    assert (tmp_path / "s/sweep.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--policy", "edff"), "there is no policy 'edff'"),
+        (("--set", "workload.rat=5"), "did you mean 'rate'"),
+        (("--sweep", "workload.rate"), "a sweep is KEY=V1,V2"),
+        (("--sweep", "scheduler.policy=edf,edff"), "there is no policy 'edff'"),
+        (("--sweep", "workload.rate=5,-5"), "it must be greater than 0"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    spec: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        CliRunner().invoke(build_app(), ["simulate", str(spec), *arguments], catch_exceptions=False)
+
+
+def test_one_of_spec_log_and_scenario_is_needed(spec: Path) -> None:
+    for arguments in ([], [str(spec), "--scenario", "1"]):
+        assert CliRunner().invoke(build_app(), ["simulate", *arguments]).exit_code == 2
+
+
+def test_a_scenario_is_run_by_its_number() -> None:
+    assert "each answered once" in run("simulate", "--scenario", "3", "--policy", "edf")
+
+
+def test_calibration_prints_a_table_that_a_spec_takes(spec: Path, tmp_path: Path) -> None:
+    charged = tmp_path / "charged.toml"
+    charged.write_text(SPEC + run("simulate", spec, "--calibrate"))
+    read = read_spec(charged)
+    assert read.cost.mode == "table"
+    assert read.cost.controller.handle_us["request_arrived"] > 0
+    assert read.cost.controller.schedule_us > 0
+    summary = json.loads(run("simulate", charged, "--json", "--output", tmp_path / "a"))
+    assert summary["notes"]["controller_busy_s"] > 0
+
+
+def test_a_log_is_decided_again_and_under_another_policy(spec: Path, tmp_path: Path) -> None:
+    from mainspring.controller.feed import about
+
+    read = read_spec(spec)
+    log = EventLogWriter(tmp_path / "events", about=about(read.scheduler))
+    simulate(read, record=log.append)
+    log.close()
+    assert "all as recorded" in run("simulate", "--log", tmp_path / "events")
+    told = run("simulate", "--log", tmp_path / "events", "--policy", "edf", "--output", tmp_path / "w")
+    assert "what if: edf" in told
+    assert "recorded, clockwork" in told
+    for name in ("summary.json", "report.png", "recorded/summary.json", "comparison.png"):
+        assert (tmp_path / "w" / name).is_file()

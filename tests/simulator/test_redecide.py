@@ -1,0 +1,145 @@
+"""Recorded runs decided again, and under other decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.controller.feed import about
+from mainspring.messages.actions import Infer
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.recorded import read_recording
+from mainspring.simulator.redecide import LogError, redecide
+from mainspring.simulator.run import simulate
+from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
+from mainspring.simulator.whatif import other_policy, what_happened, what_if
+from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
+
+SPEC = SimulationSpec(
+    devices=(DeviceGroup(count=2, pages=21),),
+    models=(ModelGroup(name="m", infer_ms={"1": 2.6, "4": 6.0, "16": 17.3}, copies=8),),
+    workload=(WorkloadSpec(rate=600.0),),
+    warm_up_s=0.0,
+    duration_s=3.0,
+    faults=FaultsSpec(duration_jitter=0.02),
+)
+
+
+def record(folder: Path, spec: SimulationSpec = SPEC) -> Path:
+    log = EventLogWriter(folder, about=about(spec.scheduler))
+    simulate(spec, analyse=False, record=log.append)
+    log.close()
+    return folder
+
+
+def rewritten(log: Path, folder: Path, change: object) -> Path:
+    """Write a log again with one function applied to its entries; None leaves an entry out."""
+    writer: EventLogWriter | None = None
+    for now_ns, entry in read_entries(log):
+        if isinstance(entry, SegmentHeader):
+            writer = EventLogWriter(folder, about=entry.about)
+        else:
+            changed = change(entry)  # type: ignore[operator]
+            if changed is not None:
+                assert writer is not None
+                writer.append(now_ns, changed)
+    assert writer is not None
+    writer.close()
+    return folder
+
+
+def test_a_recorded_run_is_decided_again_command_for_command(tmp_path: Path) -> None:
+    found = redecide(record(tmp_path))
+    assert found.difference is None
+    assert found.runs == 1
+    assert found.commands > 500
+
+
+def test_the_first_difference_is_told_with_what_came_before(tmp_path: Path) -> None:
+    log = record(tmp_path / "a")
+    count = 0
+
+    def spoil(entry: object) -> object:
+        nonlocal count
+        count += isinstance(entry, Infer)
+        return (
+            msgspec.structs.replace(entry, batch_size=3)
+            if count == 40 and isinstance(entry, Infer)
+            else entry
+        )
+
+    difference = redecide(rewritten(log, tmp_path / "b", spoil)).difference
+    assert difference is not None
+    assert "batch 3" in difference.recorded
+    assert difference.again.startswith(difference.recorded.split("batch")[0])
+    assert "batch 3" not in difference.again
+    assert len(difference.before) == 12
+    assert difference.recorded in difference.story()
+
+
+def test_a_missing_command_and_another_policy_are_differences(tmp_path: Path) -> None:
+    log = record(tmp_path / "a")
+    seen = False
+
+    def drop(entry: object) -> object:
+        nonlocal seen
+        first, seen = isinstance(entry, Infer) and not seen, seen or isinstance(entry, Infer)
+        return None if first else entry
+
+    missing = redecide(rewritten(log, tmp_path / "b", drop)).difference
+    assert missing is not None
+    assert missing.again.split()[1:3] == ["<", "INFER"]
+    writer = EventLogWriter(tmp_path / "c", about=about(SchedulerConfig(policy="edf")))
+    for now_ns, entry in read_entries(log):
+        if not isinstance(entry, SegmentHeader):
+            writer.append(now_ns, entry)
+    writer.close()
+    assert redecide(tmp_path / "c").difference is not None
+
+
+def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    log = EventLogWriter(tmp_path / "a", segment_bytes=4000, max_bytes=12_000, about=about(SPEC.scheduler))
+    simulate(SPEC, analyse=False, record=log.append)
+    log.close()
+    with pytest.raises(LogError, match="oldest segments were deleted"):
+        redecide(tmp_path / "a")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogError, match="no log of a controller"):
+        redecide(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError):
+        redecide(tmp_path / "nowhere")
+
+
+def test_the_same_policy_again_comes_close_to_what_happened(tmp_path: Path) -> None:
+    recording = read_recording(record(tmp_path))
+    assert recording.delay_ns == 100_000
+    assert recording.duration_jitter == pytest.approx(0.02, rel=0.15)
+    assert recording.models[0].profiles["gpu"].infer_ns[1] == pytest.approx(2.6e6, rel=0.01)
+    happened = what_happened(recording).summary
+    again = what_if(recording, other_policy(recording, "clockwork")).summary
+    assert again.offered == happened.offered == recording.requests
+    assert again.goodput == pytest.approx(happened.goodput, rel=0.02)
+    assert again.p50_ms == pytest.approx(happened.p50_ms, rel=0.1)
+
+
+def test_another_policy_decides_otherwise_on_the_same_arrivals(tmp_path: Path) -> None:
+    busy = msgspec.structs.replace(SPEC, workload=(WorkloadSpec(rate=2500.0),))
+    recording = read_recording(record(tmp_path, busy))
+    happened = what_happened(recording).summary
+    instead = what_if(recording, other_policy(recording, "edf")).summary
+    assert instead.offered == happened.offered
+    assert instead.goodput != happened.goodput
+    assert instead.notes["policy"] == "edf"
+
+
+def test_workers_that_left_leave_again(tmp_path: Path) -> None:
+    crash = Crash(worker="worker-1", at_s=1.0, down_s=0.8)
+    faults = FaultsSpec(crashes=(crash,), detection_ms=100.0)
+    recording = read_recording(record(tmp_path, msgspec.structs.replace(SPEC, faults=faults)))
+    (told,) = recording.crashes
+    assert told[1] == "worker-1"
+    assert told[2] == pytest.approx(0.7e9, rel=0.02)
+    instead = what_if(recording, other_policy(recording, "clockwork"))
+    assert instead.analysis.summary.workers_lost == 1
