@@ -18,9 +18,9 @@ class FifoOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request may be held for others to fill its batch."""
     queue_timeout_ms: float = 0.0
     """How long a request may wait before `timeout_action` is taken; 0: for ever."""
-    timeout_share: float = 0.5
-    """A request's own time-out, as a share of the time from its arrival until it is due; the shorter of the
-    two counts. 0: requests have none of their own."""
+    timeout_share: float = 1.0
+    """A request's own time-out, as a share of the time that it can wait for and still be in time in the
+    largest batch; the shorter of the two counts. 0: requests have none of their own."""
     timeout_action: Literal["reject", "delay"] = "reject"
     """``reject``, or ``delay``: keep it, behind all that have not waited so long."""
 

@@ -11,7 +11,7 @@ Nothing else looks at a deadline: what is begun may end late.
 Where it differs: Triton has all models loaded, this loads them on demand (`arrival_order`), first come
 first served and over the least recently used; Triton runs an instance of each model at its own pace, here a
 device runs one batch at a time and models take turns in the order in which their batches became ready; and
-a request's own time-out, which Triton takes from the client, is a share of the time that the client gives.
+a request's own time-out, which Triton takes from the client, leaves the time that the largest batch takes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mainspring.scheduler.policies.baseline_options import FifoOptions
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Placement
+    from mainspring.scheduler.mirror import Model, Placement
     from mainspring.scheduler.requests import Request
 
 
@@ -78,5 +78,20 @@ class Fifo(ArrivalOrder):
         """Return when a request will have waited for too long; None for never."""
         limits_ns = [self._timeout_ns] if self._timeout_ns else []
         if self._share and request.due_ns is not None:
-            limits_ns.append(round(self._share * (request.due_ns - request.arrived_ns)))
+            limits_ns.append(
+                round(self._share * self._slack_ns(request.model, request.due_ns - request.arrived_ns))
+            )
         return request.arrived_ns + min(limits_ns) if limits_ns else None
+
+    def _slack_ns(self, model: Model, given_ns: int) -> int:
+        """Return what is left of a request's time for waiting, if its batch will be the largest that fits."""
+        slack_ns = given_ns
+        for times in model.infer_times.values():
+            largest = self._max_rows or times.sizes[-1]
+            fitting_ns = [
+                duration_ns
+                for size, duration_ns in zip(times.sizes, times.ns, strict=True)
+                if duration_ns < given_ns and size <= largest
+            ]
+            slack_ns = min(slack_ns, given_ns - max(fitting_ns, default=given_ns))
+        return slack_ns

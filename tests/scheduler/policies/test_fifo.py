@@ -68,7 +68,7 @@ def test_models_take_turns_in_the_order_in_which_their_batches_became_ready() ->
     made = hand("a", "b", "c")
     (first,) = made.request(100, 1, "c", 100)
     made.request(101, 2, "b", 100)
-    made.request(102, 3, "a", 20)
+    made.request(102, 3, "a", 30)
     made.request(103, 4, "b", 100)
     (second,) = made.ok(104.5, first)
     assert infers([second]) == [("b", 2, (2, 4))], "no deadline is looked at"
@@ -93,14 +93,27 @@ def test_a_request_that_waited_for_too_long_is_rejected() -> None:
 
 
 def test_the_shorter_of_two_timeouts_counts() -> None:
-    made = hand("slow", queue_timeout_ms=30.0, timeout_share=0.5)
+    made = hand("slow", "a", queue_timeout_ms=30.0, timeout_share=0.5)
     made.request(100, 1, "slow", 1000)
-    made.request(101, 2, "slow", 41)
-    made.request(101, 3, "slow", 1000)
-    assert reasons(made.feed(120.9, Wakeup())) == []
-    assert reasons(made.feed(121.1, Wakeup())) == [Reason.DEADLINE_PASSED], "half of 41 ms less the margin"
+    made.request(101, 2, "a", 41)
+    made.request(101, 3, "a", 1000)
+    assert reasons(made.feed(115.9, Wakeup())) == []
+    commands = made.feed(116.1, Wakeup())
+    assert reasons(commands) == [Reason.DEADLINE_PASSED], "half of 40 ms less the 10 that a batch of 4 takes"
     assert reasons(made.feed(130.9, Wakeup())) == []
     assert reasons(made.feed(131.1, Wakeup())) == [Reason.DEADLINE_PASSED]
+
+
+@pytest.mark.parametrize(("slo_ms", "waits_ms"), [(41, 30), (10.5, 3.5), (6.5, 1.5), (4, 0)])
+def test_a_request_may_wait_until_the_largest_batch_that_fits_its_time_must_begin(
+    slo_ms: float, waits_ms: float
+) -> None:
+    """Less the margin of 1 ms, and batches of 4, 2 and 1 take 10, 6 and 4 ms."""
+    made = hand("slow", "a")
+    made.request(100, 1, "slow", 1000)
+    assert reasons(made.request(101, 2, "a", slo_ms)) == []
+    assert reasons(made.feed(101 + waits_ms, Wakeup())) == []
+    assert reasons(made.feed(101.1 + waits_ms, Wakeup())) == [Reason.DEADLINE_PASSED]
 
 
 def simulated(requests: Sequence[tuple[float, str]], pages: int = 8, **options: Any) -> list[Command]:
