@@ -84,6 +84,11 @@ class Books:
             worker.exec_alarm_ns = when_ns
             self.alarms.set(when_ns, Alarm.EXEC, worker)
 
+    def hold(self, until_ns: int, worker: Worker) -> None:
+        """Have a worker's EXEC executor kept free, and looked at by an instant."""
+        worker.held_until_ns = until_ns
+        self.arm_exec(until_ns, worker)
+
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
         if not worker.watched:

@@ -55,7 +55,7 @@ class Scheduler:
         self._books = books = Books(policy_class(config.policy).complete(config))
         self._policy = make_policy(config.policy, books)
         self._backlog = Backlog(books)
-        self._missed = MissedModels(books)
+        self._missed = MissedModels(books, self._policy)
         self._retry_ns = 0
         self._residency = Residency(books, self._policy, self._missed)
         self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)

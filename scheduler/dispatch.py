@@ -47,7 +47,7 @@ class Dispatcher:
                 books.arm_exec(available_ns - ahead_ns, worker)
                 return
             batch = self._policy.next_batch(now_ns, worker, available_ns)
-            if batch is None and available_ns <= soonest_ns:
+            if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if available_ns > soonest_ns and len(timeline):

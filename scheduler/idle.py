@@ -14,8 +14,8 @@ from itertools import islice
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Placement, Worker
-from mainspring.scheduler.placing import LoadPlan, plan_load
-from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.placing import LoadPlan
+from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.requests import Request
 
 WATCHED_NS = 1_000_000_000
@@ -109,8 +109,9 @@ class Backlog:
 class MissedModels:
     """Models that requests asked for in vain, in the order of their first miss."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, policy: Policy) -> None:
         self._books = books
+        self._policy = policy
         self._wanted: OrderedDict[str, None] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -145,10 +146,9 @@ class MissedModels:
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
-        unused_since_ns = now_ns - self._books.ns.idle_load_protect
         idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
         for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
-            plan = plan_load(placement, unused_since_ns)
+            plan = self._policy.plan_idle_load(now_ns, placement)
             if plan is not None:
                 return plan
         return None

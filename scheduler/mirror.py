@@ -135,7 +135,10 @@ class Model:
     """One model: its queues, and its placements in the order that workers joined."""
 
     __slots__ = (
+        "asked",
         "backlog",
+        "boost",
+        "counted",
         "demand",
         "holders",
         "index_of",
@@ -176,6 +179,12 @@ class Model:
         """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
         self.demand: Demand | None = None
         """The policy's own note."""
+        self.asked = 0.0
+        """The policy's own note: how often it was asked for lately."""
+        self.boost = 0.0
+        """The policy's own note: how much more its requests are worth than others', in nats."""
+        self.counted = False
+        """The policy's own note: whether it counts among the models with requests that wait."""
         self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
         """The status's own note, until a placement changes: where it is prepared, resident, and failed."""
         self.infer_times: dict[str, InferTimes] = {}
@@ -221,6 +230,7 @@ class Worker:
         "device_kind",
         "exec",
         "exec_alarm_ns",
+        "held_until_ns",
         "lead_ns",
         "load",
         "lru",
@@ -232,6 +242,7 @@ class Worker:
         "prepare_queue",
         "prepared",
         "prepares",
+        "ranks_scale_ns",
         "stopping",
         "strategies",
         "watched",
@@ -258,6 +269,8 @@ class Worker:
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
         """The nearest alarm that will look at the EXEC executor."""
+        self.held_until_ns = 0
+        """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
         self.stopping = False
         """Whether it said that it begins nothing more."""
         self.watched = False
@@ -266,6 +279,8 @@ class Worker:
         """The policy's own note: the demand that it takes to be for this worker."""
         self.strategies: list[tuple[int, int, Placement]] = []
         """The policy's own note: what the EXEC executor could run."""
+        self.ranks_scale_ns = 0.0
+        """The policy's own note: by which scale its strategies are ranked."""
 
 
 class Cluster:

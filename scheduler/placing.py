@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from mainspring.scheduler.mirror import Placement, Worker
 
@@ -18,11 +18,13 @@ class LoadPlan:
         self.victims = victims
 
 
-def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadPlan | None:
+def plan_load(
+    placement: Placement, unused_since_ns: int | None = None, victims: Iterable[Placement] | None = None
+) -> LoadPlan | None:
     """Find pages for a model on a worker, evicting by least recent use (appendix B); None if there is none.
 
     Models with work in flight stay. Models with queued requests go last; with ``unused_since_ns`` they
-    stay, and so do models that were used after that instant.
+    stay, and so do models that were used after that instant. ``victims`` are who may go instead, in order.
     """
     extents, need, table = placement.model.spec.extents, placement.model.pages, placement.worker.pages
     if need > table.size:
@@ -30,15 +32,17 @@ def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadP
     pages = table.place(extents) if need <= table.free else None
     if pages is not None:
         return LoadPlan(placement, pages, ())
-    victims: list[Placement] = []
+    if victims is None:
+        victims = _victims(placement.worker, unused_since_ns)
+    taken: list[Placement] = []
     freed: list[int] = []
     next_try = 1
-    for victim in _victims(placement.worker, unused_since_ns):
-        victims.append(victim)
+    for victim in victims:
+        taken.append(victim)
         freed.extend(victim.pages)
-        if table.free + len(freed) < need or len(victims) < next_try:
+        if table.free + len(freed) < need or len(taken) < next_try:
             continue
-        next_try = 2 * len(victims)
+        next_try = 2 * len(taken)
         pages = table.place(extents, freed)
         if pages is not None:
             break
@@ -47,7 +51,7 @@ def plan_load(placement: Placement, unused_since_ns: int | None = None) -> LoadP
     if pages is None:
         return None
     owners = table.owners(pages)
-    return LoadPlan(placement, pages, tuple(v for v in victims if v.model.name in owners))
+    return LoadPlan(placement, pages, tuple(v for v in taken if v.model.name in owners))
 
 
 def _victims(worker: Worker, unused_since_ns: int | None) -> Iterator[Placement]:

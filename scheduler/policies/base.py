@@ -15,12 +15,12 @@ import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import LOOKAHEAD_MS, SchedulerConfig, completed
+from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.options import NoOptions
 
 if TYPE_CHECKING:
     from mainspring.scheduler.books import Books
     from mainspring.scheduler.mirror import Model, Placement, Worker
-    from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import Request
 
 
@@ -77,6 +77,13 @@ class Policy(ABC):
     @abstractmethod
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a model to load on a worker whose LOAD executor needs work, or None."""
+
+    def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
+        """Return how an idle LOAD executor could load a model that was missed, or None.
+
+        No model goes for it that was used within `SchedulerConfig.idle_load_protect_ms`.
+        """
+        return plan_load(placement, now_ns - self.books.ns.idle_load_protect)
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which a queued request is kept, or None to keep it for ever.

@@ -116,10 +116,14 @@ class DemandTracker:
             if wanted_ns:
                 demand.bound_ns = demand.wanted_ns = 0
                 self._compute(now_ns, model, demand)
-                if demand.priority_ns == wanted_ns:
+                if self.worth(model, demand.priority_ns) == wanted_ns:
                     return model
                 self._enter(model, demand)
         return None
+
+    def worth(self, model: Model, priority_ns: int) -> int:
+        """Return by what models are ordered that have a positive priority: by the priority itself."""
+        return priority_ns
 
     def put_back(self, model: Model) -> None:
         """Return a model that was taken out to its place."""
@@ -138,6 +142,8 @@ class DemandTracker:
         wanted_ns = demand.priority_ns
         if wanted_ns <= 0 or demand.aside or len(model.usable) >= len(model.placements):
             wanted_ns = 0
+        else:
+            wanted_ns = self.worth(model, wanted_ns)
         demand.wanted_ns = wanted_ns
         if wanted_ns > demand.bound_ns:
             demand.bound_ns = wanted_ns

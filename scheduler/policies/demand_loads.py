@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, State, Worker
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 
@@ -86,7 +86,11 @@ class DemandLoads:
                 candidates.append((worker.allocated_ns, available_ns, worker.number, placement))
         candidates.sort()
         for *_, placement in candidates:
-            plan = plan_load(placement)
+            plan = self.plan(placement)
             if plan is not None:
                 return plan
         return None
+
+    def plan(self, placement: Placement) -> LoadPlan | None:
+        """Find pages for a model, evicting by least recent use."""
+        return plan_load(placement)

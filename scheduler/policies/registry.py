@@ -14,6 +14,7 @@ from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.edf import Edf
 from mainspring.scheduler.policies.fifo import Fifo
+from mainspring.scheduler.policies.mainspring import Mainspring
 from mainspring.scheduler.policies.nexus import Nexus
 from mainspring.scheduler.policies.options import read_options
 from mainspring.scheduler.policies.symphony import Symphony
@@ -24,6 +25,7 @@ _POLICIES: dict[str, type[Policy]] = {
     ClockworkRelease.name: ClockworkRelease,
     Edf.name: Edf,
     Fifo.name: Fifo,
+    Mainspring.name: Mainspring,
     Nexus.name: Nexus,
     Symphony.name: Symphony,
 }

@@ -1,0 +1,179 @@
+"""Which batch is worth an executor's time most: required start times, brought forward for density.
+
+A batch of ``n`` requests that takes ``t`` and whose first is due at ``D`` must start by ``D - t``. Clockwork
+takes the batch that must start first. Here each start is brought forward by ``scale * (ln(n / t) + boost)``:
+a batch that serves twice as many requests with each millisecond goes before one that must start up to
+``0.7 * scale`` earlier. The result is the batch's *rank*; the lowest goes first. With a scale of 0 this would
+be Clockwork's order, with a very large one pure density; `TURNS` mean batches are between the two.
+
+Ranks do not depend on when they are compared, so that each worker has one heap with an entry for each
+waiting model it holds: by a lower bound of the model's rank, which assumes that all its requests can still
+make it. A choice takes entries out until the best rank that was found is lower than all bounds left.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from mainspring.scheduler.books import READY_SLACK_NS, Books
+from mainspring.scheduler.estimates import InferTimes, Offsets
+from mainspring.scheduler.mirror import Placement, Worker
+from mainspring.scheduler.policies.base import Batch
+
+TURNS = 6.0
+"""Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
+number of copies: where many devices hold a model the next one is free sooner, and waiting costs less."""
+FIRST_BATCH_NS = 5_000_000
+"""Mean duration of a batch until some were seen."""
+SLOWEST_MEAN = 0.01
+"""Weight of a batch in the means, once a hundred were seen."""
+RESCALED = 0.2
+"""Change of the scale, as a part of it, from which on it is put right."""
+STALE_SHIFT = 6
+"""An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
+_NONE_NS = 1 << 62
+
+
+class Densities:
+    """The heaps of all workers, and the choice among their entries."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._pads = bool(books.config.pad_batches)
+        self._batches = 0
+        self._mean_ns = float(FIRST_BATCH_NS)
+        self._mean_copies = 1.0
+        self.scale_ns = TURNS * FIRST_BATCH_NS
+
+    def offer(self, placement: Placement) -> None:
+        """Enter a placement whose model got requests, or rose in rank, unless a lower bound stands there."""
+        model = placement.model
+        dues = model.queue.dues
+        if not dues:
+            return
+        if placement.worker.ranks_scale_ns != self.scale_ns:
+            self._rank_anew(placement.worker)
+        offsets = placement.times.offsets
+        if offsets is None or offsets.scale_ns != self.scale_ns:
+            offsets = self._offsets(placement.times)
+        count = len(dues)
+        by_count = offsets.by_count
+        offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
+        bound_ns = dues[0] + offset_ns - int(self.scale_ns * model.boost)
+        entered_ns = placement.strategy_key
+        if entered_ns is None or bound_ns < entered_ns:
+            placement.strategy_key = bound_ns
+            heapq.heappush(placement.worker.strategies, (bound_ns, model.number, placement))
+
+    def best(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return the batch of the lowest rank that an executor could begin at an instant, or None."""
+        if worker.ranks_scale_ns != self.scale_ns:
+            self._rank_anew(worker)
+        heap = worker.strategies
+        inputs_ns = worker.exec.inputs_at_ns(now_ns + self._books.ns.dispatch_delay, 0)
+        best: tuple[int, int, Placement, int, int] | None = None
+        seen: list[Placement] = []
+        while heap and (best is None or heap[0] < best):
+            key, number, placement = heapq.heappop(heap)
+            if placement.strategy_key != key:
+                continue
+            placement.strategy_key = None
+            if not placement.usable:
+                continue
+            begin_ns = _ready_ns(now_ns, placement, available_ns, inputs_ns)
+            if begin_ns is None:
+                seen.append(placement)
+                continue
+            found = self._candidate(placement, begin_ns, inputs_ns)
+            if found is None:
+                continue
+            seen.append(placement)
+            if best is None or (found[0], number) < best:
+                best = found[0], number, placement, found[1], found[2]
+        for placement in seen:
+            self.offer(placement)
+        if best is None:
+            return None
+        _, _, placement, index, first = best
+        return Batch(placement, index, placement.model.queue.fill(first, placement.times.sizes[index]))
+
+    def ran(self, placement: Placement, duration_ns: int) -> None:
+        """Enter a batch that was sent into the means, and put the scale right once they have moved."""
+        self._batches += 1
+        weight = max(SLOWEST_MEAN, 1 / self._batches)
+        self._mean_ns += weight * (duration_ns - self._mean_ns)
+        self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
+        scale_ns = TURNS * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
+        if abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns:
+            self.scale_ns = scale_ns
+
+    def learnt(self, times: InferTimes, index: int) -> None:
+        """Drop offsets that a new estimate has made stale."""
+        offsets = times.offsets
+        if offsets is not None:
+            moved_ns = times.ns[index] - offsets.ns[index]
+            if abs(moved_ns) > offsets.ns[index] >> STALE_SHIFT:
+                times.offsets = None
+
+    def _candidate(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
+        """Return (rank, size's index, first request's index) of a placement's densest batch; None if none is.
+
+        For each size the requests that can still make it count, from the first one on: one that can't is
+        passed over. A size that they leave a smaller one's rows in is no candidate.
+        """
+        model, times = placement.model, placement.times
+        queue, sizes, durations_ns, transfers_ns = model.queue, times.sizes, times.ns, times.transfer_ns
+        rows = queue.rows if queue.rows < model.max_rows else model.max_rows
+        requests = len(queue.dues)
+        best_count, best_ns, best_index, best_first = 0, 1, 0, 0
+        for index in range(model.index_of[rows], -1, -1):
+            size, duration_ns = sizes[index], durations_ns[index]
+            start_ns = max(begin_ns, inputs_ns + transfers_ns[index])
+            first = queue.first_feasible(start_ns + duration_ns, size)
+            if first == requests:
+                continue
+            filled = queue.rows_from(first, size)
+            fits_smaller = index > 0 and queue.rows_at(first) <= sizes[index - 1]
+            if fits_smaller and filled < size and (filled <= sizes[index - 1] or not self._pads):
+                continue
+            count = filled if queue.rows == requests else len(queue.fill(first, size))
+            if count * best_ns > best_count * duration_ns:
+                best_count, best_ns, best_index, best_first = count, duration_ns, index, first
+        if not best_count:
+            return None
+        density = math.log(best_count / best_ns) + model.boost
+        rank_ns = queue.dues[best_first] - best_ns - int(self.scale_ns * density)
+        return rank_ns, best_index, best_first
+
+    def _offsets(self, times: InferTimes) -> Offsets:
+        """Return what a number of waiting requests brings their first one's rank forward by at most."""
+        scale_ns, sizes, durations_ns = self.scale_ns, times.sizes, times.ns
+        by_count = [_NONE_NS]
+        for count in range(1, sizes[-1] + 1):
+            least_ns = _NONE_NS
+            for size, duration_ns in zip(sizes, durations_ns, strict=True):
+                density = math.log(min(size, count) / duration_ns)
+                least_ns = min(least_ns, -duration_ns - int(scale_ns * density))
+            by_count.append(least_ns)
+        times.offsets = offsets = Offsets(scale_ns, list(durations_ns), by_count)
+        return offsets
+
+    def _rank_anew(self, worker: Worker) -> None:
+        """Rank a worker's entries by the scale as it is now."""
+        worker.ranks_scale_ns = self.scale_ns
+        entries, worker.strategies = worker.strategies, []
+        for key, _, placement in entries:
+            if placement.strategy_key == key:
+                placement.strategy_key = None
+                self.offer(placement)
+
+
+def _ready_ns(now_ns: int, placement: Placement, available_ns: int, inputs_ns: int) -> int | None:
+    """Return when EXEC and the weights are there; None while the model's LOAD is not about to end."""
+    if placement.load_slot is None:
+        return available_ns
+    ready_ns = placement.ready_ns(now_ns)
+    if ready_ns > max(available_ns, inputs_ns + placement.times.transfer_ns[0] + READY_SLACK_NS):
+        return None
+    return max(ready_ns, available_ns)

@@ -1,0 +1,63 @@
+"""Whether to wait with a batch that could still grow.
+
+Waiting pays where devices are nearly busy and hardly anyone else could use them meanwhile: few models on
+many devices, each of which would otherwise run a small batch as soon as it is free. Elsewhere batches that
+were put off to their last moment collide there.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.policies.base import Batch
+
+WINDOW_NS = 100_000_000
+"""Time constant of the utilisation."""
+BUSY = 0.8
+"""Utilisation above which batches are held."""
+LONGEST_NS = 50_000_000
+SHORTEST_NS = 50_000
+"""A shorter wait is none."""
+
+
+class Utilisation:
+    """The share of all EXEC executors' time that was given away lately."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._given_ns = 0.0
+        self._at_ns = 0
+
+    def gave(self, now_ns: int, duration_ns: int) -> None:
+        """Enter a batch that was sent."""
+        self._decay(now_ns)
+        self._given_ns += duration_ns
+
+    def share(self, now_ns: int) -> float:
+        """Return the share, from 0 to a little more than 1."""
+        self._decay(now_ns)
+        return self._given_ns / (WINDOW_NS * max(1, len(self._books.cluster.workers)))
+
+    def _decay(self, now_ns: int) -> None:
+        if now_ns > self._at_ns:
+            self._given_ns *= math.exp((self._at_ns - now_ns) / WINDOW_NS)
+            self._at_ns = now_ns
+
+
+def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisation: float) -> int | None:
+    """Return when a batch that could begin at an instant should begin instead, or None to begin it.
+
+    Its requests can be served until then in a batch of the next larger size, so waiting loses none of them.
+    """
+    placement, requests = batch.placement, batch.requests
+    times = placement.times
+    rows = sum([request.rows for request in requests])
+    if rows >= times.sizes[-1] or utilisation <= BUSY or waiting_models > len(placement.model.usable):
+        return None
+    larger = batch.size_index + (rows == times.sizes[batch.size_index])
+    first_due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
+    last_start_ns = first_due_ns - times.ns[larger]
+    share = min(1.0, (utilisation - BUSY) / (1.0 - BUSY))
+    wait_ns = min(LONGEST_NS, int(share * (last_start_ns - available_ns)))
+    return available_ns + wait_ns if wait_ns > SHORTEST_NS else None

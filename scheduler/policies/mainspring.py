@@ -1,0 +1,150 @@
+"""Mainspring's own policy: the most answers in time, with a floor for every model.
+
+*INFER.* The batch that brings most for its device time, weighed against how soon it must start
+(`Densities`); which of a model's requests it holds and how large it is maximises requests for each
+millisecond, padding allowed. Few models on many busy devices wait for larger batches (`holding`). A model
+that is dropped too often rises (`Floor`): the option ``fairness`` moves between most answers and
+equal shares.
+
+*LOAD* by requests for each millisecond that it takes (`WorthLoads`); whoever was asked for least goes first
+(`Popularity`), and idle LOAD executors load what was missed over models that are asked for much less.
+
+*Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
+decided knowing more. Appendix B of the Clockwork paper has 5 ms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.density import Densities
+from mainspring.scheduler.policies.floor import Floor
+from mainspring.scheduler.policies.holding import Utilisation, held_until_ns
+from mainspring.scheduler.policies.mainspring_options import MainspringOptions
+from mainspring.scheduler.policies.popularity import Popularity
+from mainspring.scheduler.policies.worth_loads import WorthLoads
+
+if TYPE_CHECKING:
+    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.mirror import Model, Placement, Worker
+    from mainspring.scheduler.requests import Request
+
+LEAST_LOOKAHEAD_MS = 0.5
+LOOKAHEAD_MARGIN_MS = 0.3
+"""Beyond the way to the worker and back: what predictions and the network vary by."""
+
+
+class Mainspring(Policy):
+    """Density against urgency, with a floor."""
+
+    name: ClassVar[str] = "mainspring"
+    Options: ClassVar[type[msgspec.Struct]] = MainspringOptions
+
+    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+        super().__init__(books, options)
+        assert isinstance(options, MainspringOptions)
+        self._densities = Densities(books)
+        self._floor = Floor(options.fairness)
+        self._utilisation = Utilisation(books)
+        self._popularity = Popularity(books)
+        self._loads = WorthLoads(books, self._popularity)
+        self._waiting = 0
+        """Models with requests that wait."""
+
+    @classmethod
+    def complete(cls, config: SchedulerConfig) -> SchedulerConfig:
+        """Return the configuration with what it leaves to the policy: the lookahead follows the delay."""
+        round_trip_ms = 2 * config.dispatch_delay_ms
+        lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
+        if config.lookahead_ms is None:
+            config = msgspec.structs.replace(config, lookahead_ms=lookahead_ms)
+        return super().complete(config)
+
+    def queued(self, now_ns: int, request: Request) -> None:
+        """Offer the model to the workers that hold it, and enter its demand."""
+        model = request.model
+        self._popularity.asked(now_ns, model)
+        if not model.counted:
+            model.counted = True
+            self._waiting += 1
+        for placement in model.usable.values():
+            self._densities.offer(placement)
+        self._loads.update(now_ns, model)
+
+    def unqueued(self, now_ns: int, request: Request) -> None:
+        """Take the request's demand back; the model's entries are put right as they come up."""
+        self._left(now_ns, request.model)
+
+    def gave_up(self, now_ns: int, request: Request) -> None:
+        """Count a request that was dropped."""
+        self._missed(request.model)
+
+    def refused(self, now_ns: int, model: Model, rows: int) -> None:
+        """Count a request that nobody had the time for, or the weights."""
+        self._popularity.asked(now_ns, model)
+        if model.usable:
+            self._missed(model)
+
+    def dispatched(self, now_ns: int, batch: Batch) -> None:
+        """Count the batch's requests and its time."""
+        placement = batch.placement
+        duration_ns = placement.times.ns[batch.size_index]
+        self._densities.ran(placement, duration_ns)
+        self._utilisation.gave(now_ns, duration_ns)
+        self._floor.answered(placement.model, len(batch.requests))
+        self._left(now_ns, placement.model)
+
+    def executed(
+        self, now_ns: int, placement: Placement, size_index: int, duration_ns: int, requests: list[Request]
+    ) -> None:
+        """Learn from a measured duration."""
+        self._densities.learnt(placement.times, size_index)
+
+    def residency_changed(self, now_ns: int, placement: Placement) -> None:
+        """Offer the model's requests to the worker, or take them away from it."""
+        if placement.usable:
+            self._densities.offer(placement)
+        else:
+            placement.strategy_key = None
+        self._loads.update(now_ns, placement.model)
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Let the demand for its models go to the others."""
+        self._loads.worker_left(now_ns, worker)
+
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return the batch of the lowest rank, unless it is better to wait with it."""
+        batch = self._densities.best(now_ns, worker, available_ns)
+        if batch is None:
+            return None
+        utilisation = self._utilisation.share(now_ns)
+        until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
+        if until_ns is None:
+            return batch
+        self.books.hold(until_ns - self.books.ns.dispatch_delay, worker)
+        return None
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return the model whose LOAD serves most requests for its time."""
+        return self._loads.next_load(now_ns)
+
+    def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
+        """Return how to load a model that was missed over others that were asked for much less."""
+        return plan_load(placement, victims=self._popularity.unpopular(placement))
+
+    def _left(self, now_ns: int, model: Model) -> None:
+        """Enter that requests left a model's queue."""
+        if model.counted and not model.queue.dues:
+            model.counted = False
+            self._waiting -= 1
+        self._loads.take_back(now_ns, model)
+
+    def _missed(self, model: Model) -> None:
+        if self._floor.missed(model):
+            for placement in model.usable.values():
+                self._densities.offer(placement)

@@ -1,0 +1,67 @@
+"""How often each model was asked for lately, and so who goes first when pages are needed.
+
+Counts decay with a time constant of 30 s. They are kept as they would stand in the future, growing with each
+request's time instead of shrinking with every other's, so that nothing has to be touched as time passes
+and two counts can be compared as they are.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.mirror import Model, Placement, Worker
+
+DECAY_NS = 30_000_000_000
+RENEWED = 40.0
+"""Decays after which all counts are put back to size."""
+LATELY = 0.5
+"""A model is loaded unasked over others that together were asked for less than this part of its own count."""
+
+
+class Popularity:
+    """Keeps `Model.asked`."""
+
+    def __init__(self, books: Books) -> None:
+        self._books = books
+        self._epoch_ns: int | None = None
+
+    def asked(self, now_ns: int, model: Model) -> None:
+        """Count a request."""
+        if self._epoch_ns is None:
+            self._epoch_ns = now_ns
+        age = (now_ns - self._epoch_ns) / DECAY_NS
+        if age > RENEWED:
+            factor = math.exp(-age)
+            for each in self._books.cluster.models.values():
+                each.asked *= factor
+            self._epoch_ns, age = now_ns, 0.0
+        model.asked += math.exp(age)
+
+    def victims(self, worker: Worker) -> list[Placement]:
+        """Return who may be evicted, in order: none with work in flight, and those waited for last.
+
+        Before that the least asked for go first; one that another worker holds too counts half.
+        """
+        free = [placement for placement in worker.lru.values() if not placement.infers]
+        return sorted(free, key=_order)
+
+    def unpopular(self, placement: Placement) -> list[Placement]:
+        """Return who may be evicted for a model that nobody needs at once: the less wanted, and few."""
+        left = LATELY * placement.model.asked
+        chosen = []
+        for victim in self.victims(placement.worker):
+            left -= _worth(victim)
+            if left < 0 or victim.model.waiting:
+                break
+            chosen.append(victim)
+        return chosen
+
+
+def _worth(placement: Placement) -> float:
+    asked = placement.model.asked
+    return asked / 2 if len(placement.model.usable) > 1 else asked
+
+
+def _order(placement: Placement) -> tuple[bool, float, int]:
+    return placement.model.waiting > 0, _worth(placement), placement.model.number
