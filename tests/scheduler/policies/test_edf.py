@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.messages.model import Profile
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.baseline_options import EdfOptions
 from mainspring.scheduler.policies.edf import Edf
 from mainspring.scheduler.requests import Request
+from mainspring.simulator.device import Preloaded
+from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS
 from tests.scheduler.test_clockwork import SIZES, spec
 
@@ -115,3 +121,30 @@ def test_a_head_that_is_about_to_be_late_makes_its_batch_small(
     for id_, due_ms in enumerate((5, 40, 41, 42, 43), start=1):
         bench.queue(id_, bench.models[0], due_ms)
     assert bench.ask(0) == expected
+
+
+def test_in_overload_batches_shrink_nearly_to_one_unless_heads_are_skipped() -> None:
+    """One model with 25 ms at 1.5 times the capacity of full batches; one by one would be 41 % of that."""
+    infer_ns = {1: 2_610_000, 2: 3_800_000, 4: 5_900_000, 8: 9_400_000, 16: 17_300_000}
+    model = msgspec.structs.replace(
+        spec("m"), batch_sizes=tuple(infer_ns), profiles={"gpu": Profile(infer_ns, 8 * MS)}
+    )
+    capacity = 16 / 0.0173
+    rate = round(1.5 * capacity)
+    shares = []
+    for skip_heads in (False, True):
+        config = SchedulerConfig(
+            policy="edf",
+            policy_options={"skip_heads": skip_heads},
+            dispatch_delay_ms=0.3,
+            response_margin_ms=0.2,
+        )
+        held = {"w0": Preloaded([model], [model])}
+        simulation = Simulation(config, [model], [("w0", "gpu", 8)], preloaded=held)
+        rng = random.Random(1)
+        for id_ in range(2 * rate):
+            simulation.request(rng.randrange(2_000 * MS), id_, "m", slo_ns=25 * MS)
+        simulation.run(3_000 * MS)
+        shares.append(sum(outcome.in_time for outcome in simulation.outcomes.values()) / 2 / capacity)
+    assert shares[0] == pytest.approx(1 / 0.00261 / capacity, abs=0.08), "hardly more than one by one"
+    assert shares[1] > 0.75
