@@ -9,6 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-cluster
+.PHONY: policies
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -61,6 +62,9 @@ bench-scheduler: native ## Measure the scheduler alone
 
 bench-cluster: native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
+
+policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
+	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)

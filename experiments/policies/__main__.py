@@ -1,0 +1,150 @@
+"""Compare policies: ``python -m mainspring.experiments.policies``, or ``make policies``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from mainspring.experiments.policies import highest
+from mainspring.experiments.policies.cell import Cell, Job, configuration
+from mainspring.experiments.policies.plots import plot_frontier, plot_policies
+from mainspring.experiments.policies.scenarios import LOADS, OTHERS, SCENARIOS, STUDY
+from mainspring.experiments.policies.sweep import Results, play_all
+from mainspring.scheduler.policies.registry import policy_class
+
+POLICIES = "mainspring,mainspring@fairness=0,clockwork,symphony,nexus,edf"
+FAIRNESS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+FRONTIER = ("G", "H", "skew", "sizes")
+"""Scenarios whose models are unlike: elsewhere fairness costs nothing."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was measured."""
+
+    cells: list[Cell] = []
+    highest: list[highest.Highest] = []
+
+
+def main(
+    what: Annotated[
+        str, typer.Argument(help="table, highest (load with 99 % in time) or frontier (of fairness).")
+    ] = "table",
+    scenarios: Annotated[
+        str, typer.Option(help=f"Names with commas between, study or others: {', '.join(SCENARIOS)}.")
+    ] = "study",
+    policies: Annotated[
+        str, typer.Option(help="Names with spaces or semicolons between, or commas if without options.")
+    ] = POLICIES,
+    loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = ",".join(map(str, LOADS)),
+    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
+    seconds: Annotated[float, typer.Option(help="Measured virtual time.")] = 20.0,
+    warm_up: Annotated[float, typer.Option(help="Virtual time before it.")] = 5.0,
+    most_requests: Annotated[
+        int, typer.Option(help="Scenarios with more requests are measured for a shorter time.")
+    ] = 170_000,
+    bound: Annotated[bool, typer.Option(help="Compute what was possible.")] = True,
+    profiles: Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")] = Path(
+        "../shared/profiles/clockwork_table1.csv"
+    ),
+    processes: Annotated[int, typer.Option(help="Cells played side by side; 0 for one a core.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for JSON, plots and bounds.")] = Path("out/policies"),
+) -> None:
+    """Play policies in virtual time and compare them."""
+    if what not in ("table", "highest", "frontier"):
+        raise typer.BadParameter(f"there is no {what!r}: choose table, highest or frontier")
+    if not profiles.exists():
+        raise typer.BadParameter(f"{profiles} is not there: give the table of profiles with --profiles")
+    if what == "frontier":
+        named = [f"mainspring@fairness={value:g}" for value in FAIRNESS]
+        scenarios = scenarios if scenarios != "study" else ",".join(FRONTIER)
+    else:
+        named = _policies(policies)
+    jobs = [
+        Job(
+            scenario=scenario,
+            policy=policy,
+            load=load,
+            seed=seed,
+            seconds=seconds,
+            warm_up=warm_up,
+            most_requests=most_requests,
+            table=str(profiles),
+            bounds=str(output / "bounds") if bound and what != "highest" else None,
+        )
+        for scenario in _scenarios(scenarios)
+        for load in ([1.0] if what == "highest" else _loads(loads))
+        for policy in named
+        for seed in range(1 if what == "highest" else seeds)
+    ]
+    output.mkdir(parents=True, exist_ok=True)
+    _run(what, jobs, processes or os.cpu_count() or 1, output)
+
+
+def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
+    """Play the jobs, and write and print what came of them."""
+    console = Console(width=200)
+    file = output / f"{what}.json"
+    if what == "highest":
+        found = highest.find_all(jobs, processes)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(highest=found))))
+        console.print(highest.table(found))
+        return
+    cells = list(track(play_all(jobs, processes), description="cells", total=len(jobs)))
+    file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(cells=cells))))
+    results = Results(cells)
+    console.print(results.table())
+    if what == "table":
+        plot_policies(results, output / "policies.png")
+    else:
+        fairness = {policy: float(policy.rpartition("=")[2]) for policy in results.policies}
+        for load in results.loads:
+            plot_frontier(results, fairness, load, output / f"fairness-{load:g}.png")
+    console.print(f"{file}")
+
+
+def _scenarios(text: str) -> list[str]:
+    """Return the scenarios that are meant; raise `typer.BadParameter` for one that there is not."""
+    sets = {"study": STUDY, "others": OTHERS, "all": (*STUDY, *OTHERS)}
+    if text in sets:
+        return [scenario.name for scenario in sets[text]]
+    names = text.split(",")
+    for name in names:
+        if name not in SCENARIOS:
+            raise typer.BadParameter(f"there is no scenario {name!r}: choose among {', '.join(SCENARIOS)}")
+    return names
+
+
+def _policies(text: str) -> list[str]:
+    """Return the policies that are meant; a comma belongs to options if it stands between two of them."""
+    names: list[str] = []
+    for part in text.replace(";", " ").replace(",", " ").split():
+        if "=" in part and "@" not in part and names:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    for name in names:
+        try:
+            policy_class(configuration(name).policy)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return names
+
+
+def _loads(text: str) -> list[float]:
+    try:
+        loads = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} are no loads: give numbers with commas between") from None
+    if min(loads) <= 0:
+        raise typer.BadParameter(f"a load of {min(loads):g} can't be: give numbers greater than 0")
+    return loads
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,194 @@
+"""One policy in one scenario at one load: played in virtual time, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.experiments.policies.bounds import bound_of
+from mainspring.experiments.policies.played import (
+    Instants,
+    Served,
+    Table,
+    arrivals,
+    fluid_rate,
+    instants,
+    models_of,
+    read_table,
+)
+from mainspring.experiments.policies.scenarios import SCENARIOS, Scenario
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.cluster import preload
+from mainspring.simulator.faults import Faults
+from mainspring.simulator.run import play
+from mainspring.simulator.simulation import Simulation
+from mainspring.traces.arrival import SECOND_NS
+from mainspring.traces.records import NO_DEADLINE, OUTPUTS, Records
+from mainspring.traces.source import OpenSource
+
+DELAY_NS = 100_000
+"""Each way between any two processes; inputs come by way of the gateway."""
+FAULTS = Faults(
+    delay_ns=DELAY_NS,
+    duration_jitter=0.0003,
+    slow_probability=1e-6,
+    slow_ns=20_000_000,
+    detection_ns=SECOND_NS,
+)
+GUARD_MS = 0.02
+"""What predictions may be wrong by."""
+WORST = 0.1
+"""Part of the models whose share of answers is told by itself."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to play."""
+
+    scenario: str
+    policy: str
+    """A policy's name, or with options as ``name@key=value,key=value``."""
+    load: float
+    seed: int
+    seconds: float
+    """What is measured, at most."""
+    warm_up: float
+    most_requests: int
+    """A scenario with many requests per second is measured for a shorter time."""
+    table: str
+    bounds: str | None
+    """Folder of the bounds; None to leave them out."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a job; rates in requests with a deadline per second."""
+
+    job: Job
+    seconds: float
+    fluid: float
+    offered: float
+    goodput: float
+    bound: float | None
+    worst_tenth: float
+    """Share of answers in time, over the tenth of the models with the lowest."""
+    late: float
+    """Share of answers that came after their deadline."""
+    best_effort: float
+    """Answers to requests without a deadline per second."""
+
+    @property
+    def of_bound(self) -> float | None:
+        """Goodput as a part of what was possible."""
+        return None if self.bound is None else self.goodput / self.bound
+
+    @property
+    def in_time(self) -> float:
+        """Share of the requests that were answered in time."""
+        return self.goodput / self.offered
+
+
+def play_cell(job: Job) -> Cell:
+    """Play a job; the result depends on it alone."""
+    scenario = SCENARIOS[job.scenario]
+    models = models_of(scenario, _table(job.table))
+    fluid = fluid_rate(models)
+    seconds = min(job.seconds, job.most_requests / (fluid * job.load))
+    since_ns = round(job.warm_up * SECOND_NS)
+    drawn = instants(models, job.load, job.warm_up + seconds, job.seed)
+    served, in_time, late = _play(job, scenario, models, drawn, since_ns)
+    tight = np.array([model.slo_ns is not None for model in models])
+    offered = np.bincount(served[tight[served]], minlength=len(models))
+    good = np.bincount(served[in_time], minlength=len(models))
+    return Cell(
+        job=job,
+        seconds=seconds,
+        fluid=fluid,
+        offered=float(offered.sum()) / seconds,
+        goodput=float(good[tight].sum()) / seconds,
+        bound=_bound(job, scenario, models, drawn, since_ns, seconds),
+        worst_tenth=worst_share(good[tight & (offered > 0)] / offered[tight & (offered > 0)]),
+        late=float(late.mean()),
+        best_effort=float(good[~tight].sum()) / seconds,
+    )
+
+
+def worst_share(shares: npt.NDArray[np.float64]) -> float:
+    """Return the mean of the lowest tenth of models' shares, of one model at least."""
+    return float(np.sort(shares)[: max(1, round(WORST * len(shares)))].mean())
+
+
+def configuration(policy: str) -> SchedulerConfig:
+    """Return a scheduler's configuration for a policy with options; raise ValueError if it is no such."""
+    name, _, text = policy.partition("@")
+    options: dict[str, bool | int | float | str] = {}
+    for pair in filter(None, text.split(",")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{pair!r} in {policy!r} is no option: give it as key=value")
+        options[key] = msgspec.json.decode(value) if _is_json(value) else value
+    return SchedulerConfig(
+        policy=name,
+        policy_options=options,
+        dispatch_delay_ms=2 * DELAY_NS / 1e6,
+        response_margin_ms=DELAY_NS / 1e6 + GUARD_MS,
+        max_queued_requests=10**9,
+        max_queued_requests_per_model=10**9,
+    )
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), bool | int | float)
+    except msgspec.DecodeError:
+        return False
+
+
+def _table(path: str) -> Table:
+    return read_table(Path(path))
+
+
+def _play(
+    job: Job, scenario: Scenario, models: Sequence[Served], drawn: Sequence[Instants], since_ns: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return for each measured request its model's index, whether it was answered in time, or late."""
+    kinds = [kind for kind, count in scenario.devices.items() for _ in range(count)]
+    workers = [(f"worker-{index}", kind, scenario.pages) for index, kind in enumerate(kinds)]
+    wanted = sorted(range(len(models)), key=lambda index: (-models[index].rate, index))
+    preloaded = preload([models[index].spec for index in wanted], workers, "fill")
+    requests = arrivals(models, drawn)
+    records = Records()
+    simulation = Simulation(
+        configuration(job.policy),
+        [model.spec for model in models],
+        workers,
+        seed=job.seed,
+        faults=FAULTS,
+        preloaded=preloaded,
+        source=OpenSource(iter(requests)),
+        records=records,
+        records_from_ns=since_ns,
+    )
+    play(simulation, records, requests[-1].time_ns + 1, None)
+    sent, replied = records.columns()
+    index_of = {model.spec.name: index for index, model in enumerate(models)}
+    served = np.array([index_of[each.model] for each in requests if each.time_ns >= since_ns], np.int64)
+    answered = replied["outcome"] == OUTPUTS
+    taken_ns = replied["replied_ns"] - sent["intended_ns"]
+    in_time = answered & ((sent["slo_ns"] == NO_DEADLINE) | (taken_ns <= sent["slo_ns"]))
+    return served, in_time, answered & ~in_time
+
+
+def _bound(
+    job: Job,
+    scenario: Scenario,
+    models: Sequence[Served],
+    drawn: Sequence[Instants],
+    since_ns: int,
+    seconds: float,
+) -> float | None:
+    if job.bounds is None:
+        return None
+    return bound_of(scenario, models, drawn, since_ns, Path(job.bounds)) / seconds

@@ -1,0 +1,150 @@
+"""The scenarios in which policies are compared: devices, models, how the models are asked for.
+
+A to H are those of an independent study of seven policies, whose figures are in docs/policy-results.md
+beside ours. The others test what those leave out, so that nothing is tuned to eight lists of numbers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+RESNET = ("resnet50_v2",)
+FAST = ("resnet18_v1", "resnet18_v2", "mobile_pose_resnet18_v1", "cifar_wideresnet16_10")
+SLOW = ("resnet152_v1", "resnet152_v2", "resnest101", "densenet161")
+PAGES = 1_984
+"""Of 16 MB on a device of 32 GB, less 512 MB each for workspace and IO (Clockwork, section 5.2)."""
+USUAL = "gpu"
+"""The kind of device that is as fast as the table says."""
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Models that are asked for in the same way."""
+
+    varieties: tuple[str, ...] = ()
+    """Rows of the table of profiles; none means all of them."""
+    copies: int = 1
+    """Models of each variety."""
+    slo_ms: float | None = 100.0
+    """None for requests without a deadline."""
+    rows: int = 1
+    """Of each request."""
+    weight: float = 1.0
+    """Requests for each of these models, relative to other models'."""
+    cv: float = 1.0
+    """Coefficient of variation of the gaps between a model's requests; 1 is a Poisson process."""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One cluster with its models."""
+
+    name: str
+    title: str
+    groups: tuple[Group, ...]
+    devices: dict[str, int]
+    """How many, by kind."""
+    slowness: dict[str, float] = {}
+    """By kind: factor on every execution's duration, if it is not 1."""
+    pages: int = PAGES
+    """Of each device."""
+    zipf: float = 0.0
+    """Exponent of the skew of rates over all models with a deadline."""
+    best_effort: float = 0.0
+    """Rate of requests without a deadline, as a part of the capacity for those with one, at every load."""
+    listed: bool = False
+    """Whether it is one of the study's."""
+
+
+def _study(name: str, devices: int, title: str, group: Group) -> Scenario:
+    return Scenario(
+        name=name, title=f"{devices} x: {title}", groups=(group,), devices={USUAL: devices}, listed=True
+    )
+
+
+def _copies(copies: int, slo_ms: float) -> Group:
+    return Group(varieties=RESNET, copies=copies, slo_ms=slo_ms)
+
+
+STUDY = (
+    _study("A", 1, "15 resnet50_v2, 100 ms", _copies(15, 100.0)),
+    _study("B", 1, "15 resnet50_v2, 25 ms", _copies(15, 25.0)),
+    _study("C", 6, "12 resnet50_v2, 25 ms", _copies(12, 25.0)),
+    _study("D", 6, "48 resnet50_v2, 100 ms", _copies(48, 100.0)),
+    _study("E", 20, "1 resnet50_v2, 25 ms", _copies(1, 25.0)),
+    _study("F", 20, "8 resnet50_v2, 25 ms", _copies(8, 25.0)),
+    _study("G", 6, "all varieties, 100 ms", Group()),
+    _study("H", 20, "all varieties x 2, 50 ms", Group(copies=2, slo_ms=50.0)),
+)
+
+OTHERS = (
+    Scenario(
+        name="skew",
+        title="6 x: all varieties, 100 ms, Zipf 1.0",
+        groups=(Group(),),
+        devices={USUAL: 6},
+        zipf=1.0,
+    ),
+    Scenario(
+        name="slos",
+        title="4 x: 30 resnet50_v2, 25 to 500 ms",
+        groups=tuple(_copies(6, slo_ms) for slo_ms in (25.0, 50.0, 100.0, 250.0, 500.0)),
+        devices={USUAL: 4},
+    ),
+    Scenario(
+        name="bursts",
+        title="6 x: 24 resnet50_v2, 100 ms, gaps with cv 4",
+        groups=(Group(varieties=RESNET, copies=24, cv=4.0),),
+        devices={USUAL: 6},
+    ),
+    Scenario(
+        name="memory",
+        title="6 x 400 pages: all varieties x 10, 100 ms, Zipf 0.9",
+        groups=(Group(copies=10),),
+        devices={USUAL: 6},
+        pages=400,
+        zipf=0.9,
+    ),
+    Scenario(
+        name="transfers",
+        title="4 x 250 pages: all varieties x 3, 100 ms",
+        groups=(Group(copies=3),),
+        devices={USUAL: 4},
+        pages=250,
+    ),
+    Scenario(
+        name="sizes",
+        title="2 x: 8 fast and 8 slow, 100 ms",
+        groups=(Group(varieties=FAST, copies=2), Group(varieties=SLOW, copies=2)),
+        devices={USUAL: 2},
+    ),
+    Scenario(
+        name="many",
+        title="2 x: all varieties x 6, 250 ms, Zipf 0.5",
+        groups=(Group(copies=6, slo_ms=250.0),),
+        devices={USUAL: 2},
+        zipf=0.5,
+    ),
+    Scenario(
+        name="kinds",
+        title="3 x and 3 x 2.5 times as slow: all varieties, 100 ms",
+        groups=(Group(),),
+        devices={USUAL: 3, "old": 3},
+        slowness={"old": 2.5},
+    ),
+    Scenario(
+        name="effort",
+        title="2 x: 8 resnet50_v2, 25 ms; 8 resnet101_v1 without a deadline",
+        groups=(_copies(8, 25.0), Group(varieties=("resnet101_v1",), copies=8, slo_ms=None)),
+        devices={USUAL: 2},
+        best_effort=0.5,
+    ),
+    Scenario(
+        name="rows",
+        title="4 x: 20 resnet50_v2, 100 ms, requests of 1, 2, 4 and 8 rows",
+        groups=tuple(Group(varieties=RESNET, copies=5, rows=rows, weight=1 / rows) for rows in (1, 2, 4, 8)),
+        devices={USUAL: 4},
+    ),
+)
+
+SCENARIOS = {scenario.name: scenario for scenario in (*STUDY, *OTHERS)}
+LOADS = (0.7, 1.0, 1.5)
+"""Multiples of the fluid capacity: what the devices could do if every batch were of its best size."""

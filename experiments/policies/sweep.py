@@ -1,0 +1,92 @@
+"""Many cells on all cores, and the table that they make."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean
+
+from rich.table import Table
+
+from mainspring.experiments.policies.cell import Cell, Job, play_cell
+from mainspring.experiments.policies.scenarios import SCENARIOS
+
+
+def play_all(jobs: Sequence[Job], processes: int) -> Iterator[Cell]:
+    """Play jobs side by side and yield what came of each, in the order of the jobs.
+
+    Raises what a job raises: ValueError for a policy that there is not.
+    """
+    if processes == 1 or len(jobs) == 1:
+        yield from map(play_cell, jobs)
+        return
+    # Numpy's own threads would take the cores from one another.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(jobs))) as pool:
+        yield from pool.imap(play_cell, jobs)
+
+
+class Results:
+    """Cells by policy, scenario and load; several seeds are averaged."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._cells: dict[tuple[str, str, float], list[Cell]] = {}
+        for cell in cells:
+            self._cells.setdefault((cell.job.policy, cell.job.scenario, cell.job.load), []).append(cell)
+
+    @property
+    def policies(self) -> list[str]:
+        """Policies in the order of their first cells."""
+        return list(dict.fromkeys(policy for policy, _, _ in self._cells))
+
+    @property
+    def scenarios(self) -> list[str]:
+        """Scenarios likewise."""
+        return list(dict.fromkeys(scenario for _, scenario, _ in self._cells))
+
+    @property
+    def loads(self) -> list[float]:
+        """Loads likewise."""
+        return list(dict.fromkeys(load for _, _, load in self._cells))
+
+    def of_bound(self, policy: str, scenario: str, load: float) -> float | None:
+        """Return goodput as a part of what was possible, of what was offered without a bound."""
+        cells = self._cells.get((policy, scenario, load))
+        if not cells:
+            return None
+        return fmean(cell.in_time if cell.of_bound is None else cell.of_bound for cell in cells)
+
+    def worst_tenth(self, policy: str, scenario: str, load: float) -> float | None:
+        """Return the share of answers over the tenth of models that were served worst."""
+        cells = self._cells.get((policy, scenario, load))
+        return fmean(cell.worst_tenth for cell in cells) if cells else None
+
+    def mean_of_bound(self, policy: str, load: float) -> float:
+        """Return the mean over all scenarios that were played."""
+        values = [self.of_bound(policy, scenario, load) for scenario in self.scenarios]
+        return fmean(value for value in values if value is not None)
+
+    def table(self) -> Table:
+        """Return goodput in % of the bound, and in brackets the worst tenth's share, at each load."""
+        loads = " / ".join(f"{load:g}x" for load in self.loads)
+        table = Table(title=f"goodput in % of the bound, and the worst tenth's share in %, at {loads}")
+        table.add_column("scenario")
+        for policy in self.policies:
+            table.add_column(policy, justify="right")
+        for scenario in self.scenarios:
+            title = f"{scenario}: {SCENARIOS[scenario].title}"
+            table.add_row(title, *(self._entry(policy, scenario) for policy in self.policies))
+        means = [
+            " / ".join(f"{100 * self.mean_of_bound(policy, load):.1f}" for load in self.loads)
+            for policy in self.policies
+        ]
+        table.add_row("mean", *means)
+        return table
+
+    def _entry(self, policy: str, scenario: str) -> str:
+        goods = [self.of_bound(policy, scenario, load) for load in self.loads]
+        worsts = [self.worst_tenth(policy, scenario, load) for load in self.loads]
+        good = " / ".join("-" if value is None else f"{100 * value:.1f}" for value in goods)
+        worst = " / ".join("-" if value is None else f"{100 * value:.0f}" for value in worsts)
+        return f"{good} ({worst})"
