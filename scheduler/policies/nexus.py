@@ -24,8 +24,8 @@ from mainspring.scheduler.placing import plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.filling import largest_batch
-from mainspring.scheduler.policies.sessions import Sessions
-from mainspring.scheduler.policies.squishy import Node, packed, saturating
+from mainspring.scheduler.policies.sessions import Session, Sessions
+from mainspring.scheduler.policies.squishy import Node, Planner, saturating
 from mainspring.scheduler.policies.system_options import NexusOptions
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.requests import Request
+
+
+PLANNED_AT_ONCE = 64
+"""Sessions that are planned for in one go, and"""
+PAUSE_NS = 200_000
+"""how long the plan rests then, for what happens meanwhile."""
 
 
 class Turns:
@@ -78,6 +84,10 @@ class Nexus(Policy):
         """The names of the workers that serve each model, by its number."""
         self._plan_ns: int | None = None
         """When the next plan is due; None while nothing is asked for."""
+        self._planner: Planner | None = None
+        """The plan that is being made, a few sessions at a time, so that no call takes long."""
+        self._planned: list[Session] = []
+        """The sessions that it is for."""
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Count the request, and put its model in line where it is served."""
@@ -104,15 +114,19 @@ class Nexus(Policy):
                 self._line_up(model)
 
     def rung(self, now_ns: int) -> None:
-        """End the epoch: plan for the rates that it had."""
-        if self._plan_ns is None or now_ns < self._plan_ns:
+        """End the epoch and plan for the rates that it had, or go on with that."""
+        if self._planner is None:
+            if self._plan_ns is None or now_ns < self._plan_ns:
+                return
+            self._begin_plan()
+        assert self._planner is not None
+        nodes = self._planner.advance(PLANNED_AT_ONCE)
+        if nodes is None:
+            self.books.alarms.set(now_ns + PAUSE_NS, Alarm.POLICY)
             return
-        models = self.books.cluster.models
-        sessions = self._sessions.end_epoch(self._smoothing)
-        sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
-        workers = [worker for worker in self.books.cluster.workers.values() if not worker.stopping]
-        self._apply(packed(sessions, workers, self._homes, self._epoch_ns, self._headroom))
-        for session in sessions:
+        self._apply(nodes)
+        self._planner = None
+        for session in self._planned:
             if session.model.queue.dues:
                 self._line_up(session.model)
         self.books.loads_dirty = True
@@ -153,6 +167,14 @@ class Nexus(Policy):
                         return plan
         return None
 
+    def _begin_plan(self) -> None:
+        models = self.books.cluster.models
+        sessions = self._sessions.end_epoch(self._smoothing)
+        sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
+        workers = [worker for worker in self.books.cluster.workers.values() if not worker.stopping]
+        self._planned = sessions
+        self._planner = Planner(sessions, workers, self._homes, self._epoch_ns, self._headroom)
+
     def _count(self, now_ns: int, model: Model, rows: int, slo_ns: int) -> None:
         self._sessions.count(model, rows, slo_ns - self.books.ns.dispatch_delay)
         if self._plan_ns is None:
@@ -191,6 +213,8 @@ class Nexus(Policy):
     def _apply(self, nodes: list[Node]) -> None:
         """Serve by a plan from now on. What is nowhere loaded where it should be is served where it is."""
         self._turns, self._homes = {}, {}
+        workers = self.books.cluster.workers
+        nodes = [node for node in nodes if workers.get(node.worker.name) is node.worker]
         for node in nodes:
             turns = self._turns[node.worker.name] = Turns(node.worker)
             for share in node.shares:
@@ -202,7 +226,8 @@ class Nexus(Policy):
                     turns.missing[number] = placement
         for node in nodes:
             for share in node.shares:
-                model, homes = share.placement.model, self._homes[share.placement.model.number]
+                model = share.placement.model
+                homes = self._homes[model.number]
                 if not model.usable or any(name in model.usable for name in homes):
                     continue
                 holder = next(iter(model.usable))

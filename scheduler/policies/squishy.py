@@ -47,7 +47,7 @@ class Share:
 class Node:
     """One device with what it does in each of its cycles."""
 
-    __slots__ = ("busy_ns", "duty_ns", "pages", "shares", "worker")
+    __slots__ = ("busy_ns", "duty_ns", "numbers", "pages", "shares", "worker")
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -57,34 +57,43 @@ class Node:
         """Duration of its batches together."""
         self.pages = 0
         self.shares: list[Share] = []
+        self.numbers: dict[int, None] = {}
+        """The numbers of the models that have one."""
 
     @property
     def occupancy(self) -> float:
         """The part of the cycle that is busy."""
         return self.busy_ns / self.duty_ns if self.duty_ns else 0.0
 
-    def occupancy_with(self, share: Share, duty_ns: int) -> float | None:
-        """Return the occupancy with a share that has a duty cycle of its own, or None if it does not fit."""
-        duty_ns = min(duty_ns, self.duty_ns or duty_ns)
-        if self.pages + share.placement.model.pages > self.worker.pages.size:
+    def occupancy_with(self, placement: Placement, rate: float, duty_ns: int) -> float | None:
+        """Return the occupancy with a load that has a duty cycle of its own, or None if it does not fit."""
+        times, known_ns = placement.times, self.duty_ns
+        if self.pages + placement.model.pages > self.worker.pages.size:
             return None
-        busy_ns = share.placement.times.ns[squished(share, duty_ns)]
-        if self.busy_ns + busy_ns > duty_ns and duty_ns == self.duty_ns:
-            return None
-        if duty_ns == self.duty_ns:
-            busy_ns += self.busy_ns
-        else:
-            busy_ns += sum([each.placement.times.ns[squished(each, duty_ns)] for each in self.shares])
-        return busy_ns / duty_ns if busy_ns <= duty_ns else None
+        if known_ns and known_ns <= duty_ns:
+            busy_ns = self.busy_ns + times.ns[squished(times, rate, known_ns)]
+            return busy_ns / known_ns if busy_ns <= known_ns else None
+        busy_ns = times.ns[squished(times, rate, duty_ns)]
+        for each in self.shares:
+            times = each.placement.times
+            busy_ns += times.ns[squished(times, each.rate, duty_ns)]
+            if busy_ns > duty_ns:
+                return None
+        return busy_ns / duty_ns
 
     def add(self, share: Share, duty_ns: int) -> None:
         """Take a share in, and shrink all batches to the cycle."""
+        number = share.placement.model.number
         self.shares.append(share)
+        self.numbers[number] = None
         self.pages += share.placement.model.pages
-        self.duty_ns = duty_ns = min(duty_ns, self.duty_ns or duty_ns)
-        self.busy_ns = 0
-        for each in self.shares:
-            each.index = squished(each, duty_ns)
+        shrunk = self.shares
+        if self.duty_ns and self.duty_ns <= duty_ns:
+            shrunk = [share]
+        else:
+            self.duty_ns, self.busy_ns = duty_ns, 0
+        for each in shrunk:
+            each.index = squished(each.placement.times, each.rate, self.duty_ns)
             self.busy_ns += each.placement.times.ns[each.index]
 
     def overfill(self) -> None:
@@ -93,10 +102,10 @@ class Node:
             each.index = saturating(each.placement.times, each.slo_ns)
 
 
-def squished(share: Share, duty_ns: int) -> int:
+def squished(times: InferTimes, rate: float, duty_ns: int) -> int:
     """Return the index of the smallest batch size that serves a rate once each duty cycle."""
-    index_of = share.placement.times.index_of
-    rows = math.ceil(duty_ns * share.rate - ROUNDING)
+    index_of = times.index_of
+    rows = math.ceil(duty_ns * rate - ROUNDING)
     return index_of[max(1, min(rows, len(index_of) - 1))]
 
 
@@ -127,120 +136,170 @@ def residual_duty_ns(times: InferTimes, slo_ns: int, rate: float) -> int:
 
 
 class Packing:
-    """One attempt at packing sessions onto workers with a factor on all rates."""
+    """One attempt at packing sessions onto workers with a factor on all rates, a few sessions at a time."""
 
-    def __init__(self, workers: list[Worker], homes: dict[int, list[str]]) -> None:
-        """``homes`` has the names of the workers where each model, by number, was served until now."""
+    def __init__(
+        self, sessions: list[Session], workers: list[Worker], homes: dict[int, list[str]], factor: float
+    ) -> None:
+        """``homes`` has the names of the workers where each model, by number, was served until now.
+
+        ``factor`` makes rows a nanosecond of the sessions' rates.
+        """
         self.nodes = [Node(worker) for worker in workers]
-        self._homes = homes
         self.left: list[tuple[Model, float, int]] = []
         """(model, rate, SLO) of what did not fit."""
+        self._sessions = sessions
+        self._homes = homes
+        self._factor = factor
+        self._residuals: list[tuple[float, int, Model, float, int]] = []
+        """(less its occupancy, model's number, model, rate, SLO) of the residual loads."""
+        self._overfull: dict[str, Node] = {}
+        """Devices that were given more than a cycle holds, by name."""
+        self._done = 0
+        """Sessions, and after them residual loads, that were placed."""
 
-    def pack(self, sessions: list[Session], epoch_ns: int, factor: float) -> bool:
-        """Pack; return whether everything fits."""
-        residuals: list[tuple[float, int, Model, float, int]] = []
-        for session in sessions:
-            model, slo_ns = session.model, session.slo_ns
-            rate = self._saturate(model, session.rows_per_epoch * factor / epoch_ns, slo_ns)
-            if rate > 0:
-                residuals.append((-_weight(model, rate, slo_ns), model.number, model, rate, slo_ns))
-        residuals.sort(key=_order)
-        for _, _, model, rate, slo_ns in residuals:
-            if not self._place(model, rate, slo_ns):
-                self.left.append((model, rate, slo_ns))
-        return not self.left
+    def advance(self, limit: int) -> bool:
+        """Place up to so many sessions or residual loads; return whether that is all of them."""
+        sessions, residuals = self._sessions, self._residuals
+        for _ in range(limit):
+            if self._done < len(sessions):
+                self._begin(sessions[self._done])
+                if self._done == len(sessions) - 1:
+                    residuals.sort(key=_order)
+            elif self._done < len(sessions) + len(residuals):
+                _, _, model, rate, slo_ns = residuals[self._done - len(sessions)]
+                if not self._place(model, rate, slo_ns):
+                    self.left.append((model, rate, slo_ns))
+            else:
+                return True
+            self._done += 1
+        return self._done >= len(sessions) and self._done == len(sessions) + len(residuals)
 
-    def squeeze(self) -> None:
-        """Put what did not fit onto the least busy devices all the same."""
-        overfull: dict[str, Node] = {}
-        for model, rate, slo_ns in self.left:
-            best: tuple[float, int, Node, Placement] | None = None
+    def _begin(self, session: Session) -> None:
+        """Give a session the devices that it keeps busy, and note what is left of its rate."""
+        model, slo_ns = session.model, session.slo_ns
+        rate = self._saturate(model, session.rows_per_epoch * self._factor, slo_ns)
+        if rate > 0:
+            self._residuals.append((-_weight(model, rate, slo_ns), model.number, model, rate, slo_ns))
+
+    def squeeze(self, limit: int) -> bool:
+        """Put up to so many of what did not fit onto the least busy devices; return whether that is all."""
+        for model, rate, slo_ns in self.left[:limit]:
+            best: tuple[float, int] | None = None
+            chosen: tuple[Node, Placement] | None = None
             for node in self.nodes:
                 placement = _placement(model, node.worker)
-                if placement is None or node.pages + model.pages > node.worker.pages.size:
-                    continue
-                if any(share.placement is placement for share in node.shares):
+                if placement is None or model.number in node.numbers:
                     continue
                 key = node.occupancy, node.worker.number
-                if best is None or key < best[:2]:
-                    best = *key, node, placement
-            if best is not None:
-                _, _, node, placement = best
+                if node.pages + model.pages <= node.worker.pages.size and (best is None or key < best):
+                    best, chosen = key, (node, placement)
+            if chosen is not None:
+                node, placement = chosen
                 duty_ns = residual_duty_ns(placement.times, slo_ns, rate) or placement.times.ns[0]
                 node.add(Share(placement, rate, slo_ns), max(duty_ns, node.duty_ns))
-                overfull[node.worker.name] = node
-        for node in overfull.values():
+                self._overfull[node.worker.name] = node
+        del self.left[:limit]
+        if self.left:
+            return False
+        for node in self._overfull.values():
             node.overfill()
-        self.left = []
+        return True
 
     def _saturate(self, model: Model, rate: float, slo_ns: int) -> float:
         """Give a session whole devices as long as it keeps one busy; return what is left of its rate."""
-        for node in self._preferred(model):
+        if not any(_keeps_busy(times, rate, slo_ns) for times in model.infer_times.values()):
+            return rate
+        homes, usable = self._homes.get(model.number, ()), model.usable
+        # First the devices that served the model, then those that hold it.
+        for node in sorted(
+            self.nodes, key=lambda node: (node.worker.name not in homes, node.worker.name not in usable)
+        ):
             placement = _placement(model, node.worker)
             if node.shares or placement is None or model.pages > node.worker.pages.size:
                 continue
             times = placement.times
+            if not _keeps_busy(times, rate, slo_ns):
+                break
             index = saturating(times, slo_ns)
             capacity = times.sizes[index] / times.ns[index]
-            if rate < capacity or 2 * times.ns[index] > slo_ns:
-                break
             node.add(Share(placement, capacity * (1 - 1e-9), slo_ns), times.ns[index])
             rate -= capacity
         return rate
 
     def _place(self, model: Model, rate: float, slo_ns: int) -> bool:
-        """Put a residual load where it was, or where the device gets busiest by it."""
-        homes = self._homes.get(model.number, ())
-        best: tuple[bool, float, Node, Share, int] | None = None
-        for node in self._preferred(model):
+        """Put a residual load where it was, or where the device gets busiest by it; empty ones come last."""
+        homes, usable = self._homes.get(model.number, ()), model.usable
+        best: tuple[bool, float, bool] | None = None
+        chosen: tuple[Node, Placement, int] | None = None
+        times: InferTimes | None = None
+        duty_ns = 0
+        for node in self.nodes:
+            name = node.worker.name
             placement = _placement(model, node.worker)
-            if placement is None or any(share.placement is placement for share in node.shares):
+            if placement is None:
                 continue
-            share = Share(placement, rate, slo_ns)
-            duty_ns = residual_duty_ns(placement.times, slo_ns, rate)
-            occupancy = node.occupancy_with(share, duty_ns) if duty_ns else None
-            if occupancy is not None:
-                key = node.worker.name in homes, occupancy if node.shares else 0.0
-                if best is None or key > best[:2]:
-                    best = *key, node, share, duty_ns
-        if best is None:
+            if placement.times is not times:
+                times = placement.times
+                duty_ns = residual_duty_ns(times, slo_ns, rate)
+            occupancy = node.occupancy_with(placement, rate, duty_ns) if duty_ns else None
+            if occupancy is None or model.number in node.numbers:
+                continue
+            key = name in homes, occupancy if node.shares else 0.0, name in usable
+            if best is None or key > best:
+                best, chosen = key, (node, placement, duty_ns)
+        if chosen is None:
             return False
-        _, _, node, share, duty_ns = best
-        node.add(share, duty_ns)
+        node, placement, duty_ns = chosen
+        node.add(Share(placement, rate, slo_ns), duty_ns)
         return True
 
-    def _preferred(self, model: Model) -> list[Node]:
-        """Return the nodes: first those that served a model, then those that hold it, then the others."""
-        homes, usable = self._homes.get(model.number, ()), model.usable
-        return sorted(
-            self.nodes, key=lambda node: (node.worker.name not in homes, node.worker.name not in usable)
-        )
 
+class Planner:
+    """Looks for the largest part of all rates that fits; every so often it is told to go on."""
 
-def packed(
-    sessions: list[Session],
-    workers: list[Worker],
-    homes: dict[int, list[str]],
-    epoch_ns: int,
-    headroom: float,
-) -> list[Node]:
-    """Return a node for each worker, with the largest part of all rates that fits."""
-    least, most = 0.0, 1.0 + headroom
-    factor, best = most, Packing(workers, homes)
-    if best.pack(sessions, epoch_ns, factor):
-        return best.nodes
-    overfull, found = best, False
-    for _ in range(SCALINGS if len(sessions) <= SCALED_SESSIONS else 0):
-        factor = (least + most) / 2
-        packing = Packing(workers, homes)
-        if packing.pack(sessions, epoch_ns, factor):
-            least, best, found = factor, packing, True
+    def __init__(
+        self,
+        sessions: list[Session],
+        workers: list[Worker],
+        homes: dict[int, list[str]],
+        epoch_ns: int,
+        headroom: float,
+    ) -> None:
+        self._given = sessions, workers, homes
+        self._epoch_ns = epoch_ns
+        self._least, self._most = 0.0, 1.0 + headroom
+        self._factor = self._most
+        self._scalings = SCALINGS if len(sessions) <= SCALED_SESSIONS else 0
+        self._best: Packing | None = None
+        self._squeezes = False
+        self._first = self._current = self._packing()
+
+    def advance(self, limit: int) -> list[Node] | None:
+        """Place up to so many sessions or residual loads; return a node for each worker once all is done."""
+        packing = self._current
+        if self._squeezes:
+            return packing.nodes if packing.squeeze(limit) else None
+        if not packing.advance(limit):
+            return None
+        if not packing.left:
+            self._least, self._best = self._factor, packing
+            if packing is self._first:
+                return packing.nodes
         else:
-            most = factor
-    if not found:
-        overfull.squeeze()
-        return overfull.nodes
-    return best.nodes
+            self._most = self._factor
+        if self._scalings:
+            self._scalings -= 1
+            self._factor = (self._least + self._most) / 2
+            self._current = self._packing()
+            return None
+        if self._best is not None:
+            return self._best.nodes
+        self._current, self._squeezes = self._first, True
+        return None
+
+    def _packing(self) -> Packing:
+        return Packing(*self._given, self._factor / self._epoch_ns)
 
 
 def _placement(model: Model, worker: Worker) -> Placement | None:
@@ -251,13 +310,18 @@ def _placement(model: Model, worker: Worker) -> Placement | None:
     return placement
 
 
+def _keeps_busy(times: InferTimes, rate: float, slo_ns: int) -> bool:
+    """Return whether a rate is at least what a device of its own does in batches of half the SLO."""
+    index = saturating(times, slo_ns)
+    return 2 * times.ns[index] <= slo_ns and rate * times.ns[index] >= times.sizes[index]
+
+
 def _weight(model: Model, rate: float, slo_ns: int) -> float:
     """Return how busy a residual load keeps a device of the first kind that there is."""
     for times in model.infer_times.values():
         duty_ns = residual_duty_ns(times, slo_ns, rate)
         if duty_ns:
-            rows = max(1, min(math.ceil(duty_ns * rate - ROUNDING), len(times.index_of) - 1))
-            return times.ns[times.index_of[rows]] / duty_ns
+            return times.ns[squished(times, rate, duty_ns)] / duty_ns
     return 1.0
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.mirror import Cluster, Model, State, Worker
 from mainspring.scheduler.policies.sessions import Session, Sessions
-from mainspring.scheduler.policies.squishy import Node, Packing, packed, residual_duty_ns, saturating
+from mainspring.scheduler.policies.squishy import Node, Packing, Planner, residual_duty_ns, saturating
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -37,6 +37,15 @@ def cluster_of(sessions: list[Session], workers: int, pages: int = 64) -> list[W
         for each in sessions:
             cluster.place(each.model, worker).enter(State.PREPARED)
     return made
+
+
+def packed(
+    sessions: list[Session], workers: list[Worker], homes: dict[int, list[str]], limit: int = 1
+) -> list[Node]:
+    planner = Planner(sessions, workers, homes, SECOND, 0.0)
+    while (nodes := planner.advance(limit)) is None:
+        pass
+    return nodes
 
 
 def batches(node: Node) -> list[tuple[str, int]]:
@@ -76,27 +85,27 @@ def test_what_fits_has_the_time_the_pages_and_the_rate_that_it_needs(
         for growth, size, smaller in zip(growths, SIZES[1:], SIZES, strict=False):
             infer_ms.append(infer_ms[-1] + growth * single_ms * (size - smaller))
         sessions.append(session(number, tuple(infer_ms), rate, slo_ms, need))
-    packing = Packing(cluster_of(sessions, workers, pages), {})
-    fits = packing.pack(sessions, SECOND, 1.0)
+    packing = Packing(sessions, cluster_of(sessions, workers, pages), {}, 1 / SECOND)
+    assert packing.advance(1000)
     for node in packing.nodes:
         assert node.busy_ns <= node.duty_ns
         assert sum(share.placement.model.pages for share in node.shares) <= pages
         assert len({share.placement.model.number for share in node.shares}) == len(node.shares)
         for share in node.shares:
             assert node.duty_ns + share.placement.times.ns[share.index] <= share.slo_ns
-    if fits:
+    if not packing.left:
         for each in sessions:
             assert rates(packing.nodes, each) >= each.rows_per_epoch * 0.999
-    nodes = packed(sessions, cluster_of(sessions, workers, pages), {}, SECOND, 0.0)
+    nodes = packed(sessions, cluster_of(sessions, workers, pages), {})
     assert [batches(node) for node in nodes] == [
-        batches(node) for node in packed(sessions, cluster_of(sessions, workers, pages), {}, SECOND, 0.0)
+        batches(node) for node in packed(sessions, cluster_of(sessions, workers, pages), {})
     ], "the same sessions are packed in the same way"
 
 
 def test_a_session_that_keeps_devices_busy_has_them_to_itself() -> None:
     """4 rows in 10 ms are 400 a second; 8 in 18 ms would take more than half of 30 ms."""
     sessions = [session(1, (4, 6, 10, 18), 900, 30), session(2, (4, 6, 10, 18), 50, 30)]
-    nodes = packed(sessions, cluster_of(sessions, 3), {}, SECOND, 0.0)
+    nodes = packed(sessions, cluster_of(sessions, 3), {})
     alone = [batches(node) for node in nodes if batches(node) == [("m1", 4)]]
     assert len(alone) == 2
     (shared,) = [batches(node) for node in nodes if len(node.shares) == 2]
@@ -107,7 +116,7 @@ def test_batches_shrink_to_the_shortest_cycle() -> None:
     """Alone it would gather 8 rows in 80 ms; beside one with a cycle of 20 ms it takes 2."""
     slow, tight = session(1, (2, 3, 4, 6), 100, 200), session(2, (2, 3, 4, 6), 50, 22)
     assert residual_duty_ns(cluster_times(slow), slow.slo_ns, 100 / SECOND) == 80 * MS
-    nodes = packed([slow, tight], cluster_of([slow, tight], 1), {}, SECOND, 0.0)
+    nodes = packed([slow, tight], cluster_of([slow, tight], 1), {})
     assert dict(batches(nodes[0])) == {"m1": 2, "m2": 1}
     assert nodes[0].duty_ns == 20 * MS
 
@@ -126,23 +135,23 @@ def test_a_model_stays_where_it_was() -> None:
     sessions = [session(number, (4, 6, 10, 18), 20, 100) for number in (1, 2)]
     workers = cluster_of(sessions, 2)
     homes = {1: ["w1"], 2: ["w0"]}
-    nodes = packed(sessions, workers, homes, SECOND, 0.0)
+    nodes = packed(sessions, workers, homes)
     assert [[name for name, _ in batches(node)] for node in nodes] == [["m2"], ["m1"]]
 
 
 def test_too_much_is_scaled_down_and_what_never_fits_is_put_somewhere_all_the_same() -> None:
     busy = [session(number, (4, 6, 10, 18), 300, 60) for number in (1, 2, 3)]
-    nodes = packed(busy, cluster_of(busy, 1), {}, SECOND, 0.0)
+    nodes = packed(busy, cluster_of(busy, 1), {})
     assert len(nodes[0].shares) == 3
     assert nodes[0].busy_ns <= nodes[0].duty_ns, "smaller rates fit"
     tight = [session(number, (4, 6, 10, 18), 1, 9) for number in (1, 2, 3)]
-    nodes = packed(tight, cluster_of(tight, 1), {}, SECOND, 0.0)
+    nodes = packed(tight, cluster_of(tight, 1), {})
     assert len(nodes[0].shares) == 3, "no cycle of three batches is short enough"
 
 
 def test_a_model_larger_than_what_is_left_of_a_device_goes_elsewhere() -> None:
     sessions = [session(number, (4, 6, 10, 18), 10, 100, pages=5) for number in (1, 2, 3)]
-    nodes = packed(sessions, cluster_of(sessions, 2, pages=8), {}, SECOND, 0.0)
+    nodes = packed(sessions, cluster_of(sessions, 2, pages=8), {})
     assert [len(node.shares) for node in nodes] == [1, 1]
 
 
