@@ -9,7 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-cluster
-.PHONY: policies
+.PHONY: policies experiments
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -65,6 +65,9 @@ bench-cluster: native ## Find the highest rate that 12 emulated devices serve on
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
+
+experiments: native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
+	$(BIN)/python -m mainspring.experiments.figures $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)

@@ -1,0 +1,137 @@
+"""The shape that all experiments have, and how one is run: cases, rows, comparison, plot, files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+import typer
+from rich.console import Console
+
+from mainspring.experiments.bench.report import Machine, this_machine
+from mainspring.experiments.figures.case import Case, Observed
+from mainspring.experiments.figures.comparison import Line, comparison_table
+from mainspring.experiments.figures.execution import execute
+from mainspring.experiments.figures.options import OUTPUT, PROFILES, TRACES, Options
+from mainspring.telemetry.report import write_json
+
+Row = TypeVar("Row", bound=msgspec.Struct)
+_WIDTH = 150
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Row]):
+    """One figure or table of the paper."""
+
+    name: str
+    """Of its files."""
+    title: str
+    cases: Callable[[Options], list[Case]]
+    measure: Callable[[Case, Observed], Row]
+    compare: Callable[[Sequence[Row], Options], list[Line]]
+    draw: Callable[[Path, Sequence[Row], Options], None]
+    notes: Callable[[Options], list[str]]
+    """What a reader must know to compare: what stands in for what, and what is scaled."""
+    extra: Callable[[Options], Sequence[Row]] = lambda _options: ()
+    """More rows, that no case makes."""
+    alone: bool = False
+    """Whether its cases measure real time, so that each runs alone."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What ``out/experiments/NAME.json`` holds."""
+
+    name: str
+    title: str
+    form: str
+    """``simulated`` or ``live``, ``short`` or ``full``."""
+    notes: list[str]
+    machine: Machine
+    took_s: float
+    lines: list[Line]
+    rows: list[Any]
+
+
+def run(experiment: Experiment[Row], options: Options, console: Console) -> Report:
+    """Run all cases, write JSON and plot, and print the comparison.
+
+    Raises ValueError for a policy that there is not and for files that are missing.
+    """
+    began_s = time.monotonic()
+    cases = experiment.cases(options)
+    form = f"{'live' if options.live else 'simulated'}, {'full' if options.full else 'short'}"
+    console.print(f"[bold]{experiment.title}[/] ({form}): {len(cases)} runs", highlight=False)
+
+    def told(case: Case) -> None:
+        at_s = time.monotonic() - began_s
+        console.print(f"  {at_s:6.1f} s  {case.policy}: {case.label}", highlight=False)
+
+    at_once = 1 if experiment.alone else options.at_once
+    rows = execute(cases, experiment.measure, live=options.live, at_once=at_once, told=told)
+    rows += experiment.extra(options)
+    report = Report(
+        name=experiment.name,
+        title=experiment.title,
+        form=form,
+        notes=experiment.notes(options),
+        machine=this_machine(),
+        took_s=round(time.monotonic() - began_s, 1),
+        lines=experiment.compare(rows, options),
+        rows=list(rows),
+    )
+    stem = f"{experiment.name}_live" if options.live else experiment.name
+    write_json(options.output / f"{stem}.json", report)
+    experiment.draw(options.output / f"{stem}.png", rows, options)
+    _show(report, options.output / stem, console)
+    return report
+
+
+def _show(report: Report, stem: Path, console: Console) -> None:
+    console.print(comparison_table(f"{report.title} ({report.form})", report.lines))
+    for note in report.notes:
+        console.print(f"  {note}", highlight=False)
+    machine = report.machine
+    console.print(
+        f"  {machine.machine}, {machine.cores} cores, {machine.date}, {report.took_s:g} s; {stem}.json, .png",
+        highlight=False,
+    )
+
+
+def make_console() -> Console:
+    """Return a console that does not cut tables off where it is no terminal."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _WIDTH
+    return console
+
+
+def main(experiment: Experiment[Row]) -> None:
+    """Run one experiment as the command line says."""
+
+    def command(
+        policy: Annotated[list[str] | None, typer.Option(help="Policy to run; may be given again.")] = None,
+        live: Annotated[bool, typer.Option("--live", help="Real sockets, emulated devices.")] = False,
+        full: Annotated[bool, typer.Option("--full/--short", help="The paper's own lengths.")] = False,
+        length: Annotated[float, typer.Option(min=1e-3, help="Factor on every length of time.")] = 1.0,
+        profiles: Annotated[Path, typer.Option(help="Table of profiles.")] = PROFILES,
+        traces: Annotated[Path, typer.Option(help="Folder of the Azure Functions files.")] = TRACES,
+        log: Annotated[Path | None, typer.Option(help="figure9: event log of a live run.")] = None,
+        output: Annotated[Path, typer.Option(help="Folder for JSON and plot.")] = OUTPUT,
+        seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 0,
+        processes: Annotated[int, typer.Option(min=0, help="Simulations at a time; 0: each core.")] = 0,
+    ) -> None:
+        options = Options(
+            policies=tuple(policy or ()), live=live, full=full, length=length, profiles=profiles,
+            traces=traces, output=output, seed=seed, processes=processes, log=log,
+        )  # fmt: skip
+        try:
+            run(experiment, options, make_console())
+        except ValueError as error:
+            raise SystemExit(f"{experiment.name}: {error}") from None
+
+    command.__doc__ = f"{experiment.title}."
+    typer.run(command)
