@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
+SWEPT_FROM = 1_024
+"""A heap of fewer entries is not swept."""
+
+
 class Deferral:
     """A model with queued requests: when its window opens, or what workers were told of it."""
 
@@ -192,8 +196,21 @@ class Symphony(Policy):
 
     def _enter(self, opens_ns: int, model: Model, deferral: Deferral) -> None:
         deferral.opens_ns = opens_ns
-        heapq.heappush(self._opening, (opens_ns, model.number, model))
+        opening = self._opening
+        heapq.heappush(opening, (opens_ns, model.number, model))
+        if len(opening) > SWEPT_FROM and len(opening) > 2 * len(self._deferrals):
+            self._sweep()
         self._arm(opens_ns)
+
+    def _sweep(self) -> None:
+        """Drop the entries of windows that moved, or were used."""
+        valid: dict[int, tuple[int, int, Model]] = {}
+        for entry in self._opening:
+            deferral = self._deferrals.get(entry[1])
+            if deferral is not None and deferral.opens_ns == entry[0]:
+                valid[entry[1]] = entry
+        self._opening = list(valid.values())
+        heapq.heapify(self._opening)
 
     def _arm(self, opens_ns: int) -> None:
         """Have `rung` called in time for a window's opening."""

@@ -6,6 +6,7 @@ import pytest
 
 from mainspring.messages.actions import Infer
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.policies.symphony import SWEPT_FROM, Symphony
 from tests.scheduler.hand import spec
 from tests.scheduler.policies.warm import Warm
 
@@ -76,6 +77,19 @@ def test_what_is_late_is_passed_over() -> None:
     assert bench.ask(0.3, "m0", 50, count=4) == []
     sent = bench.until(10.5) + bench.end(10.5, running)
     assert [infer.request_ids for _, infer in sent] == [(6, 7, 8, 9)]
+
+
+def test_what_is_kept_of_windows_is_bounded_by_the_models_that_wait() -> None:
+    """Deadlines are minutes away: without sweeping, each batch would leave entries until then."""
+    bench = warm(1)
+    policy = bench.scheduler._policy
+    assert isinstance(policy, Symphony)
+    for number in range(700):
+        sent = bench.ask(20 * number, "m0", 600_000, count=4)
+        assert len(sent) == 1
+        bench.end(20 * number + 11, sent[0][1])
+    assert len(policy._opening) <= SWEPT_FROM + 1
+    assert not policy._deferrals
 
 
 def test_the_timer_rings_about_once_a_batch() -> None:
