@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 
-from mainspring.scheduler.config import SchedulerConfig, milliseconds
+from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.policies.clockwork import Clockwork, ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.system_options import ReleaseOptions
@@ -45,7 +45,8 @@ class ClockworkRelease(Clockwork):
     def complete(cls, config: SchedulerConfig) -> SchedulerConfig:
         """Return the configuration with what it leaves to the policy, and the buffer off each SLO."""
         margin_ms = max(config.response_margin_ms, SLO_BUFFER_MS)
-        return msgspec.structs.replace(super().complete(config), response_margin_ms=margin_ms)
+        config = completed(config, cls.lookahead_ms, cls.pads_batches, cls.idle_loads)
+        return msgspec.structs.replace(config, response_margin_ms=margin_ms)
 
     def __init__(self, books: Books, options: msgspec.Struct) -> None:
         super().__init__(books, options)
