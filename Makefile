@@ -8,7 +8,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz lint types docs suites clean
-.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-cluster
+.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster
 .PHONY: policies experiments
 
 help: ## Show what can be made
@@ -46,7 +46,7 @@ types: $(STAMP) ## Check types with mypy --strict
 docs: $(STAMP) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-bench: bench-path bench-worker bench-gateway bench-scheduler bench-cluster ## Measure all that follows, in about six minutes
+bench: bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster ## Measure all that follows, in about six minutes
 
 bench-path: native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
@@ -59,6 +59,9 @@ bench-gateway: native ## Count a tensor's copies and measure the gateway against
 
 bench-scheduler: native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
+
+bench-simulator: native ## Count the requests that the simulator plays in a second
+	$(BIN)/python -m mainspring.experiments.bench.simulator $(ARGS)
 
 bench-cluster: native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)

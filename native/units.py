@@ -56,7 +56,18 @@ CORE = Unit(
     ),
 )
 
-UNITS = (CORE,)
+SIMULATOR = Unit(
+    name="simulator",
+    purpose="the simulator",
+    cost="1.5 times the CPU in virtual time",
+    include=(
+        *("simulator/agenda", "simulator/controller", "simulator/device", "simulator/draws"),
+        *("simulator/fleet", "simulator/gateway", "simulator/network", "simulator/outcomes"),
+        *("simulator/simulation", "traces/histogram", "traces/records"),
+    ),
+)
+
+UNITS = (CORE, SIMULATOR)
 
 
 class Sources(NamedTuple):

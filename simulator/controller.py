@@ -68,7 +68,8 @@ class SimulatedController:
             if event is not WAKEUP:
                 record(now_ns, event)
             record(now_ns, WAKEUP)
-        scheduler.handle(now_ns, event)
+        if event is not WAKEUP:
+            scheduler.handle(now_ns, event)
         commands = scheduler.schedule(now_ns)
         if commands:
             for command in commands:

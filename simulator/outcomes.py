@@ -58,6 +58,8 @@ class Ledger:
         self.outcomes: dict[int, Outcome] = {}
         self.goodput = self.late = self.rejected = 0
         """Since ``start_ns``."""
+        self.completed = False
+        """Whether a closed-loop client had its answer since this was last set to False."""
         self.latency = DurationHistogram()
         self.start_ns = start_ns
         self._records = records
@@ -95,6 +97,7 @@ class Ledger:
             outcome.batch_size = timing.batch_size
         if flight.client >= 0 and self._source is not None:
             self._source.completed(flight.client, now_ns)
+            self.completed = True
 
     def error(self, now_ns: int, flight: Flight, reason: Reason) -> None:
         """As `gateway.Replies.error`."""
@@ -108,3 +111,4 @@ class Ledger:
             outcome.reason = reason
         if flight.client >= 0 and self._source is not None:
             self._source.completed(flight.client, now_ns)
+            self.completed = True

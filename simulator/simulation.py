@@ -216,7 +216,8 @@ class Simulation:
 
     def _replied(self) -> None:
         """After replies: a closed loop may have its next request due earlier than before."""
-        if self._source is not None:
+        if self.ledger.completed:
+            self.ledger.completed = False
             self._look_at_source()
 
     # --- the controller's commands ---

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import Event, RequestArrived, WorkerJoined, WorkerLeft
+from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.telemetry.log import SegmentHeader, read_entries
 from mainspring.telemetry.samples import ActionSamples, LogSeries, SecondSeries, Spread
 
@@ -112,6 +112,8 @@ class Analyser:
         self._failed: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._batches: Counter[int] = Counter()
+        self._last_ns = 0
+        """The last request's instant."""
         self._rows = self._cold = self._requests = self._unloads = self._lost = 0
 
     def new_run(self) -> None:
@@ -121,16 +123,22 @@ class Analyser:
 
     def take(self, now_ns: int, entry: Event | Command) -> None:
         """Take one record in."""
+        if isinstance(entry, Wakeup):
+            return
         counted = self._counted(now_ns)
-        if counted and self._series.behind(now_ns):
-            self._series.reach(now_ns, *self._pages(), len(self._workers))
+        if isinstance(entry, RequestArrived):
+            # Most entries are these, and of the series only its end hangs on them.
+            self._requests += counted
+            if counted:
+                self._last_ns = now_ns
+            return
+        if counted:
+            self._reach(now_ns)
         match entry:
             case Infer() | Load() | Unload() | Prepare() | Release():
                 self._open[entry.action_id] = entry
             case Result():
                 self._result(now_ns, entry, counted)
-            case RequestArrived():
-                self._requests += counted
             case Reject():
                 self._rejected[entry.reason.value] += counted
             case WorkerJoined():
@@ -142,6 +150,7 @@ class Analyser:
 
     def finish(self) -> Analysis:
         """Return what the whole log told."""
+        self._reach(self._last_ns)
         series = self._series.finish()
         infers = len(self._infer)
         summary = LogSummary(
@@ -166,6 +175,11 @@ class Analyser:
             log_series=series,
         )
         return Analysis(summary, self._infer, self._load)
+
+    def _reach(self, now_ns: int) -> None:
+        """Let the series come to an instant; 0 is before all."""
+        if now_ns and self._series.behind(now_ns):
+            self._series.reach(now_ns, *self._pages(), len(self._workers))
 
     def _counted(self, now_ns: int) -> bool:
         after_start = self._start_ns is None or now_ns >= self._start_ns

@@ -7,6 +7,7 @@ that an answer finds its row without a table of what is in flight.
 from __future__ import annotations
 
 import struct
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +50,10 @@ _INTENDED = struct.Struct("<q")
 _SENT_BYTES, _REPLIED_BYTES = SENT.itemsize, REPLIED.itemsize
 _OUTCOME_OFFSET = _REPLIED_BYTES - 1
 
-Columns = npt.NDArray[np.void]
+Columns: TypeAlias = npt.NDArray[np.void]
 
 
-class RecordsFull(RuntimeError):
+class RecordsFull(Exception):
     """The run has as many requests as are recorded at most."""
 
 

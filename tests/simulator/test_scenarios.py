@@ -1,5 +1,4 @@
-"""Whole clusters in virtual time, by seed. A failing seed reproduces with
-`random_scenario(SEED)` and `run_to_end`."""
+"""Whole clusters in virtual time, by seed, under every policy; a failure names what repeats it."""
 
 import pytest
 
@@ -8,8 +7,15 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
+from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.faults import Faults
-from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from mainspring.simulator.scenario import (
+    SECOND,
+    check_scenario,
+    random_scenario,
+    reproduction,
+    run_to_end,
+)
 from mainspring.simulator.simulation import Simulation
 
 Stream = list[tuple[int, Event | Command]]
@@ -40,6 +46,21 @@ def test_every_request_is_answered_and_nothing_is_late_without_faults(seed: int)
                 assert outcome.reason is not Reason.TIMED_OUT, f"seed {seed}: {outcome} was forgotten"
     assert simulation.scheduler.status().requests_queued == 0
     assert all(worker.outstanding == 0 for worker in simulation.scheduler.status().workers)
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("policy", policy_names())
+def test_every_policy_keeps_every_invariant_and_answers_each_request_once(policy: str, seed: int) -> None:
+    story = check_scenario(seed, policy)
+    assert not story.wrong, f"{story.text}\nrepeat it with: {reproduction(seed, policy)}"
+
+
+def test_a_scenario_that_goes_wrong_is_told_with_its_number() -> None:
+    spoiler = "tests.simulator.broken_policy:Spoiler"
+    story = check_scenario(3, spoiler)
+    assert story.wrong
+    assert f"of scenario 3, {spoiler}: " in story.text
+    assert reproduction(3, "edf") == "mainspring simulate --scenario 3 --policy edf"
 
 
 def test_the_scenarios_reach_what_they_are_for() -> None:
