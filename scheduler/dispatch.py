@@ -233,8 +233,9 @@ class Dispatcher:
         # Inputs that came and were refused come no better the next time; those that did not come may.
         unusable = spoilt and alone and result.end_ns <= action.latest_ns
         for request in requests:
-            # A deadline bounds how often a request can come too late; nothing else would bound failures.
-            request.failures += not late or request.due_ns is None or unusable
+            # A deadline that is kept bounds how often a request can come too late; nothing else would.
+            bounded = late and request.due_ns is not None and not self._policy.serves_late
+            request.failures += unusable or not bounded
             if spoilt and not alone:
                 # Whose inputs are missing, or whose values the engine fails on, is not known: each shows it.
                 # Inputs may just have been slow, and running alone would make a busy device busier.

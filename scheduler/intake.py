@@ -90,7 +90,9 @@ class Intake:
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
-        detail = f"waited {waited_ms:.1f} ms; no worker could begin it in time"
+        in_vain = now_ns > self._books.last_start_ns(request)
+        why = "no worker could begin it in time" if in_vain else "the policy keeps it no longer"
+        detail = f"waited {waited_ms:.1f} ms; {why}"
         finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
         self._books.reject(
             request, Reason.DEADLINE_PASSED, detail, finish_ns + self._books.ns.response_margin

@@ -7,7 +7,10 @@ from typing import ClassVar
 import msgspec
 import pytest
 
-from mainspring.messages.codes import Reason
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Reject
+from mainspring.messages.events import Wakeup
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
@@ -17,6 +20,7 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.requests import Request
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from tests.scheduler.hand import Hand, spec
 
 HERE = "tests.scheduler.policies.test_options:"
 HOLD_NS = 2_000_000
@@ -162,3 +166,29 @@ def test_a_policy_hears_of_workers_and_of_what_is_turned_away() -> None:
         assert policy.turned_away >= reasons.count(Reason.DEADLINE_UNREACHABLE)
         heard += policy.turned_away + policy.given_up
     assert heard
+
+
+@pytest.mark.parametrize("policy", ["fifo", "clockwork"])
+def test_only_a_deadline_that_is_kept_lets_actions_come_too_late_again_and_again(policy: str) -> None:
+    hand = Hand(spec("m"), policy=policy)  # type: ignore[arg-type]
+    hand.warm("m")
+    commands = hand.request(100, 1, "m", slo_ms=10_000)
+    attempts, now_ms = 0, 100.0
+    while not any(isinstance(command, Reject) for command in commands) and now_ms < 400:
+        actions = [command for command in commands if isinstance(command, Infer)]
+        attempts += len(actions)
+        now_ms += 10
+        results = [hand.end(now_ms, action, Status.TOO_LATE) for action in actions]
+        commands = [command for result in results for command in result] or hand.feed(now_ms, Wakeup())
+    if policy == "fifo":
+        assert attempts == SchedulerConfig().max_attempts
+    else:
+        assert attempts > 2 * SchedulerConfig().max_attempts
+
+
+def test_a_request_that_the_policy_keeps_no_longer_is_told_so() -> None:
+    hand = Hand(spec("m"), policy="fifo", policy_options={"queue_timeout_ms": 5.0})  # type: ignore[arg-type]
+    (load,) = hand.request(0, 1, "m", slo_ms=10_000)
+    assert isinstance(load, Load)
+    rejected = [command for command in hand.feed(6, Wakeup()) if isinstance(command, Reject)]
+    assert [command.detail for command in rejected] == ["waited 6.0 ms; the policy keeps it no longer"]
