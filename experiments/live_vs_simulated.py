@@ -74,7 +74,7 @@ class WayShown(msgspec.Struct, frozen=True):
     client_us: float
     """What a request's latency at the client has beyond that at the controller."""
     controller_us: float
-    """Processor time of the controller for each request."""
+    """Processor time of the controller for each further request."""
     jitter: float
     """Standard deviation of the logarithm of INFERs' durations over their medians."""
 
@@ -98,18 +98,22 @@ class Live:
         config = ReplayConfig(address=cluster.address, seed=SEED, straggler_wait_s=3)
         self.replayer = Replayer(config)
         self.names = sorted(spec.name for spec in self.replayer.specs)
+        self._used: list[tuple[float, float]] = []
+        """Of each play: requests a second, and the controller's processor time, in us a second."""
 
     def play(self, load: float, seconds: float) -> tuple[Summary, Records]:
         """Play Poisson arrivals at a multiple of the best rate."""
-        return self.replayer.play(build(recipe(load, seconds), self.names))
-
-    def path(self, seconds: float) -> WayShown:
-        """Return what a run at light load shows."""
         before = usage_of_all(self.cluster.supervisor, ["controller"])["controller"]
-        summary, records = self.play(LIGHT_LOAD, seconds)
+        summary, records = self.replayer.play(build(recipe(load, seconds), self.names))
         after = usage_of_all(self.cluster.supervisor, ["controller"])["controller"]
-        controller_us = after.since(before).cpu_ns / 1e3 / summary.offered
-        return path_of(self.log, summary.start_ns, records, controller_us)
+        used_us = after.since(before).cpu_ns / 1e3
+        self._used.append((summary.offered_rate, used_us / seconds))
+        return summary, records
+
+    def controller_us(self) -> float:
+        """Return what each further request took of the controller over the plays so far."""
+        rates, used_us = np.array(self._used).T
+        return max(0.0, float(np.polyfit(rates, used_us, 1)[0]))
 
 
 def recipe(load: float, seconds: float) -> Recipe:
@@ -124,7 +128,8 @@ def recipe(load: float, seconds: float) -> Recipe:
 
 
 def path_of(log: Path, start_ns: int, records: Records, controller_us: float) -> WayShown:
-    """Read a run's log from an instant on, and compare it with what its client saw."""
+    """Read a run's log from an instant on, as long as the run's own requests last, and compare it with what
+    its client saw."""
     sent: dict[int, tuple[int, Infer]] = {}
     arrived: dict[int, int] = {}
     results, inputs, actions, ratios, at_controller = [], [], [], [], []
@@ -133,6 +138,8 @@ def path_of(log: Path, start_ns: int, records: Records, controller_us: float) ->
         if now_ns < start_ns:
             continue
         if isinstance(entry, RequestArrived):
+            if len(arrived) == len(records):
+                break
             arrived[entry.request_id] = now_ns
         elif isinstance(entry, Infer):
             sent[entry.action_id] = (now_ns, entry)
@@ -299,9 +306,10 @@ def main(
             live = Live(cluster, run_dir)
             try:
                 live.play(LIGHT_LOAD, 1.0)
-                path = live.path(seconds)
+                light, records = live.play(LIGHT_LOAD, seconds)
                 played = [(load, live.play(load, seconds)[0]) for load in loads or LOADS]
                 names = live.names
+                path = path_of(live.log, light.start_ns, records, live.controller_us())
             finally:
                 live.replayer.close()
         held = [resident_at(run_dir / "events", summary.start_ns) for _, summary in played]
