@@ -54,7 +54,7 @@ class Scheduler:
         self.config = config
         self._books = books = Books(policy_class(config.policy).complete(config))
         self._policy = make_policy(config.policy, books)
-        self._backlog = Backlog(books)
+        self._backlog = Backlog(books, self._policy)
         self._missed = MissedModels(books, self._policy)
         self._retry_ns = 0
         self._residency = Residency(books, self._policy, self._missed)

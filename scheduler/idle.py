@@ -20,6 +20,8 @@ from mainspring.scheduler.requests import Request
 
 WATCHED_NS = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
+PATIENCE_NS = 5_000_000
+"""How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
 LOOKED_AT = 8
 """Missed models that are looked at each time for one that can be loaded."""
 
@@ -27,8 +29,9 @@ LOOKED_AT = 8
 class Backlog:
     """Best-effort requests: the oldest first on each worker, in batches that block no deadline."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, policy: Policy) -> None:
         self._books = books
+        self._policy = policy
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
         self._slacks: deque[tuple[int, int]] = deque()
 
@@ -62,6 +65,7 @@ class Backlog:
         heap = self._waiting.get(worker.name)
         if not heap:
             return None
+        limit_ns = self._limit_ns(now_ns)
         not_ready = []
         batch = None
         while heap and batch is None:
@@ -71,7 +75,7 @@ class Backlog:
                 continue
             not_ready.append(placement)
             if placement.ready_ns(now_ns) <= self._books.soonest_ns(now_ns):
-                batch = self._batch(now_ns, placement)
+                batch = self._batch(now_ns, placement, limit_ns)
         for placement in not_ready:
             self.offer(placement)
         return batch
@@ -80,10 +84,17 @@ class Backlog:
         """Forget a worker's entries."""
         self._waiting.pop(worker.name, None)
 
-    def _batch(self, now_ns: int, placement: Placement) -> Batch:
-        """Fill the largest batch that the slack of recent deadlines allows, at least one request."""
+    def _batch(self, now_ns: int, placement: Placement, limit_ns: int | None) -> Batch | None:
+        """Fill the largest batch that the slack of recent deadlines allows.
+
+        If even a single request is too long for it, one runs once the executor was idle for a while.
+        """
         times, backlog = placement.times, placement.model.backlog
-        limit_ns = self._limit_ns(now_ns)
+        if limit_ns is not None and times.for_rows(backlog[0].rows) > limit_ns:
+            since_ns = placement.worker.exec.free_ns + PATIENCE_NS
+            if now_ns < since_ns:
+                self._books.arm_exec(since_ns, placement.worker)
+                return None
         allowed = 0
         for index, duration_ns in enumerate(times.ns):
             if limit_ns is None or duration_ns + times.transfer_ns[index] <= limit_ns:
@@ -99,11 +110,14 @@ class Backlog:
         return Batch(placement, times.index_for(rows), requests)
 
     def _limit_ns(self, now_ns: int) -> int | None:
-        """Return how long an executor may be blocked: the least slack seen lately, None if none was."""
+        """Return how long an executor may be blocked: the least slack seen lately, or the part of it that the
+        policy grants; None if none was seen."""
         slacks = self._slacks
         while slacks and slacks[0][0] < now_ns - WATCHED_NS:
             slacks.popleft()
-        return max(0, slacks[0][1]) if slacks else None
+        if not slacks:
+            return None
+        return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
 
 
 class MissedModels:

@@ -151,6 +151,7 @@ class Model:
         "overdue",
         "pages",
         "placements",
+        "price",
         "queue",
         "spec",
         "usable",
@@ -183,6 +184,8 @@ class Model:
         """The policy's own note: how often it was asked for lately."""
         self.boost = 0.0
         """The policy's own note: how much more its requests are worth than others', in nats."""
+        self.price = 0.0
+        """The policy's own note: what the boost comes from."""
         self.counted = False
         """The policy's own note: whether it counts among the models with requests that wait."""
         self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None

@@ -18,9 +18,11 @@ from mainspring.experiments.policies.scenarios import LOADS, OTHERS, SCENARIOS, 
 from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
+ALL_LOADS = ",".join(map(str, LOADS))
+PARTS = ("table", "highest", "frontier")
 POLICIES = "mainspring,mainspring@fairness=0,clockwork,symphony,nexus,edf"
 FAIRNESS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-FRONTIER = ("G", "H", "skew", "sizes")
+FRONTIER = "G,H,skew,sizes"
 """Scenarios whose models are unlike: elsewhere fairness costs nothing."""
 
 
@@ -31,40 +33,41 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     highest: list[highest.Highest] = []
 
 
+ScenariosOption = Annotated[
+    str, typer.Option(help=f"Names with commas between; study, others or all: {', '.join(SCENARIOS)}.")
+]
+PoliciesOption = Annotated[str, typer.Option(help="Names with commas between, each as name@option=value.")]
+LoadsOption = Annotated[str, typer.Option(help="Multiples of the fluid capacity.")]
+SecondsOption = Annotated[float, typer.Option(help="Measured virtual time.")]
+MostOption = Annotated[
+    int, typer.Option(help="A scenario with more requests is measured for a shorter time.")
+]
+ProfilesOption = Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")]
+ProcessesOption = Annotated[int, typer.Option(help="Cells played side by side; 0 for one a core.")]
+OutputOption = Annotated[Path, typer.Option(help="Folder for JSON, plots and bounds.")]
+
+
 def main(
-    what: Annotated[
-        str, typer.Argument(help="table, highest (load with 99 % in time) or frontier (of fairness).")
-    ] = "table",
-    scenarios: Annotated[
-        str, typer.Option(help=f"Names with commas between, study or others: {', '.join(SCENARIOS)}.")
-    ] = "study",
-    policies: Annotated[
-        str, typer.Option(help="Names with spaces or semicolons between, or commas if without options.")
-    ] = POLICIES,
-    loads: Annotated[str, typer.Option(help="Multiples of the fluid capacity.")] = ",".join(map(str, LOADS)),
+    what: Annotated[str, typer.Argument(help=f"One of {', '.join(PARTS)}.")] = "table",
+    scenarios: ScenariosOption = "",
+    policies: PoliciesOption = POLICIES,
+    loads: LoadsOption = ALL_LOADS,
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 1,
-    seconds: Annotated[float, typer.Option(help="Measured virtual time.")] = 20.0,
-    warm_up: Annotated[float, typer.Option(help="Virtual time before it.")] = 5.0,
-    most_requests: Annotated[
-        int, typer.Option(help="Scenarios with more requests are measured for a shorter time.")
-    ] = 170_000,
+    seconds: SecondsOption = 20.0,
+    warm_up: Annotated[float, typer.Option(help="Virtual time before it.")] = 3.0,
+    most_requests: MostOption = 40_000,
     bound: Annotated[bool, typer.Option(help="Compute what was possible.")] = True,
-    profiles: Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")] = Path(
-        "../shared/profiles/clockwork_table1.csv"
-    ),
-    processes: Annotated[int, typer.Option(help="Cells played side by side; 0 for one a core.")] = 0,
-    output: Annotated[Path, typer.Option(help="Folder for JSON, plots and bounds.")] = Path("out/policies"),
+    profiles: ProfilesOption = Path("../shared/profiles/clockwork_table1.csv"),
+    processes: ProcessesOption = 0,
+    output: OutputOption = Path("out/policies"),
 ) -> None:
-    """Play policies in virtual time and compare them."""
-    if what not in ("table", "highest", "frontier"):
-        raise typer.BadParameter(f"there is no {what!r}: choose table, highest or frontier")
+    """Play policies in virtual time: goodput, the highest load with 99 % in time, or what fairness costs."""
+    if what not in PARTS:
+        raise typer.BadParameter(f"there is no {what!r}: choose {', '.join(PARTS)}")
     if not profiles.exists():
         raise typer.BadParameter(f"{profiles} is not there: give the table of profiles with --profiles")
-    if what == "frontier":
-        named = [f"mainspring@fairness={value:g}" for value in FAIRNESS]
-        scenarios = scenarios if scenarios != "study" else ",".join(FRONTIER)
-    else:
-        named = _policies(policies)
+    frontier = [f"mainspring@fairness={value:g}" for value in FAIRNESS]
+    searched = what == "highest"
     jobs = [
         Job(
             scenario=scenario,
@@ -75,12 +78,12 @@ def main(
             warm_up=warm_up,
             most_requests=most_requests,
             table=str(profiles),
-            bounds=str(output / "bounds") if bound and what != "highest" else None,
+            bounds=str(output / "bounds") if bound and not searched else None,
         )
-        for scenario in _scenarios(scenarios)
-        for load in ([1.0] if what == "highest" else _loads(loads))
-        for policy in named
-        for seed in range(1 if what == "highest" else seeds)
+        for scenario in _scenarios(scenarios or (FRONTIER if what == "frontier" else "study"))
+        for load in ([1.0] if searched else _loads(loads))
+        for policy in (frontier if what == "frontier" else _policies(policies))
+        for seed in range(1 if searched else seeds)
     ]
     output.mkdir(parents=True, exist_ok=True)
     _run(what, jobs, processes or os.cpu_count() or 1, output)

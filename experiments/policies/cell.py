@@ -177,8 +177,12 @@ def _play(
     served = np.array([index_of[each.model] for each in requests if each.time_ns >= since_ns], np.int64)
     answered = replied["outcome"] == OUTPUTS
     taken_ns = replied["replied_ns"] - sent["intended_ns"]
-    in_time = answered & ((sent["slo_ns"] == NO_DEADLINE) | (taken_ns <= sent["slo_ns"]))
-    return served, in_time, answered & ~in_time
+    has_deadline = sent["slo_ns"] != NO_DEADLINE
+    # What has no deadline counts if it was answered while there was anything to compete with.
+    in_time = answered & np.where(
+        has_deadline, taken_ns <= sent["slo_ns"], replied["replied_ns"] <= requests[-1].time_ns
+    )
+    return served, in_time, answered & ~in_time & has_deadline
 
 
 def _bound(

@@ -85,6 +85,11 @@ class Policy(ABC):
         """
         return plan_load(placement, now_ns - self.books.ns.idle_load_protect)
 
+    def best_effort_share(self, now_ns: int) -> float:
+        """Return how long a batch without a deadline may block an executor, as a part of the least slack that
+        requests with one had lately."""
+        return 1.0
+
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which a queued request is kept, or None to keep it for ever.
 

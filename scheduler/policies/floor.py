@@ -2,20 +2,23 @@
 
 Whoever maximises the number of answers drops the models whose requests take longest, all of them. Here no
 model may miss more than ``1 / fairness`` times as large a share of its requests as all models together do:
-with a share ``s`` of all requests answered, each model's floor is ``1 - (1 - s) / fairness``. A model's
-boost is the price of its floor: each request that it misses raises it, each that is answered lowers it, so
-that at the floor both balance (a subgradient step on the dual of "most answers, but everyone his floor").
-It is 0 for whoever is above his floor, and nobody pays where nothing is dropped.
+with a share ``s`` of all requests answered, each model's floor is ``1 - (1 - s) / fairness``. Each floor
+has a price: a request that the model misses raises it, one that is answered lowers it, so that at the floor
+both balance (a subgradient step on the dual of "most answers, but everyone his floor"). The price boosts
+the model's rank. It is 0 for whoever is above his floor, and nobody pays where nothing is dropped.
 """
 
 from __future__ import annotations
 
 from mainspring.scheduler.mirror import Model
 
-STEP = 0.02
-"""What a missed request adds to a boost, in nats of density, times the floor."""
+STEP = 0.05
+"""What a missed request adds to a price, in nats of density, times the floor."""
+LEAST = 0.25
+"""Part of a price that is no boost: models that are alike are served alike only on average, and what comes of
+chance is not to be answered."""
 HIGHEST = 4.0
-"""Of boosts: as if a batch held 55 times as many requests. Models that no boost can save stay there."""
+"""Of prices: about as if a batch held 50 times as many requests. Models that no boost can save stay there."""
 OVERALL_WEIGHT = 0.002
 """Weight of one request in the share of all that are answered."""
 
@@ -34,12 +37,18 @@ class Floor:
         """The share of its requests that every model should have answered."""
         return self._floor
 
+    @property
+    def dropped(self) -> float:
+        """The share of all requests that were dropped lately."""
+        return 1.0 - self._answered
+
     def answered(self, model: Model, requests: int) -> None:
         """Enter requests that were dispatched."""
         self._answered += (1.0 - self._answered) * min(1.0, OVERALL_WEIGHT * requests)
         self._update()
-        if model.boost:
-            model.boost = max(0.0, model.boost - STEP * (1.0 - self._floor) * requests)
+        if model.price:
+            model.price = max(0.0, model.price - STEP * (1.0 - self._floor) * requests)
+            model.boost = max(0.0, model.price - LEAST)
 
     def missed(self, model: Model) -> bool:
         """Enter a request that was dropped; return whether its model's boost rose."""
@@ -47,7 +56,8 @@ class Floor:
         self._update()
         before = model.boost
         if self._floor > 0.0:
-            model.boost = min(HIGHEST, before + STEP * self._floor)
+            model.price = min(HIGHEST, model.price + STEP * self._floor)
+            model.boost = max(0.0, model.price - LEAST)
         return model.boost > before
 
     def _update(self) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.density import Densities
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.requests import Request
 
+TOLERATED = 0.02
+"""Share of requests with a deadline that may be dropped before those without one get only long idle times."""
+WAITING_WORK = 2.0
+"""Work that comes meanwhile, relative to the devices' usual share of work: it will run in small batches."""
 LEAST_LOOKAHEAD_MS = 0.5
 LOOKAHEAD_MARGIN_MS = 0.3
 """Beyond the way to the worker and back: what predictions and the network vary by."""
@@ -61,9 +65,7 @@ class Mainspring(Policy):
         """Return the configuration with what it leaves to the policy: the lookahead follows the delay."""
         round_trip_ms = 2 * config.dispatch_delay_ms
         lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
-        if config.lookahead_ms is None:
-            config = msgspec.structs.replace(config, lookahead_ms=lookahead_ms)
-        return super().complete(config)
+        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads)
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Offer the model to the workers that hold it, and enter its demand."""
@@ -136,6 +138,15 @@ class Mainspring(Policy):
     def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
         """Return how to load a model that was missed over others that were asked for much less."""
         return plan_load(placement, victims=self._popularity.unpopular(placement))
+
+    def best_effort_share(self, now_ns: int) -> float:
+        """Return the less of it the busier devices are and the more deadlines were missed lately.
+
+        All that comes while a batch without a deadline runs waits for it, and then for one another: the
+        slack has to hold both. From `TOLERATED` on there is none to spend.
+        """
+        share = 1.0 / (1.0 + WAITING_WORK * self._utilisation.share(now_ns))
+        return share * max(0.0, 1.0 - self._floor.dropped / TOLERATED)
 
     def _left(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue."""
