@@ -39,7 +39,7 @@ from mainspring.experiments.figures.stages import (
 )
 from mainspring.telemetry.style import BLACK, finish_axes, plain_log_ticks
 
-SHORT_STAGE_S = 2.5
+SHORT_STAGE_S = 2.0
 LOOSE = 0.99
 """A share in time that a reader of the paper's plot could not tell from all."""
 

@@ -43,7 +43,7 @@ from mainspring.telemetry.style import BLACK, finish_axes, plain_log_ticks
 from mainspring.traces.generators import closed_loop
 from mainspring.traces.source import Playable
 
-SHORT_STAGE_S = 2.5
+SHORT_STAGE_S = 1.5
 COMPARED = (3.4, 7.6, 11.4, 25.6)
 """Multipliers that the text names."""
 

@@ -32,7 +32,7 @@ from mainspring.experiments.figures.paper import (
 from mainspring.experiments.figures.profiles import model_names, varieties_table
 
 DEVICES = (AZURE_MACHINES * GPUS_A_MACHINE, AZURE_MACHINES)
-SHORT_S, LIVE_S = 48.0, 40.0
+SHORT_S, LIVE_S = 32.0, 40.0
 WARM_UP_SHARE = 0.1
 BINS = 96
 """Points of the plot: one for each five minutes of the trace."""

@@ -29,7 +29,7 @@ from mainspring.telemetry.style import BLACK, BLUE, ORANGE, finish_axes
 from mainspring.telemetry.summary import Analysis, analyse_log
 
 DEMO_LOG = Path("out/demo/run/events")
-SHARE_OF_FIGURE8 = 0.4
+SHARE_OF_FIGURE8 = 0.5
 """Of its length: a tenth of a million actions are enough for a 99.99th percentile."""
 POINTS = 300
 """Of each curve."""

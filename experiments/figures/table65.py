@@ -31,7 +31,7 @@ from mainspring.experiments.figures.paper import (
 from mainspring.experiments.figures.profiles import model_names, varieties_table
 from mainspring.telemetry.style import BLACK, RED, finish_axes
 
-SHORT_S, LIVE_S = 40.0, 20.0
+SHORT_S, LIVE_S = 24.0, 20.0
 WARM_UP_SHARE = 0.2
 TAIL_PERCENTS = (1, 10, 25, 50, 75, 90, 95, 98, 99, 99.5, 99.9, 99.95, 99.99, 100)
 
@@ -158,10 +158,10 @@ def _tail(axes: Axes, rows: Sequence[Row], policies: tuple[str, ...], slo_ms: fl
     )  # fmt: skip
     axes.axvline(slo_ms, color=RED, linewidth=1.2)
     axes.set_yticks([0.3010, 1, 2, 3, 4], ["50", "90", "99", "99.9", "99.99"])
-    axes.set_ylim(0, 5)
+    axes.set_ylim(0, 7)
     axes.set_xlim(0, slo_ms * 1.05)
     finish_axes(axes, f"Latency of answers, SLO {slo_ms:g} ms", "percentile", "milliseconds")
-    axes.legend(loc="lower right", fontsize=9)
+    axes.legend(loc="upper left", fontsize=9)
 
 
 def notes(options: Options) -> list[str]:

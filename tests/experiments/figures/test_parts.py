@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.experiments.bench.report import this_machine
+from mainspring.experiments.figures import tables
 from mainspring.experiments.figures.comparison import Line, markdown, number
+from mainspring.experiments.figures.experiment import Report
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import Fact
 from mainspring.experiments.figures.profiles import (
@@ -17,6 +20,7 @@ from mainspring.experiments.figures.profiles import (
     varieties_table,
 )
 from mainspring.experiments.figures.stages import MULTIPLIERS, nearest_stage, satisfied_from
+from mainspring.telemetry.report import write_json
 
 
 def test_the_tuned_rows_are_left_out(profiles: Path) -> None:
@@ -80,3 +84,19 @@ def test_a_live_run_has_a_sixth_of_the_devices_and_at_least_one() -> None:
     live = Options(live=True)
     assert (live.count(12), live.count(1), live.share(2_400), live.io_kb) == (2, 1, 400, 4)
     assert (Options().count(12), Options().share(2_400), Options().io_kb) == (12, 2_400, None)
+
+
+def test_reports_are_printed_as_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = Line(name="goodput", unit="r/s", ours={"edf": 7.25}, paper=Fact(8, "r/s", "section 6.1"))
+    report = Report("one", "Figure 1", "live, short", ["A note."], this_machine(), 3.5, [line], [])
+    write_json(tmp_path / "one.json", report)
+    tables.main(tmp_path)
+    text = capsys.readouterr().out
+    assert "## Figure 1" in text
+    assert "| goodput | 8 r/s | 7.25 r/s |" in text
+    assert "A note." in text
+    (tmp_path / "one.json").write_text('{"name": 1}', encoding="utf-8")
+    with pytest.raises(ValueError, match="is no report of an experiment"):
+        tables.main(tmp_path)
+    with pytest.raises(SystemExit, match="make experiments"):
+        tables.main(tmp_path / "empty")

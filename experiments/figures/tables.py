@@ -1,0 +1,54 @@
+"""Prints the reports in out/experiments as Markdown, for docs/experiments.md.
+
+``python -m mainspring.experiments.figures.tables [FOLDER]``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.experiments.bench.report import Machine
+from mainspring.experiments.figures.comparison import Line, markdown
+from mainspring.experiments.figures.options import OUTPUT
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What of a report goes into the documentation."""
+
+    name: str
+    title: str
+    form: str
+    notes: list[str]
+    machine: Machine
+    took_s: float
+    lines: list[Line]
+
+    def text(self) -> str:
+        """Return it as a section."""
+        when = f"{self.form}; {self.machine.date}, {self.took_s:g} s on {self.machine.cores} cores"
+        return "\n\n".join([f"## {self.title}", when, markdown(self.lines), *self.notes])
+
+
+def read_report(path: Path) -> Written:
+    """Read what an experiment wrote; raise ValueError naming the file if it is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Written)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path}: is no report of an experiment: {error}") from None
+
+
+def main(folder: Annotated[Path, typer.Argument(help="Where the JSON files are.")] = OUTPUT) -> None:
+    """Print every report of a folder."""
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise SystemExit(f"there is no report in {folder}; `make experiments` writes them")
+    for path in paths:
+        typer.echo(read_report(path).text() + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)
