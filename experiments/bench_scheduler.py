@@ -57,25 +57,26 @@ def main(
     plays: Annotated[int, typer.Option(help="How often the same events are played with each clock.")] = 5,
     quick: Annotated[bool, typer.Option(help="Only the base settings.")] = False,
     only: Annotated[str, typer.Option(help="Only one part: base, models, devices or queued.")] = "",
+    policy: Annotated[str, typer.Option(help="Scheduling policy; the default if none is named.")] = "",
     profiled: Annotated[bool, typer.Option("--profile/--no-profile", help="Print a profile too.")] = True,
     output: Annotated[Path, typer.Option(help="Folder for scheduler.json and scheduler.png.")] = OUTPUT,
 ) -> None:
     """Measure the scheduler's own cost."""
-    parts = ("base", *sweeps())
+    parts = ("base", *sweeps(policy))
     if only not in ("", *parts):
         raise typer.BadParameter(f"there is no part {only!r}; choose one of {', '.join(parts)}")
     console = Console(width=140)
     file = output / "scheduler.json"
     report = msgspec.json.decode(file.read_bytes(), type=Report) if only and file.exists() else Report()
     if only in ("", "base"):
-        report = _measure_base(report, seconds, plays)
+        report = _measure_base(report, policy, seconds, plays)
         console.print(_costs("The request mix of section 6.5", report.base))
         for name, cost in report.base.items():
             console.print(_budget(name, cost))
         console.print(f"{report.bytes_per_model:,.0f} bytes for each model on {OVERLOAD.devices} devices")
         if profiled:
-            console.print(_profile(STEADY))
-    for name, settings in sweeps().items():
+            console.print(_profile(msgspec.structs.replace(STEADY, policy=policy)))
+    for name, settings in sweeps(policy).items():
         if only == name or not (only or quick):
             growth = growth_of(name, [measure(setting, max(2, plays // 2)) for setting in settings])
             report = msgspec.structs.replace(report, growth={**report.growth, name: growth})
@@ -87,13 +88,14 @@ def main(
     console.print(f"{file}")
 
 
-def sweeps() -> dict[str, list[Setting]]:
+def sweeps(policy: str = "") -> dict[str, list[Setting]]:
     """Return the settings whose cost shows how it grows with something."""
     replace = msgspec.structs.replace
+    steady = replace(STEADY, policy=policy)
     return {
-        "models": [_bounded(replace(STEADY, models=models)) for models in MODELS],
-        "devices": [_bounded(replace(STEADY, devices=n, rate=DEVICE_RATE * n)) for n in DEVICES],
-        "queued": [_bounded(replace(STEADY, backlog=backlog)) for backlog in QUEUES],
+        "models": [_bounded(replace(steady, models=models)) for models in MODELS],
+        "devices": [_bounded(replace(steady, devices=n, rate=DEVICE_RATE * n)) for n in DEVICES],
+        "queued": [_bounded(replace(steady, backlog=backlog)) for backlog in QUEUES],
     }
 
 
@@ -103,10 +105,10 @@ def _bounded(setting: Setting) -> Setting:
     return msgspec.structs.replace(setting, seconds=max(0.2, seconds))
 
 
-def _measure_base(report: Report, seconds: float, plays: int) -> Report:
+def _measure_base(report: Report, policy: str, seconds: float, plays: int) -> Report:
     named = {"steady": STEADY, "overload": OVERLOAD}
     base = {
-        name: measure(msgspec.structs.replace(setting, seconds=seconds), plays)
+        name: measure(msgspec.structs.replace(setting, seconds=seconds, policy=policy), plays)
         for name, setting in named.items()
     }
     return msgspec.structs.replace(report, base=base, bytes_per_model=memory_per_model(OVERLOAD))

@@ -41,6 +41,8 @@ FAULTS = Faults(
 )
 GUARD_MS = 0.02
 """What predictions may be wrong by."""
+WARMED_UP = 2.0
+"""The warm-up takes at most so many times as many requests as what is measured."""
 WORST = 0.1
 """Part of the models whose share of answers is told by itself."""
 
@@ -95,9 +97,11 @@ def play_cell(job: Job) -> Cell:
     scenario = SCENARIOS[job.scenario]
     models = models_of(scenario, _table(job.table))
     fluid = fluid_rate(models)
-    seconds = min(job.seconds, job.most_requests / (fluid * job.load))
-    since_ns = round(job.warm_up * SECOND_NS)
-    drawn = instants(models, job.load, job.warm_up + seconds, job.seed)
+    most_seconds = job.most_requests / (fluid * job.load)
+    seconds = min(job.seconds, most_seconds)
+    warm_up = min(job.warm_up, WARMED_UP * most_seconds)
+    since_ns = round(warm_up * SECOND_NS)
+    drawn = instants(models, job.load, warm_up + seconds, job.seed)
     served, in_time, late = _play(job, scenario, models, drawn, since_ns)
     tight = np.array([model.slo_ns is not None for model in models])
     offered = np.bincount(served[tight[served]], minlength=len(models))

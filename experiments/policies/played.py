@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def models_of(scenario: Scenario, table: Table) -> list[Served]:
         for copy in range(group.copies)
     ]
     weights = _weights(scenario, [group for _, group in named])
-    needs = [_device_seconds(scenario, spec, group.rows) for spec, group in named]
+    needs = [_device_seconds(scenario, spec, group) for spec, group in named]
     capacity = 1 / sum(weight * need for weight, need in zip(weights, needs, strict=True) if weight)
     freely = [group.slo_ms is None for _, group in named]
     served = []
@@ -124,12 +125,16 @@ def _slowed(profile: Profile, factor: float) -> Profile:
     return Profile({size: round(ns * factor) for size, ns in profile.infer_ns.items()}, profile.load_ns)
 
 
-def _device_seconds(scenario: Scenario, spec: ModelSpec, rows: int) -> float:
-    """Return the part of all devices' time that a request takes in a batch of the best size, in seconds."""
+def _device_seconds(scenario: Scenario, spec: ModelSpec, group: Group) -> float:
+    """Return the part of all devices' time that a request takes in its best batch, in seconds.
+
+    A batch that takes longer than the SLO is none.
+    """
     per_second = 0.0
+    longest_ns = math.inf if group.slo_ms is None else group.slo_ms * 1e6
     for kind, count in scenario.devices.items():
-        best_ns = min(
-            ns / (size // rows) for size, ns in spec.profiles[kind].infer_ns.items() if size >= rows
-        )
+        infer_ns = spec.profiles[kind].infer_ns
+        useful = {size: ns for size, ns in infer_ns.items() if size >= group.rows and ns <= longest_ns}
+        best_ns = min(ns / (size // group.rows) for size, ns in (useful or infer_ns).items())
         per_second += count * SECOND_NS / best_ns
     return 1 / per_second

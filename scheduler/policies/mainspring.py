@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 TOLERATED = 0.02
 """Share of requests with a deadline that may be dropped before those without one get only long idle times."""
-WAITING_WORK = 2.0
-"""Work that comes meanwhile, relative to the devices' usual share of work: it will run in small batches."""
 LEAST_LOOKAHEAD_MS = 0.5
 LOOKAHEAD_MARGIN_MS = 0.3
 """Beyond the way to the worker and back: what predictions and the network vary by."""
@@ -145,7 +143,7 @@ class Mainspring(Policy):
         All that comes while a batch without a deadline runs waits for it, and then for one another: the
         slack has to hold both. From `TOLERATED` on there is none to spend.
         """
-        share = 1.0 / (1.0 + WAITING_WORK * self._utilisation.share(now_ns))
+        share = 1.0 / (1.0 + self._utilisation.share(now_ns))
         return share * max(0.0, 1.0 - self._floor.dropped / TOLERATED)
 
     def _left(self, now_ns: int, model: Model) -> None:
