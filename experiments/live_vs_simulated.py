@@ -74,7 +74,7 @@ class WayShown(msgspec.Struct, frozen=True):
     client_us: float
     """What a request's latency at the client has beyond that at the controller."""
     controller_us: float
-    """Processor time of the controller for each further request."""
+    """Processor time of the controller for each request, where it was least."""
     jitter: float
     """Standard deviation of the logarithm of INFERs' durations over their medians."""
 
@@ -111,9 +111,11 @@ class Live:
         return summary, records
 
     def controller_us(self) -> float:
-        """Return what each further request took of the controller over the plays so far."""
-        rates, used_us = np.array(self._used).T
-        return max(0.0, float(np.polyfit(rates, used_us, 1)[0]))
+        """Return what a request took of the controller in the play where it was least.
+
+        Some of it is the controller's own beat, whatever is asked of it: its share is least under load.
+        """
+        return min(used_us / rate for rate, used_us in self._used)
 
 
 def recipe(load: float, seconds: float) -> Recipe:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
@@ -94,6 +95,9 @@ def _check(table: Table, where: str) -> None:
         raise ConfigError(f"{where}: {error}") from None
 
 
+REACHED_S = 5.0
+"""How long a Ray cluster may take to answer."""
+
 Job = tuple[Table, str, tuple[str, ...]]
 
 
@@ -116,6 +120,19 @@ def _over_processes(jobs: Sequence[Job], processes: int | None) -> Iterator[tupl
             yield places[future], future.result()
 
 
+def _check_reachable(address: str) -> None:
+    """Raise `ConfigError` unless something listens at ``HOST:PORT``: Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        if address not in (LOCAL, "auto"):
+            raise ConfigError(f"--ray takes HOST:PORT, ray://HOST:PORT, auto or {LOCAL}, not {address!r}")
+        return
+    try:
+        socket.create_connection((host, int(port)), REACHED_S).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
+
+
 def _over_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, SweepPoint]]:
     try:
         import ray
@@ -124,6 +141,7 @@ def _over_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, SweepPoi
             "Ray is not installed here: pip install 'mainspring[cluster]', or leave --ray out to use this "
             "machine's cores"
         ) from None
+    _check_reachable(address)
     try:
         ray.init(address=None if address == LOCAL else address, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:

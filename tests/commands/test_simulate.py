@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from typer.testing import CliRunner
@@ -118,6 +120,21 @@ def test_what_is_wrong_is_said_before_anything_runs(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         CliRunner().invoke(build_app(), ["simulate", str(spec), *arguments], catch_exceptions=False)
+
+
+def test_a_sweep_over_ray_says_what_is_missing(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sweep(address: str) -> None:
+        arguments = ["simulate", str(spec), "--sweep", "seed=1,2", "--ray", address]
+        CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'mainspring\[cluster\]'"):
+        sweep("local")
+    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+    with pytest.raises(ConfigError, match="no Ray cluster answers"):
+        sweep("127.0.0.1:1")
+    with pytest.raises(ConfigError, match="--ray takes HOST:PORT"):
+        sweep("somewhere")
 
 
 def test_one_of_spec_log_and_scenario_is_needed(spec: Path) -> None:
