@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from PIL import Image
 
 from mainspring.telemetry.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY
 
 PANEL_INCHES = (6.4, 3.2)
-DPI = 80
-"""Keeps a page of panels below 150 KB."""
+DPI, COLOURS = 80, 96
+"""Keep a page of panels below 150 KB."""
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "mainspring": (BLUE, "-", "o"),
@@ -59,8 +61,11 @@ class Page:
         """Write the page; it appears whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
+        drawn = io.BytesIO()
+        self.figure.savefig(drawn, format="png", dpi=DPI, facecolor="white")
+        image = Image.open(drawn).convert("RGB").quantize(COLOURS)
         try:
-            self.figure.savefig(temporary, format="png", dpi=DPI, facecolor="white")
+            image.save(temporary, format="png", optimize=True)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -26,7 +26,9 @@ def draw(path: Path, rows: Sequence[Row], options: Options) -> None:
     page = Page(f"Figure 6: one device, one more model each second ({kind})", 3, 2)
     _goodput(page.panel(0, 0), rows, policies)
     _latency(page.panel(0, 1), rows, policies)
-    _percent(page.panel(1, 0), rows, policies, "cold_share", "Cold starts, major workload", "% of answers")
+    _percent(
+        page.panel(1, 0), rows, policies, "unready_share", "Cold or unserved, major workload", "% of requests"
+    )
     _percent(page.panel(1, 1), rows, policies, "pages_used", "Pages that hold weights", "%")
     _percent(page.panel(2, 0), rows, policies, "load_busy", "LOAD executor (PCIe)", "% busy")
     _percent(page.panel(2, 1), rows, policies, "exec_busy", "EXEC executor (GPU)", "% busy")

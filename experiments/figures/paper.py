@@ -73,7 +73,7 @@ FIGURE5 = {
 }
 FIGURE6 = {
     "minor goodput before": Fact(200, "r/s", "section 6.2"),
-    "EXEC busy with one major model": Fact(100, "%", "section 6.2"),
+    "EXEC busy in the first 3 minutes": Fact(100, "%", "section 6.2"),
     "models that fill memory": Fact(201, "models", "section 6.2"),
     "LOAD busy after that": Fact(100, "%", "section 6.2", approximate=True),
     "cold starts at the end": Fact(100, "%", "section 6.2", approximate=True),
