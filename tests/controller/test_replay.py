@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.commands import Command, Reject
+from mainspring.messages.commands import Reject
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
 from mainspring.messages.peers import Dispatch, Rejected
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.core import Scheduler
-from mainspring.telemetry.log import SegmentHeader, read_entries, segments
+from mainspring.simulator.recorded import read_recording
+from mainspring.simulator.redecide import redecide
+from mainspring.simulator.whatif import other_policy, what_happened, what_if
+from mainspring.telemetry.log import SegmentHeader, read_entries, read_log, segments
 from tests.controller.peers import FakeGateway, FakeWorker, Stage, spec
 
 EVENTS = Event.__args__
-
-
-def replay(directory: Path) -> tuple[list[tuple[int, Command]], list[tuple[int, Command]]]:
-    """Return the commands of a log and those of a fresh scheduler that is fed its events."""
-    scheduler: Scheduler | None = None
-    logged: list[tuple[int, Command]] = []
-    again: list[tuple[int, Command]] = []
-    for now_ns, entry in read_entries(directory):
-        if isinstance(entry, SegmentHeader):
-            if entry.first_of_run:
-                scheduler = Scheduler(msgspec.convert(entry.about["scheduler"], SchedulerConfig))
-        elif isinstance(entry, EVENTS):
-            assert scheduler is not None
-            scheduler.handle(now_ns, entry)
-            if isinstance(entry, Wakeup):
-                again += [(now_ns, command) for command in scheduler.schedule(now_ns)]
-        else:
-            logged.append((now_ns, entry))  # type: ignore[arg-type]
-    assert scheduler is not None
-    scheduler.validate()
-    return logged, again
 
 
 def play(stage: Stage, gateway: FakeGateway, workers: list[FakeWorker], requests: int) -> None:
@@ -65,7 +45,7 @@ def test_a_recorded_run_replays_to_the_same_commands(
     models = tuple(spec(f"m{number}", infer_ms=3) for number in range(12))
     stage.start(
         models,
-        SchedulerConfig(lookahead_ms=4.0),
+        SchedulerConfig(policy="clockwork", lookahead_ms=4.0, idle_loads=True),
         event_log_dir=str(tmp_path),
         event_log_segment_bytes=segment_bytes,
         heartbeat_interval_ms=50.0,
@@ -76,10 +56,37 @@ def test_a_recorded_run_replays_to_the_same_commands(
     stage.until(lambda: all(stage.knows(gateway, worker.name, 12) for worker in workers))
     play(stage, gateway, workers, 300)
     stage.stop()
-    logged, again = replay(tmp_path)
-    assert logged == again
-    assert {Infer, Load, Reject} <= {type(command) for _, command in logged}
+    found = redecide(tmp_path)
+    assert found.difference is None, found.difference.story()
+    logged = [entry for _, entry in read_log(tmp_path) if not isinstance(entry, EVENTS)]
+    assert found.commands == len(logged)
+    assert {Infer, Load, Reject} <= {type(command) for command in logged}
     assert (len(segments(tmp_path)) > 3) == (segment_bytes == 4000)
+
+
+def test_what_a_recorded_run_would_have_been_under_another_policy(stage: Stage, tmp_path: Path) -> None:
+    models = tuple(spec(f"m{number}", infer_ms=3) for number in range(12))
+    stage.start(
+        models,
+        SchedulerConfig(policy="clockwork", lookahead_ms=4.0, idle_loads=True),
+        event_log_dir=str(tmp_path),
+        heartbeat_interval_ms=50.0,
+        heartbeat_timeout_ms=300.0,
+    )
+    gateway = stage.gateway()
+    workers = [stage.worker("w0"), stage.worker("w1", offset_ns=10**13)]
+    stage.until(lambda: all(stage.knows(gateway, worker.name, 12) for worker in workers))
+    play(stage, gateway, workers, 300)
+    stage.stop()
+    recording = read_recording(tmp_path)
+    assert recording.requests == 300
+    assert len(recording.joins) == 2
+    assert any(name == "w1" for _, name, _ in recording.crashes), "w1 fell silent"
+    happened = what_happened(recording).summary
+    instead = what_if(recording, other_policy(recording, "edf")).summary
+    assert happened.offered == instead.offered == 300
+    assert happened.goodput + happened.rejected_total + happened.late + happened.lost == 300
+    assert instead.lost == 0
 
 
 def test_the_log_has_events_on_the_controllers_clock_in_their_order(stage: Stage, tmp_path: Path) -> None:
