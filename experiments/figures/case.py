@@ -35,8 +35,8 @@ class Case:
     """The scheduler's: about the SLO, or an overloaded model gets no further device."""
     preloaded: bool = True
     """Whether devices hold models from the start, as many as fit."""
-    charged: bool = False
-    """Whether the scheduler's own time on this machine passes in virtual time too."""
+    costed: bool = False
+    """Whether a simulation measures the scheduler's own CPU too (instead of analysing its log)."""
     log: bool = False
     """Whether the figure needs what only the event log tells."""
     facts: dict[str, float] = field(default_factory=dict)

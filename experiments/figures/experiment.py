@@ -38,8 +38,6 @@ class Experiment(Generic[Row]):
     """What a reader must know to compare: what stands in for what, and what is scaled."""
     extra: Callable[[Options], Sequence[Row]] = lambda _options: ()
     """More rows, that no case makes."""
-    alone: bool = False
-    """Whether its cases measure real time, so that each runs alone."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -70,8 +68,7 @@ def run(experiment: Experiment[Row], options: Options, console: Console) -> Repo
         at_s = time.monotonic() - began_s
         console.print(f"  {at_s:6.1f} s  {case.policy}: {case.label}", highlight=False)
 
-    at_once = 1 if experiment.alone else options.at_once
-    rows = execute(cases, experiment.measure, live=options.live, at_once=at_once, told=told)
+    rows = execute(cases, experiment.measure, live=options.live, at_once=options.at_once, told=told)
     rows += experiment.extra(options)
     report = Report(
         name=experiment.name,

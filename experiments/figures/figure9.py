@@ -203,7 +203,7 @@ def _panel(axes: Axes, row: Row, what: str) -> None:
     axes.set_yscale("log")
     axes.set_ylim(top=150)
     axes.set_xlim(SMALLEST_US, LARGEST_US)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.15g}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.axhline(1.0, color=BLACK, linewidth=0.5)
 

@@ -86,7 +86,7 @@ def cases(options: Options) -> list[Case]:
             length_s=length_s,
             warm_up_s=length_s * WARM_UP_SHARE,
             seed=options.seed,
-            charged=True,
+            costed=True,
             facts={"load": load},
         )
         for policy in options.chosen()
@@ -189,7 +189,6 @@ FIGURE = Experiment(
     compare=compare,
     draw=draw,
     notes=notes,
-    alone=True,
 )
 
 if __name__ == "__main__":

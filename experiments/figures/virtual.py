@@ -15,10 +15,9 @@ from mainspring.compiler.profiles import EMULATED
 from mainspring.experiments.figures.case import Case, Observed
 from mainspring.experiments.figures.outcomes import Outcomes
 from mainspring.experiments.figures.profiles import read_models
-from mainspring.experiments.figures.workloads import Later
+from mainspring.experiments.figures.tape import Tape
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import preload
-from mainspring.simulator.costs import CostSpec
 from mainspring.simulator.faults import Faults
 from mainspring.simulator.simulation import Simulation
 from mainspring.telemetry.summary import Analyser
@@ -28,8 +27,6 @@ from mainspring.traces.report import summarise
 DEVICES = Faults(delay_ns=100_000, duration_jitter=0.0003, slow_probability=1e-6, slow_ns=20_000_000)
 DISPATCH_DELAY_MS, RESPONSE_MARGIN_MS = 0.2, 0.15
 """What the scheduler allows for the network: twice its delay there, for action and inputs, and once back."""
-LEAD_NS = 30_000_000_000
-"""Where the scheduler's time is charged, what joining workers and new models take of it passes before."""
 SLICE_NS = 50_000_000
 STRAGGLERS_NS = 62_000_000_000
 """After the last request; by then the gateway has answered what nobody else did."""
@@ -39,41 +36,37 @@ def simulate_case(case: Case) -> Observed:
     """Run a case in virtual time; raise RuntimeError if requests stay without an answer."""
     models = read_models(case.table, case.copies)
     workers = [(f"worker-{number}", EMULATED, case.pages) for number in range(case.devices)]
+    config = SchedulerConfig(
+        policy=case.policy,
+        dispatch_delay_ms=DISPATCH_DELAY_MS,
+        response_margin_ms=RESPONSE_MARGIN_MS,
+        load_capacity_ms=case.load_capacity_ms,
+    )
     records = Records()
     analyser = Analyser(round(case.warm_up_s * 1e9), case.length_ns) if case.log else None
-    source = case.workload.source(np.random.default_rng(case.seed))
-    lead_ns = LEAD_NS if case.charged else 0
+    tape = Tape() if case.costed else None
+    recorder = tape or analyser
     simulation = Simulation(
-        SchedulerConfig(
-            policy=case.policy,
-            dispatch_delay_ms=DISPATCH_DELAY_MS,
-            response_margin_ms=RESPONSE_MARGIN_MS,
-            load_capacity_ms=case.load_capacity_ms,
-        ),
+        config,
         models,
         workers,
         seed=case.seed,
         faults=DEVICES,
-        cost=CostSpec(mode="measured" if case.charged else "none"),
         preloaded=preload(models, workers, "fill" if case.preloaded else "none"),
-        source=Later(source, lead_ns) if lead_ns else source,
+        source=case.workload.source(np.random.default_rng(case.seed)),
         records=records,
-        records_from_ns=lead_ns,
-        record=None if analyser is None else analyser.take,
+        record=None if recorder is None else recorder.take,
     )
     began_s = time.perf_counter()
-    simulation.run(lead_ns)
-    joining_ns, end_ns = simulation.controller.busy_ns, lead_ns + case.length_ns
-    while simulation.now_ns < end_ns or not simulation.finished():
-        if simulation.now_ns > end_ns + STRAGGLERS_NS:
+    while simulation.now_ns < case.length_ns or not simulation.finished():
+        if simulation.now_ns > case.length_ns + STRAGGLERS_NS:
             raise RuntimeError(f"{case.label}, {case.policy}: {records.in_flight} requests have no answer")
         simulation.run(simulation.now_ns + SLICE_NS)
     wall_s = time.perf_counter() - began_s
-    busy_us = (simulation.controller.busy_ns - joining_ns) / 1e3
     return Observed(
         summary=summarise(records, start_ns=0),
         outcomes=Outcomes(records),
         analysis=None if analyser is None else analyser.finish(),
         wall_s=wall_s,
-        scheduler_us=busy_us / max(len(records), 1) if case.charged else None,
+        scheduler_us=None if tape is None else tape.cost_us(config),
     )

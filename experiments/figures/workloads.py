@@ -131,29 +131,3 @@ class _TogetherSource:
     def done(self, now_ns: int, /) -> bool:
         """As `Source.done`."""
         return all(part.done(now_ns) for part in self._parts)
-
-
-class Later:
-    """A source that begins ``delay_ns`` later, answers and all."""
-
-    def __init__(self, source: Source, delay_ns: int) -> None:
-        self._source = source
-        self._delay_ns = delay_ns
-
-    def next_ns(self) -> int | None:
-        """As `Source.next_ns`."""
-        due_ns = self._source.next_ns()
-        return None if due_ns is None else due_ns + self._delay_ns
-
-    def take(self) -> Arrival:
-        """As `Source.take`."""
-        arrival = self._source.take()
-        return msgspec.structs.replace(arrival, time_ns=arrival.time_ns + self._delay_ns)
-
-    def completed(self, client: int, now_ns: int) -> None:
-        """As `Source.completed`."""
-        self._source.completed(client, now_ns - self._delay_ns)
-
-    def done(self, now_ns: int, /) -> bool:
-        """As `Source.done`."""
-        return self._source.done(now_ns - self._delay_ns)

@@ -120,15 +120,15 @@ def test_figure9_refuses_a_log_that_is_not_there(options: Options, tmp_path: Pat
         figure9.from_log(msgspec.structs.replace(options, log=tmp_path / "nothing"))
 
 
-def test_scalability_charges_the_scheduler(
+def test_scalability_measures_the_scheduler(
     options: Options, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scalability, "SHORT_DEVICES", (1, 2))
     report = played(scalability.FIGURE, options, quiet, length=0.2)
     assert [row.devices for row in report.rows] == [1, 1, 2, 2]
     for row in report.rows:
-        assert 1 < row.scheduler_us < 5_000
-    assert line(report, "2 devices at 50%: in time") > 95
+        assert 1 < row.scheduler_us < 1_000
+    assert line(report, "2 devices at 50%: in time") == 100
 
 
 def test_a_live_run_serves_through_sockets(

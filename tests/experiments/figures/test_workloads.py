@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from mainspring.experiments.figures.workloads import Delayed, Growing, Later, Stages, Together
+from mainspring.experiments.figures.workloads import Delayed, Growing, Stages, Together
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
 from mainspring.traces.generators import Poisson, closed_loop
 
@@ -68,14 +68,3 @@ def test_open_and_closed_loops_are_played_together() -> None:
     assert 30 < counts["open"] < 75
     assert counts["one"] == pytest.approx(100, abs=12)
     assert counts["two"] == pytest.approx(200, abs=22)
-
-
-def test_a_source_that_begins_later_hears_of_answers_in_its_own_time() -> None:
-    loop = closed_loop(["a"], concurrency=1, duration_ns=SECOND_NS, slo_ns=None)
-    source = Later(loop.source(rng()), 5 * SECOND_NS)
-    first = source.take()
-    assert 5 * SECOND_NS <= first.time_ns < 5.2 * SECOND_NS
-    source.completed(first.client, first.time_ns + 1_000)
-    assert source.next_ns() == first.time_ns + 1_000
-    assert not source.done(5 * SECOND_NS)
-    assert source.done(6 * SECOND_NS)
