@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
             done = build(unit)
         except CannotCompile as error:
             failed = True
-            print(f"native: {unit.purpose} run as Python and take {unit.cost}: {error}", file=sys.stderr)
+            print(f"native: {unit.purpose} will run as Python, at {unit.cost}: {error}", file=sys.stderr)
         else:
             if done or not options.quiet:
                 print(f"native: {done or f'{unit.purpose}: compiled already'}")

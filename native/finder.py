@@ -127,7 +127,7 @@ def _load(unit: Unit) -> Loaded:
         sys.modules.pop(unit.library, None)
         folder = os.path.dirname(file)
         warnings.warn(
-            f"{unit.purpose} run as Python, since compiled code can't be loaded: {error}; "
+            f"{unit.purpose} will run as Python, since compiled code can't be loaded: {error}; "
             f"remove {folder} and run python -m mainspring.native",
             RuntimeWarning,
             stacklevel=2,

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.arrival_order import ArrivalOrder
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Clipper(ArrivalOrder):
     """Queues by arrival, with a limit on batches that is learnt for each model on each worker."""
 

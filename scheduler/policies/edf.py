@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import DeadlineQueue, Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Edf(Policy):
     """The model whose head is due first, in the largest batch that is in time for it."""
 

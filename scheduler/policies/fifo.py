@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.arrival_order import ArrivalOrder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fifo(ArrivalOrder):
     """Queues by arrival, batches as large as what waits, time-outs."""
 

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
+from mainspring.controller import server
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import Controller, run
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.events import RequestCancelled
 from mainspring.messages.peers import (
     Arrival,
     Cancel,
@@ -25,6 +25,7 @@ from mainspring.messages.peers import (
     WorkerUp,
 )
 from mainspring.scheduler.config import SchedulerConfig
+from tests.controller.failing import Failing
 from tests.controller.peers import MS, Stage, spec
 
 
@@ -301,16 +302,9 @@ def test_a_result_that_cannot_be_true_is_dropped(stage: Stage) -> None:
 def test_an_error_of_ours_is_loud_and_serving_goes_on(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    controller = stage.start((spec(),))
+    monkeypatch.setattr(server, "Scheduler", Failing)
+    stage.start((spec(),))
     gateway, worker = stage.cluster("m0")
-    handle = controller.scheduler.handle
-
-    def fail(now_ns: int, event: object) -> None:
-        if isinstance(event, RequestCancelled):
-            raise AssertionError("page 3 has two owners")
-        handle(now_ns, event)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(controller.scheduler, "handle", fail)
     gateway.send(Cancel((1 << 40) + 5))
     gateway.arrive(6)
     stage.until(lambda: bool(worker.all(Infer)))

@@ -88,7 +88,7 @@ def test_a_broken_library_is_passed_over_with_a_warning(package: Path, library: 
     library.write_bytes(content[:kept])
     out, errors = run(package, ASK)
     assert out == f"{AS_PYTHON} broken"
-    assert "RuntimeWarning: two modules run as Python" in errors
+    assert "RuntimeWarning: two modules will run as Python" in errors
     assert f"remove {library.parent}" in errors
 
 

@@ -71,6 +71,23 @@ def test_everything_that_units_name_exists(unit: Unit) -> None:
         assert (root / entry).is_dir() or (root / f"{entry}.py").is_file(), f"{unit.name} names {entry}"
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_no_class_method_of_a_unit_asks_super(unit: Unit) -> None:
+    """mypyc would have it called with the class's own class."""
+    root = Path(units.package_root())
+    for path, source in units.read(unit, str(root)).files.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef) and _is_class_method(node):
+                calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+                asks = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "super"]
+                assert not asks, f"{path}:{node.lineno}: {node.name} is a class method that asks super()"
+
+
+def _is_class_method(node: ast.FunctionDef) -> bool:
+    names = [each.id for each in node.decorator_list if isinstance(each, ast.Name)]
+    return "classmethod" in names
+
+
 def _imports(tree: ast.Module) -> list[str]:
     found = []
     for node in ast.walk(tree):
