@@ -26,6 +26,8 @@ follow_imports = skip
 """
 """No type of numpy makes code quicker, and reading them takes longer than all else."""
 OPTIMISATION = "2"
+HIDDEN = "-fvisibility=hidden"
+"""Nobody else calls what is compiled here, so that calls among it need not go through the linker's tables."""
 
 
 def main() -> None:
@@ -52,7 +54,7 @@ def link(sources: list[str], include: list[str], options: list[str], output: str
     sysconfig.customize_compiler(compiler)
     include = [*include, sysconfig.get_python_inc(), sysconfig.get_python_inc(plat_specific=True)]
     # A warning that a newer compiler has for generated code is no reason to do without it.
-    options = [option for option in options if option != "-Werror"]
+    options = [*(option for option in options if option != "-Werror"), HIDDEN]
 
     def compile_one(source: str) -> list[str]:
         return list(compiler.compile([source], output_dir="o", include_dirs=include, extra_postargs=options))

@@ -15,7 +15,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from typing import NamedTuple
 
 PACKAGE = "mainspring"
-FORMAT = "2"
+FORMAT = "3"
 """To be changed with how `builder` compiles, which is part of every key."""
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+(mainspring(?:\.\w+)*)[ \t]+import[ \t]+\(?([\w, \t]*)"

@@ -6,9 +6,13 @@ were already told. A request that even this can't save is refused at once, and t
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, State
+
+_PREPARED: Final = State.PREPARED
 
 
 def earliest_finish_ns(books: Books, now_ns: int, model: Model, rows: int, due_ns: int | None) -> int | None:
@@ -43,7 +47,7 @@ def _after_load(
     pages = model.pages
     for placement in model.placements.values():
         worker = placement.worker
-        if placement.state is not State.PREPARED or placement.leaving or pages > worker.pages.size:
+        if placement.state is not _PREPARED or placement.leaving or pages > worker.pages.size:
             continue
         loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
         inputs_at_ns = worker.exec.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import enum
 import heapq
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.scheduler.requests import Place, Request
 
 if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Worker
 
-SWEPT_FROM = 64
+SWEPT_FROM: Final = 64
 """A heap of fewer pointless alarms is left alone."""
 
 
@@ -65,7 +65,7 @@ class Alarms:
         """
         self._count += 1
         entries = self._entries
-        heapq.heappush(entries, (when_ns, self._count, Alarm.EXPIRE, request))
+        heapq.heappush(entries, (when_ns, self._count, _EXPIRE, request))
         if len(entries) > self._sweep_from and len(entries) > 2 * (queued + self._others) + SWEPT_FROM:
             self._sweep()
 
@@ -79,8 +79,8 @@ class Alarms:
         """Return the nearest alarm's instant, passing over those of requests that are not queued any more."""
         entries = self._entries
         while entries:
-            when_ns, _, alarm, subject = entries[0]
-            if alarm is not _EXPIRE or subject.place is _QUEUED:  # type: ignore[union-attr]
+            when_ns, _, _, subject = entries[0]
+            if not isinstance(subject, Request) or subject.place is _QUEUED:
                 return when_ns
             heapq.heappop(entries)
         return None
@@ -98,13 +98,11 @@ class Alarms:
     def _sweep(self) -> None:
         """Drop the alarms of requests that are not queued any more."""
         self._entries = [
-            entry
-            for entry in self._entries
-            if entry[2] is not _EXPIRE or entry[3].place is _QUEUED  # type: ignore[union-attr]
+            entry for entry in self._entries if not isinstance(entry[3], Request) or entry[3].place is _QUEUED
         ]
         heapq.heapify(self._entries)
         self._sweep_from = len(self._entries) * 3 // 2 + SWEPT_FROM
 
 
-_EXPIRE = Alarm.EXPIRE
-_QUEUED = Place.QUEUED
+_EXPIRE: Final = Alarm.EXPIRE
+_QUEUED: Final = Place.QUEUED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
@@ -11,9 +12,11 @@ from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.mirror import Cluster, Placement, Worker
 from mainspring.scheduler.requests import Place, Request
 
-READY_SLACK_NS = 1_000_000
+READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
 complete", Clockwork, section 4.4)."""
+_EXEC: Final = Alarm.EXEC
+_WATCH: Final = Alarm.WATCH
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Books:
         """Have a worker's EXEC executor looked at by an instant."""
         if worker.exec_alarm_ns is None or when_ns < worker.exec_alarm_ns:
             worker.exec_alarm_ns = when_ns
-            self.alarms.set(when_ns, Alarm.EXEC, worker)
+            self.alarms.set(when_ns, _EXEC, worker)
 
     def hold(self, until_ns: int, worker: Worker) -> None:
         """Have a worker's EXEC executor kept free, and looked at by an instant."""
@@ -93,7 +96,7 @@ class Books:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""
         if not worker.watched:
             worker.watched = True
-            self.alarms.set(when_ns, Alarm.WATCH, worker)
+            self.alarms.set(when_ns, _WATCH, worker)
 
     def wake(self, worker: Worker) -> None:
         """Have the worker's EXEC executor looked at by the next `schedule`."""

@@ -7,6 +7,8 @@ log replayer are such drivers. Same calls in, same commands out.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.messages.actions import Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
@@ -35,15 +37,18 @@ from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.status import cluster_status
 from mainspring.scheduler.validate import validate
 
-MISSED_RETRY_NS = 100_000_000
+MISSED_RETRY_NS: Final = 100_000_000
 """How often a missed model that could not be loaded is tried again."""
 
 
-RUNG_AT_ONCE = 100
+RUNG_AT_ONCE: Final = 100
 """Alarms that one `Scheduler.schedule` handles at most, and"""
-LOADED_AT_ONCE = 3
+LOADED_AT_ONCE: Final = 3
 """LOADs that it decides at most: what is left is due at once, so that no call takes long."""
-_EXEC, _LOAD, _POLICY = Alarm.EXEC, Alarm.LOAD, Alarm.POLICY
+_EXEC: Final = Alarm.EXEC
+_LOAD: Final = Alarm.LOAD
+_RETRY: Final = Alarm.RETRY
+_POLICY: Final = Alarm.POLICY
 
 
 class Scheduler:
@@ -149,13 +154,13 @@ class Scheduler:
             self._residency.load(now_ns, plan)
             loaded += 1
             if loaded == LOADED_AT_ONCE:
-                self._books.alarms.set(now_ns, Alarm.RETRY)
+                self._books.alarms.set(now_ns, _RETRY)
                 return
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
         if self._missed and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
-            self._books.alarms.set(self._retry_ns, Alarm.RETRY)
+            self._books.alarms.set(self._retry_ns, _RETRY)
 
     def _drop(self, now_ns: int, worker: str, reason: str) -> None:
         """Break with a worker."""

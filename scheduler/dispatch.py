@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import Final
 
 from mainspring.messages.actions import Infer, Prepare, Release, Result
 from mainspring.messages.codes import Reason, Status
@@ -15,12 +16,17 @@ from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.timeline import Slot
 
-BEST_EFFORT_WINDOW_NS = 1_000_000_000
+BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
-LEAD_KEPT = 8
+LEAD_KEPT: Final = 8
 """The time that a worker's inputs took loses one part in so many with each batch whose inputs take less."""
 MISSED_FACTOR = 3, 2
 """Inputs that did not come in time are taken to need so much more than they were given."""
+_OK: Final = Status.OK
+_INPUT_MISSING: Final = Status.INPUT_MISSING
+_DISPATCHED: Final = Place.DISPATCHED
+_GONE: Final = Place.GONE
+_RESIDENT: Final = State.RESIDENT
 
 
 class Dispatcher:
@@ -124,7 +130,7 @@ class Dispatcher:
         books, placement, requests = self._books, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch, available_ns)
         for request in requests:
-            request.place = Place.DISPATCHED
+            request.place = _DISPATCHED
         has_deadline = requests[0].due_ns is not None
         if has_deadline:
             placement.model.queue.remove_all(requests)
@@ -135,7 +141,7 @@ class Dispatcher:
         books.running[action.action_id] = requests
         placement.infers += 1
         placement.last_used_ns = now_ns
-        if placement.state is State.RESIDENT:
+        if placement.state is _RESIDENT:
             worker.lru.move_to_end(action.model)
         transfer_ns = placement.times.transfer_ns[batch.size_index]
         worker.exec.send(action, now_ns + books.ns.dispatch_delay, transfer_ns)
@@ -184,13 +190,13 @@ class Dispatcher:
         books.wake(worker)
         index = placement.times.sizes.index(action.batch_size)
         self._inputs_ended(now_ns, placement, index, slot, requests, result)
-        if result.status is Status.OK:
+        if result.status is _OK:
             placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
             if placement.model.overdue:
                 placement.model.overdue.pop(worker.name, None)
             for request in requests:
-                request.place = Place.GONE
+                request.place = _GONE
                 books.requests.pop(request.id, None)
         else:
             self._try_again(now_ns, requests, action, result)
@@ -210,7 +216,7 @@ class Dispatcher:
 
         Nothing is learnt from requests that somebody cancelled: their gateway may be gone.
         """
-        missed = result.status is Status.INPUT_MISSING and not result.inputs_ns
+        missed = result.status is _INPUT_MISSING and not result.inputs_ns
         if not missed and not result.inputs_ns:
             return
         taken_ns = placement.worker.exec.transferred_ns(slot, result.inputs_ns or result.end_ns)

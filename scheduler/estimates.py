@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
+from typing import Final
 
 from mainspring.messages.model import ModelSpec, Profile
 
-SAMPLES = 10
-STALE_NS = 1_000_000_000
+SAMPLES: Final = 10
+STALE_NS: Final = 1_000_000_000
 """An estimate that was not measured for this long may be doubted."""
 UNKNOWN_INFER_NS = 50_000_000
 """Duration assumed of a batch that was never profiled or measured anywhere."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from itertools import islice
+from typing import Final
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Placement, Worker
@@ -18,11 +19,11 @@ from mainspring.scheduler.placing import LoadPlan
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.requests import Request
 
-WATCHED_NS = 1_000_000_000
+WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
-PATIENCE_NS = 5_000_000
+PATIENCE_NS: Final = 5_000_000
 """How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
-LOOKED_AT = 8
+LOOKED_AT: Final = 8
 """Missed models that are looked at each time for one that can be loaded."""
 
 

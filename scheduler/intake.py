@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
@@ -15,6 +17,8 @@ from mainspring.scheduler.residency import Residency
 
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
+_QUEUED: Final = Place.QUEUED
+_RESIDENT: Final = State.RESIDENT
 
 
 class Intake:
@@ -57,7 +61,7 @@ class Intake:
     def queue(self, now_ns: int, request: Request) -> None:
         """Put an admitted request into its model's queue."""
         books, model, due_ns = self._books, request.model, request.due_ns
-        request.place = Place.QUEUED
+        request.place = _QUEUED
         books.queued += 1
         full_ns = now_ns + books.ns.lookahead
         for placement in model.usable.values():
@@ -79,7 +83,7 @@ class Intake:
 
     def expire(self, now_ns: int, request: Request) -> None:
         """Reject a queued request if no dispatch could save it any more, or the policy keeps it no longer."""
-        if request.place is not Place.QUEUED or request.due_ns is None:
+        if request.place is not _QUEUED or request.due_ns is None:
             return
         give_up_ns = self._policy.give_up_ns(request, self._books.last_start_ns(request))
         if give_up_ns is None:
@@ -213,7 +217,7 @@ class Intake:
 def _cold(model: Model) -> bool:
     """Return whether a model is resident nowhere."""
     for placement in model.usable.values():  # noqa: SIM110 - a generator would cost more than the search
-        if placement.state is State.RESIDENT:
+        if placement.state is _RESIDENT:
             return False
     return True
 

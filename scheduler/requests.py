@@ -6,7 +6,7 @@ import enum
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model
@@ -40,7 +40,7 @@ class Request:
         self.due_ns = due_ns
         self.cold = cold
         self.failures = 0
-        self.place = Place.QUEUED
+        self.place = _QUEUED
         self.spoilt = 0
         """Batches with others that failed for what one of their requests may be the cause of."""
         self.suspect = False
@@ -54,7 +54,8 @@ class Request:
         )
 
 
-_ID = attrgetter("id")
+_ID: Final = attrgetter("id")
+_QUEUED: Final = Place.QUEUED
 
 
 class DeadlineQueue:

@@ -6,14 +6,14 @@ will next be available". Every result re-times what is still outstanding.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from mainspring.messages.actions import Infer, Load
 
 Windowed = TypeVar("Windowed", Infer, Load)
 
-NEVER_NS = 1 << 62
-"""Later than every instant."""
+NEVER_NS: Final = (1 << 62) - 1
+"""Later than every instant; the largest number that compiled code need not keep as an object."""
 
 
 class Slot(Generic[Windowed]):

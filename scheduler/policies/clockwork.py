@@ -90,10 +90,14 @@ class Clockwork(Policy):
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the eligible strategy of the earliest required start, with its requests."""
         heap = worker.strategies
-        best: tuple[int, int, Placement, int, int] | None = None
+        best: Placement | None = None
+        best_ns = best_number = best_index = best_first = 0
         seen: list[Placement] = []
-        while heap and (best is None or heap[0] < best):
-            key, number, placement = heapq.heappop(heap)
+        while heap:
+            key, number, placement = heap[0]
+            if best is not None and (key > best_ns or (key == best_ns and number > best_number)):
+                break
+            heapq.heappop(heap)
             if placement.strategy_key != key:
                 continue
             placement.strategy_key = None
@@ -101,16 +105,17 @@ class Clockwork(Policy):
                 continue
             seen.append(placement)
             found = self._strategy(now_ns, placement, available_ns)
-            if found is not None and (best is None or (found[0], number) < best):
-                start_ns, index, first = found
-                best = start_ns, number, placement, index, first
+            if found is None:
+                continue
+            start_ns, index, first = found
+            if best is None or start_ns < best_ns or (start_ns == best_ns and number < best_number):
+                best, best_ns, best_number, best_index, best_first = placement, start_ns, number, index, first
         for placement in seen:
             self._offer(placement)
         if best is None:
             return None
-        _, _, placement, index, first = best
-        requests = placement.model.queue.fill(first, placement.times.sizes[index])
-        return Batch(placement, index, requests)
+        requests = best.model.queue.fill(best_first, best.times.sizes[best_index])
+        return Batch(best, best_index, requests)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the model of the highest load priority that some worker can take now."""

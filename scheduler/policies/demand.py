@@ -11,11 +11,12 @@ nanoseconds, so that nothing drifts.
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Worker
 
-IDLE_LOAD_NS = 1_000_000
+IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
 
 
@@ -57,8 +58,8 @@ class Demand:
 
     def take_back(self) -> None:
         """Take the allocations back."""
-        for worker, allocated_ns in zip(self.holders, self.allocations_ns, strict=True):
-            worker.allocated_ns -= allocated_ns
+        for index, worker in enumerate(self.holders):
+            worker.allocated_ns -= self.allocations_ns[index]
         self.allocations_ns = [0] * len(self.holders)
 
 
@@ -187,15 +188,15 @@ class DemandTracker:
 
         Return how much of it they are able to do: the sum over them of ``a * capacity / l``.
         """
-        others_ns = [
-            worker.allocated_ns - held_ns
-            for worker, held_ns in zip(demand.holders, demand.allocations_ns, strict=True)
-        ]
-        weights = [1.0 / (other_ns + IDLE_LOAD_NS) for other_ns in others_ns]
-        scale = demand.demand_ns / sum(weights, 0.0)
-        demand.allocations_ns = allocations_ns = [int(weight * scale) for weight in weights]
+        holders, held_ns = demand.holders, demand.allocations_ns
+        weights = 0.0
+        for index, worker in enumerate(holders):
+            weights += 1.0 / (worker.allocated_ns - held_ns[index] + IDLE_LOAD_NS)
+        scale = demand.demand_ns / weights
         capacity_ns, fulfilled_ns = self._capacity_ns, 0
-        for worker, other_ns, allocated_ns in zip(demand.holders, others_ns, allocations_ns, strict=True):
+        for index, worker in enumerate(holders):
+            other_ns = worker.allocated_ns - held_ns[index]
+            held_ns[index] = allocated_ns = int(1.0 / (other_ns + IDLE_LOAD_NS) * scale)
             load_ns = worker.allocated_ns = other_ns + allocated_ns
             if load_ns:
                 fulfilled_ns += allocated_ns * capacity_ns // load_ns

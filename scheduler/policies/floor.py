@@ -10,16 +10,18 @@ the model's rank. It is 0 for whoever is above his floor, and nobody pays where 
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.scheduler.mirror import Model
 
-STEP = 0.05
+STEP: Final = 0.05
 """What a missed request adds to a price, in nats of density, times the floor."""
-LEAST = 0.25
+LEAST: Final = 0.25
 """Part of a price that is no boost: models that are alike are served alike only on average, and what comes of
 chance is not to be answered."""
-HIGHEST = 4.0
+HIGHEST: Final = 4.0
 """Of prices: about as if a batch held 50 times as many requests. Models that no boost can save stay there."""
-OVERALL_WEIGHT = 0.002
+OVERALL_WEIGHT: Final = 0.002
 """Weight of one request in the share of all that are answered."""
 
 

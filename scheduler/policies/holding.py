@@ -8,16 +8,17 @@ were put off to their last moment collide there.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Batch
 
-WINDOW_NS = 100_000_000
+WINDOW_NS: Final = 100_000_000
 """Time constant of the utilisation."""
-BUSY = 0.8
+BUSY: Final = 0.8
 """Utilisation above which batches are held."""
-LONGEST_NS = 50_000_000
-SHORTEST_NS = 50_000
+LONGEST_NS: Final = 50_000_000
+SHORTEST_NS: Final = 50_000
 """A shorter wait is none."""
 
 

@@ -8,12 +8,13 @@ and two counts can be compared as they are.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Placement, Worker
 
-DECAY_NS = 30_000_000_000
-RENEWED = 40.0
+DECAY_NS: Final = 30_000_000_000
+RENEWED: Final = 40.0
 """Decays after which all counts are put back to size."""
 LATELY = 0.5
 """A model is loaded unasked over others that together were asked for less than this part of its own count."""
