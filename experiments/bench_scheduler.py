@@ -2,15 +2,14 @@
 
 `python -m mainspring.experiments.bench_scheduler` (or `make bench-scheduler`) plays the request mix of
 Clockwork's section 6.5 (61 varieties in 66 copies, 12 devices, deadline 100 ms) and then lets the numbers of
-models, devices and queued requests grow. Writes ``out/bench/scheduler.json`` and ``scheduler.png``; with
-``--only`` what else the file has is kept.
+models, devices and queued requests grow. The mix is played by the policy ``clockwork`` and by the one of
+``--policy``, compiled if it is, and as Python beside that for comparison. Writes
+``out/bench/scheduler.json`` and ``scheduler.png``; with ``--only`` what else the file has is kept.
 """
 
 from __future__ import annotations
 
 import gc
-import io
-import pstats
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +19,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.scheduler_cost import Cost, measure, memory_per_model, profile
+from mainspring.experiments.scheduler_cost import Cost, measure, memory_per_model
 from mainspring.experiments.scheduler_growth import Growth, growth_of, plot
 from mainspring.experiments.scheduler_load import Setting
+from mainspring.experiments.scheduler_ways import (
+    COMPILED,
+    Done,
+    Task,
+    described,
+    interpreted,
+    profile_text,
+    way,
+)
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.policies.clockwork import Clockwork
+from mainspring.scheduler.policies.registry import policy_class
 
 OVERLOAD = Setting()
 STEADY = Setting(rate=2_500.0)
@@ -45,19 +56,29 @@ COLUMNS = (
 class Report(msgspec.Struct, frozen=True):
     """Everything that was measured."""
 
+    policy: str = ""
+    """Whose cost grows in ``growth``; in ``base`` it stands beside `clockwork`."""
+    way: str = ""
+    """How it was measured but for ``interpreted``: `scheduler_ways.COMPILED` or ``INTERPRETED``."""
     base: dict[str, Cost] = {}
+    interpreted: dict[str, Cost] = {}
+    """The same as Python; empty where everything was."""
     bytes_per_model: float | None = None
     growth: dict[str, Growth] = {}
 
 
 def main(
+    policy: Annotated[
+        str, typer.Option(help="The policy; the base settings show clockwork beside it.")
+    ] = SchedulerConfig().policy,
     seconds: Annotated[
-        float, typer.Option(help="Virtual seconds that the base settings are played for.")
+        float, typer.Option(min=0.2, help="Virtual seconds that the base settings are played for.")
     ] = 4.0,
-    plays: Annotated[int, typer.Option(help="How often the same events are played with each clock.")] = 5,
+    plays: Annotated[
+        int, typer.Option(min=1, help="How often the same events are played with each clock.")
+    ] = 5,
     quick: Annotated[bool, typer.Option(help="Only the base settings.")] = False,
     only: Annotated[str, typer.Option(help="Only one part: base, models, devices or queued.")] = "",
-    policy: Annotated[str, typer.Option(help="Scheduling policy; the default if none is named.")] = "",
     profiled: Annotated[bool, typer.Option("--profile/--no-profile", help="Print a profile too.")] = True,
     output: Annotated[Path, typer.Option(help="Folder for scheduler.json and scheduler.png.")] = OUTPUT,
 ) -> None:
@@ -65,17 +86,16 @@ def main(
     parts = ("base", *sweeps(policy))
     if only not in ("", *parts):
         raise typer.BadParameter(f"there is no part {only!r}; choose one of {', '.join(parts)}")
+    try:
+        policy_class(policy)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     console = Console(width=140)
+    console.print(f"policy {policy}; the scheduler runs {described()}")
     file = output / "scheduler.json"
-    report = msgspec.json.decode(file.read_bytes(), type=Report) if only and file.exists() else Report()
+    report = _begun(file, policy, console) if only else Report(policy, way())
     if only in ("", "base"):
-        report = _measure_base(report, policy, seconds, plays)
-        console.print(_costs("The request mix of section 6.5", report.base))
-        for name, cost in report.base.items():
-            console.print(_budget(name, cost))
-        console.print(f"{report.bytes_per_model:,.0f} bytes for each model on {OVERLOAD.devices} devices")
-        if profiled:
-            console.print(_profile(msgspec.structs.replace(STEADY, policy=policy)))
+        report = _measure_base(console, report, seconds, plays, profiled)
     for name, settings in sweeps(policy).items():
         if only == name or not (only or quick):
             growth = growth_of(name, [measure(setting, max(2, plays // 2)) for setting in settings])
@@ -84,11 +104,21 @@ def main(
     output.mkdir(parents=True, exist_ok=True)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
     if report.growth:
-        plot(list(report.growth.values()), output / "scheduler.png")
+        plot(list(report.growth.values()), f"policy {policy}, {report.way}", output / "scheduler.png")
     console.print(f"{file}")
 
 
-def sweeps(policy: str = "") -> dict[str, list[Setting]]:
+def _begun(file: Path, policy: str, console: Console) -> Report:
+    """Return what a file has that belongs together with what is measured now."""
+    if file.exists():
+        report = msgspec.json.decode(file.read_bytes(), type=Report)
+        if (report.policy, report.way) == (policy, way()):
+            return report
+        console.print(f"{file} is of policy {report.policy or '?'}, {report.way or '?'}: it is made anew")
+    return Report(policy, way())
+
+
+def sweeps(policy: str) -> dict[str, list[Setting]]:
     """Return the settings whose cost shows how it grows with something."""
     replace = msgspec.structs.replace
     steady = replace(STEADY, policy=policy)
@@ -105,13 +135,46 @@ def _bounded(setting: Setting) -> Setting:
     return msgspec.structs.replace(setting, seconds=max(0.2, seconds))
 
 
-def _measure_base(report: Report, policy: str, seconds: float, plays: int) -> Report:
-    named = {"steady": STEADY, "overload": OVERLOAD}
-    base = {
-        name: measure(msgspec.structs.replace(setting, seconds=seconds, policy=policy), plays)
-        for name, setting in named.items()
+def base_settings(policy: str, seconds: float) -> dict[str, Setting]:
+    """Return the request mix at two rates, for clockwork and for a policy."""
+    return {
+        f"{name} {load}": msgspec.structs.replace(setting, policy=name, seconds=seconds)
+        for load, setting in (("steady", STEADY), ("overload", OVERLOAD))
+        for name in dict.fromkeys((Clockwork.name, policy))
     }
-    return msgspec.structs.replace(report, base=base, bytes_per_model=memory_per_model(OVERLOAD))
+
+
+def _measure_base(console: Console, report: Report, seconds: float, plays: int, profiled: bool) -> Report:
+    """Measure the base settings, as Python too where this process is compiled, and print them."""
+    settings = base_settings(report.policy, seconds)
+    base = {name: measure(setting, plays) for name, setting in settings.items()}
+    under_profiler = msgspec.structs.replace(STEADY, policy=report.policy) if profiled else None
+    if report.way == COMPILED:
+        other = interpreted(Task(settings, max(2, plays // 2), under_profiler))
+    else:
+        other = Done(report.way, {}, profile_text(under_profiler) if under_profiler else "")
+    console.print(_costs(f"The request mix of section 6.5, {report.way}", base))
+    if other.costs:
+        console.print(_costs("The same, interpreted", other.costs))
+        console.print(_comparison(base, other.costs))
+    for name, cost in base.items():
+        console.print(_budget(f"{name}, {report.way}", cost))
+    bytes_per_model = memory_per_model(OVERLOAD)
+    console.print(f"{bytes_per_model:,.0f} bytes for each model on {OVERLOAD.devices} devices")
+    if profiled:
+        console.print(f"{report.policy} steady under a profiler, interpreted:\n{other.profile}")
+    return msgspec.structs.replace(
+        report, base=base, interpreted=other.costs, bytes_per_model=bytes_per_model
+    )
+
+
+def _comparison(base: dict[str, Cost], as_python: dict[str, Cost]) -> str:
+    """Say how much more CPU the same requests take as Python."""
+    said = [
+        f"{name} {as_python[name].request_us_least / cost.request_us_least:.2f} x"
+        for name, cost in base.items()
+    ]
+    return f"interpreted by compiled, least CPU a request: {', '.join(said)}"
 
 
 def _costs(title: str, costs: dict[str, Cost]) -> Table:
@@ -151,12 +214,6 @@ def _budget(name: str, cost: Cost) -> Table:
         figures = (share.per_request, share.handle_us, share.schedule_us, per_request_us)
         table.add_row(kind, *(f"{figure:.2f}" for figure in figures))
     return table
-
-
-def _profile(setting: Setting) -> str:
-    text = io.StringIO()
-    pstats.Stats(profile(setting), stream=text).sort_stats("tottime").print_stats("scheduler|heapq", 16)
-    return "\n".join(line for line in text.getvalue().splitlines() if line.strip())
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def growth_of(name: str, costs: list[Cost]) -> Growth:
     return Growth(name, xs, tuple(costs), exponent)
 
 
-def plot(sweeps: list[Growth], path: Path) -> None:
-    """Draw each sweep with its fit."""
+def plot(sweeps: list[Growth], what: str, path: Path) -> None:
+    """Draw each sweep with its fit; ``what`` says of which scheduler."""
     mpl.use("Agg")
     figure, axes = plt.subplots(
         1, len(sweeps), figsize=(4.6 * len(sweeps), 4.4), sharey=True, squeeze=False, layout="constrained"
@@ -70,7 +70,7 @@ def plot(sweeps: list[Growth], path: Path) -> None:
     axes[0][0].set_ylim(0)
     axes[0][0].legend(loc="lower right", fontsize=8)
     figure.suptitle(
-        "Cost of Scheduler.handle and Scheduler.schedule; x axes are logarithmic, the target is 25 us"
+        f"Cost of Scheduler.handle and Scheduler.schedule: {what}; logarithmic x axes, target 25 us"
     )
     figure.savefig(path, dpi=130)
     plt.close(figure)

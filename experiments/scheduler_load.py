@@ -36,6 +36,7 @@ Turn = tuple[int, Event, tuple[str, ...]]
 class Setting(msgspec.Struct, frozen=True):
     """What is played."""
 
+    policy: str = SchedulerConfig().policy
     models: int = 4_026
     devices: int = 12
     rate: float = 4_860.0
@@ -47,8 +48,6 @@ class Setting(msgspec.Struct, frozen=True):
     backlog: int = 0
     """Requests that wait all the time, with deadlines far away, for the model that is asked for most. Each
     that is dispatched after all is replaced."""
-    policy: str = ""
-    """Empty for the default."""
 
 
 def varieties(models: int) -> list[ModelSpec]:
@@ -215,9 +214,9 @@ def _residents(setting: Setting, specs: list[ModelSpec], demand: Counter[str]) -
 
 def loaded_scheduler(setting: Setting, demand: Counter[str]) -> Scheduler:
     """Return a scheduler whose workers have prepared every model and loaded the most wanted ones."""
-    config = SchedulerConfig(response_margin_ms=1.0, max_queued_requests_per_model=1_000_000)
-    if setting.policy:
-        config = msgspec.structs.replace(config, policy=setting.policy)
+    config = SchedulerConfig(
+        policy=setting.policy, response_margin_ms=1.0, max_queued_requests_per_model=1_000_000
+    )
     scheduler = Scheduler(config)
     specs = varieties(setting.models)
     residents = _residents(setting, specs, demand)

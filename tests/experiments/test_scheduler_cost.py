@@ -75,5 +75,5 @@ def test_growth_is_named_by_its_fit(cost: Cost, us: tuple[float, ...], verdict: 
     growth = growth_of("models", costs)
     assert growth.verdict().startswith(verdict)
     assert growth.text().startswith(f"64 x the models: {us[-1] / us[0]:.2f} x the cost")
-    plot([growth], tmp_path / "growth.png")
+    plot([growth], "policy clockwork, compiled", tmp_path / "growth.png")
     assert (tmp_path / "growth.png").stat().st_size > 10_000
