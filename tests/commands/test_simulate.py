@@ -27,6 +27,8 @@ copies = 3
 infer_ms = { 1 = 2.6, 4 = 6.0 }
 [[workload]]
 rate = 200
+[scheduler]
+policy = "clockwork"
 """
 
 

@@ -21,6 +21,7 @@ SPEC = SimulationSpec(
     devices=(DeviceGroup(count=2, pages=21),),
     models=(ModelGroup(name="m", infer_ms={"1": 2.6, "4": 6.0, "16": 17.3}, copies=8),),
     workload=(WorkloadSpec(rate=600.0),),
+    scheduler=SchedulerConfig(policy="clockwork"),
     warm_up_s=0.0,
     duration_s=3.0,
     faults=FaultsSpec(duration_jitter=0.02),
