@@ -19,7 +19,7 @@ MAY_BE_ZERO = (
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of the scheduler. Durations are in milliseconds, as in the paper."""
 
-    policy: str = "clockwork"
+    policy: str = "mainspring"
     """Name of the scheduling policy."""
     policy_options: dict[str, bool | int | float | str] = {}
     """What the policy lets one set of it; docs/policies.md has each one's options."""

@@ -248,6 +248,7 @@ class Worker:
         "ranks_scale_ns",
         "stopping",
         "strategies",
+        "swept_from",
         "watched",
     )
 
@@ -282,6 +283,8 @@ class Worker:
         """The policy's own note: the demand that it takes to be for this worker."""
         self.strategies: list[tuple[int, int, Placement]] = []
         """The policy's own note: what the EXEC executor could run."""
+        self.swept_from = 0
+        """The policy's own note: at how many strategies those that are void are dropped."""
         self.ranks_scale_ns = 0.0
         """The policy's own note: by which scale its strategies are ranked."""
 

@@ -32,6 +32,8 @@ RESCALED = 0.2
 """Change of the scale, as a part of it, from which on it is put right."""
 STALE_SHIFT = 6
 """An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
+SWEPT_FROM = 32
+"""A heap of fewer entries is not swept."""
 _NONE_NS = 1 << 62
 
 
@@ -64,7 +66,10 @@ class Densities:
         entered_ns = placement.strategy_key
         if entered_ns is None or bound_ns < entered_ns:
             placement.strategy_key = bound_ns
-            heapq.heappush(placement.worker.strategies, (bound_ns, model.number, placement))
+            worker = placement.worker
+            heapq.heappush(worker.strategies, (bound_ns, model.number, placement))
+            if len(worker.strategies) > worker.swept_from:
+                _sweep(worker)
 
     def best(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest rank that an executor could begin at an instant, or None."""
@@ -167,6 +172,13 @@ class Densities:
             if placement.strategy_key == key:
                 placement.strategy_key = None
                 self.offer(placement)
+
+
+def _sweep(worker: Worker) -> None:
+    """Drop the entries that others have replaced."""
+    worker.strategies = [entry for entry in worker.strategies if entry[2].strategy_key == entry[0]]
+    heapq.heapify(worker.strategies)
+    worker.swept_from = 2 * len(worker.strategies) + SWEPT_FROM
 
 
 def _ready_ns(now_ns: int, placement: Placement, available_ns: int, inputs_ns: int) -> int | None:

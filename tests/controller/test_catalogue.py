@@ -65,7 +65,7 @@ def test_the_status_has_what_only_the_shell_knows(stage: Stage) -> None:
     assert abs(offsets["w0"]) < 10**9
     assert abs(offsets["w1"] - 10**12) < 10**9
     assert all(found.notes == ("memory is not locked",) for found in status.workers)
-    assert status.policy == "clockwork"
+    assert status.policy == "mainspring"
     assert [model.name for model in status.models] == ["m0"]
 
 

@@ -36,7 +36,7 @@ class Hand:
     """A scheduler driven by hand, whose workers answer only when they are told to."""
 
     def __init__(self, *specs: ModelSpec, workers: int = 1, pages: int = 8, **config: float) -> None:
-        given = {"idle_loads": True, "pad_batches": True, **config}
+        given = {"policy": "clockwork", "idle_loads": True, "pad_batches": True, **config}
         self.scheduler = Scheduler(SchedulerConfig(response_margin_ms=1, **given))  # type: ignore[arg-type]
         for model in specs:
             self.feed(0, ModelAdded(model))

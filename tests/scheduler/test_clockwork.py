@@ -169,7 +169,7 @@ class Live:
     """A scheduler with models prepared on workers, fed by hand."""
 
     def __init__(self, specs: list[ModelSpec], workers: int = 1, pages: int = 8) -> None:
-        self.scheduler = Scheduler(SchedulerConfig(response_margin_ms=1))
+        self.scheduler = Scheduler(SchedulerConfig(policy="clockwork", response_margin_ms=1))
         for model_spec in specs:
             self.scheduler.handle(0, ModelAdded(model_spec))
         for index in range(workers):

@@ -38,7 +38,7 @@ class Story:
     ) -> None:
         self.lines: list[str] = []
         quiet = faults or Faults(duration_jitter=0.0)
-        config = SchedulerConfig(response_margin_ms=1.0, idle_loads=True)
+        config = SchedulerConfig(policy="clockwork", response_margin_ms=1.0, idle_loads=True)
         names = [(f"w{index}", "gpu", pages) for index in range(workers)]
         self.simulation = Simulation(
             config, models, names, faults=quiet, record=self._record, validate_every=1

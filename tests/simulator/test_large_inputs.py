@@ -37,7 +37,12 @@ class Overload:
         faults = Faults(input_ns_per_byte=ns_per_byte, duration_jitter=jitter, delay_jitter_ns=200_000)
         specs = [model(f"m{index}") for index in range(models)]
         self.simulation = Simulation(
-            SchedulerConfig(), specs, [("w0", "gpu", 8)], faults=faults, record=self._note, validate_every=97
+            SchedulerConfig(policy="clockwork"),
+            specs,
+            [("w0", "gpu", 8)],
+            faults=faults,
+            record=self._note,
+            validate_every=97,
         )
         rng = np.random.default_rng(1)
         now_ns, id_ = 100 * MS, 0
