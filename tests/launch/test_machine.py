@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mainspring.launch import machine
 from mainspring.native.finder import Loaded, Use
-from mainspring.native.units import CORE
+from mainspring.native.units import CORE, UNITS
 
 
 def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
@@ -43,5 +43,5 @@ def test_what_is_there_is_good() -> None:
 
 def test_an_examination_covers_everything_and_finds_this_machine_fit(tmp_path: Path) -> None:
     findings = machine.examine(10, 1, tmp_path / "not" / "there")
-    assert len({finding.subject for finding in findings}) == 11
+    assert len({finding.subject for finding in findings}) == 10 + len(UNITS)
     assert not [finding for finding in findings if finding.fatal and not finding.good]
