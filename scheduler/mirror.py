@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
@@ -36,8 +36,11 @@ class State(enum.Enum):
     """Like FAILED, but prepared: LOADs or INFERs failed again and again."""
 
 
-PREPARED_STATES = (State.PREPARED, State.LOADING, State.RESIDENT)
+PREPARED_STATES: Final = (State.PREPARED, State.LOADING, State.RESIDENT)
 """Those of a model that a worker could run, or load."""
+_PREPARED: Final = State.PREPARED
+_LOADING: Final = State.LOADING
+_RESIDENT: Final = State.RESIDENT
 
 
 class Placement:
@@ -101,7 +104,7 @@ class Placement:
         self.model.register(self)
 
     def _register(self) -> None:
-        self.usable = (self.state is State.RESIDENT or self.state is State.LOADING) and not self.leaving
+        self.usable = (self.state is _RESIDENT or self.state is _LOADING) and not self.leaving
         self.model.register(self)
 
     @property
@@ -117,7 +120,7 @@ class Placement:
     @property
     def loadable(self) -> bool:
         """Whether a LOAD may be sent."""
-        return self.state is State.PREPARED and self.infers == 0 and not self.leaving
+        return self.state is _PREPARED and self.infers == 0 and not self.leaving
 
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""

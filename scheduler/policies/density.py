@@ -15,26 +15,27 @@ from __future__ import annotations
 
 import heapq
 import math
+from typing import Final
 
 from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.estimates import InferTimes, Offsets
 from mainspring.scheduler.mirror import Placement, Worker
 from mainspring.scheduler.policies.base import Batch
 
-TURNS = 6.0
+TURNS: Final = 6.0
 """Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
 number of copies: where many devices hold a model the next one is free sooner, and waiting costs less."""
 FIRST_BATCH_NS = 5_000_000
 """Mean duration of a batch until some were seen."""
-SLOWEST_MEAN = 0.01
+SLOWEST_MEAN: Final = 0.01
 """Weight of a batch in the means, once a hundred were seen."""
-RESCALED = 0.2
+RESCALED: Final = 0.2
 """Change of the scale, as a part of it, from which on it is put right."""
-STALE_SHIFT = 6
+STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
-SWEPT_FROM = 32
+SWEPT_FROM: Final = 32
 """A heap of fewer entries is not swept."""
-_NONE_NS = 1 << 62
+_NONE_NS: Final = (1 << 62) - 1
 
 
 class Densities:
@@ -77,10 +78,14 @@ class Densities:
             self._rank_anew(worker)
         heap = worker.strategies
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self._books.ns.dispatch_delay, 0)
-        best: tuple[int, int, Placement, int, int] | None = None
+        best: Placement | None = None
+        best_rank_ns = best_number = best_index = best_first = 0
         seen: list[Placement] = []
-        while heap and (best is None or heap[0] < best):
-            key, number, placement = heapq.heappop(heap)
+        while heap:
+            key, number, placement = heap[0]
+            if best is not None and (key > best_rank_ns or (key == best_rank_ns and number > best_number)):
+                break
+            heapq.heappop(heap)
             if placement.strategy_key != key:
                 continue
             placement.strategy_key = None
@@ -94,14 +99,16 @@ class Densities:
             if found is None:
                 continue
             seen.append(placement)
-            if best is None or (found[0], number) < best:
-                best = found[0], number, placement, found[1], found[2]
+            rank_ns, index, first = found
+            if best is None or rank_ns < best_rank_ns or (rank_ns == best_rank_ns and number < best_number):
+                best, best_rank_ns, best_number = placement, rank_ns, number
+                best_index, best_first = index, first
         for placement in seen:
             self.offer(placement)
         if best is None:
             return None
-        _, _, placement, index, first = best
-        return Batch(placement, index, placement.model.queue.fill(first, placement.times.sizes[index]))
+        requests = best.model.queue.fill(best_first, best.times.sizes[best_index])
+        return Batch(best, best_index, requests)
 
     def ran(self, placement: Placement, duration_ns: int) -> None:
         """Enter a batch that was sent into the means, and put the scale right once they have moved."""
