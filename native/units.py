@@ -48,7 +48,7 @@ class Unit(NamedTuple):
 CORE = Unit(
     name="core",
     purpose="the scheduler and the worker's core",
-    cost="2.6 times the CPU",
+    cost="3 to 4 times the CPU",
     include=(
         "scheduler",
         *("worker/admission", "worker/backlogs", "worker/core", "worker/durations", "worker/holdings"),
