@@ -23,7 +23,9 @@ def test_set_up_goes_on_without_a_compiler(tmp_path: Path) -> None:
     done = run(tmp_path / "store", CC="no-such-compiler -O2")
     assert done.returncode == 0
     assert "the scheduler" in done.stderr
-    assert "3 to 4 times the CPU: missing: the C compiler 'no-such-compiler' (apt-get install gcc" in done.stderr
+    assert (
+        "3 to 4 times the CPU: missing: the C compiler 'no-such-compiler' (apt-get install gcc" in done.stderr
+    )
     assert not (tmp_path / "store").exists()
 
 
