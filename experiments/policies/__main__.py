@@ -21,7 +21,7 @@ from mainspring.scheduler.policies.registry import policy_class
 ALL_LOADS = ",".join(map(str, LOADS))
 PARTS = ("table", "highest", "frontier")
 POLICIES = "mainspring,mainspring@fairness=0,clockwork,symphony,nexus,edf"
-FAIRNESS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+FAIRNESS = (0.0, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 FRONTIER = "G,H,skew,sizes"
 """Scenarios whose models are unlike: elsewhere fairness costs nothing."""
 

@@ -8,7 +8,7 @@ import msgspec
 class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `mainspring`."""
 
-    fairness: float = 0.5
+    fairness: float = 0.45
     """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
     together: 0 serves the most requests, whoever's they are; 1 drops the same share of every model's."""
 
