@@ -38,11 +38,11 @@ DEVICE_RATE = 925.0
 """Requests a second of one device in batches of 16 of ResNet-50 (17.3 ms)."""
 SLO_MS = 100.0
 LOADS = (0.5, 0.9)
-SHORT_DEVICES = (10, 50, 100, 150)
+SHORT_DEVICES = (10, 20, 40)
 LIVE_DEVICES = (1, 2, 4, 8, 12)
 LIVE_LOADS = (0.05, 0.1)
 """Sockets and the load generator share this machine's cores with the controller."""
-SHORT_S, LIVE_S, FULL_S = 1.0, 5.0, 60.0
+SHORT_S, LIVE_S, FULL_S = 0.8, 5.0, 60.0
 WARM_UP_SHARE = 0.25
 PAPER = Fact(SCALE_RATE, "r/s", "section 6.5: 20 GPUs")
 
