@@ -48,7 +48,8 @@ def simulate(
     processes: Annotated[int | None, typer.Option(min=1, help="Of a sweep. Default: every core.")] = None,
     validate: Annotated[bool, typer.Option("--validate", help="Check invariants as it runs (slow).")] = False,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Only measure what the scheduler costs here: a [cost] table.")
+        bool,
+        typer.Option("--calibrate", help="Only measure what the scheduler costs here: a \\[cost] table."),
     ] = False,
     scenario: Annotated[
         int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")
@@ -193,6 +194,7 @@ def _sweep(
     import msgspec
     from rich.console import Console
 
+    from mainspring.launch.run_dir import claimed
     from mainspring.simulator.spec_file import read_table
     from mainspring.simulator.sweep import SweepPoint, run_sweep
     from mainspring.simulator.sweep_report import draw_sweep, sweep_table
@@ -202,11 +204,11 @@ def _sweep(
         share = f"{point.summary.goodput_share:.2%} in time"
         typer.echo(f"{done}/{of}  {' '.join(point.settings)}: {share}, {point.wall_s:.1f} s", err=True)
 
-    found = run_sweep(
-        read_table(path, settings), path.name, sweeps, processes=processes, ray_address=ray, on_done=told
-    )
-    write_json(output / "sweep.json", found)
-    draw_sweep(output / "sweep.png", f"{path.name}: {' '.join(sweeps)}", found)
+    table = read_table(path, settings)
+    with claimed(output, "another simulation", "choose another folder with --output"):
+        found = run_sweep(table, path.name, sweeps, processes=processes, ray_address=ray, on_done=told)
+        write_json(output / "sweep.json", found)
+        draw_sweep(output / "sweep.png", f"{path.name}: {' '.join(sweeps)}", found)
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
@@ -221,10 +223,13 @@ def _calibrate(spec: SimulationSpec) -> None:
 
 
 def _scenario(seed: int, policy: str | None) -> None:
+    from mainspring.launch.policies import check_policy
     from mainspring.scheduler.config import SchedulerConfig
     from mainspring.simulator.scenario import check_scenario
 
-    story = check_scenario(seed, policy or SchedulerConfig().policy)
+    policy = policy or SchedulerConfig().policy
+    check_policy(policy)
+    story = check_scenario(seed, policy)
     typer.echo(story.text)
     if story.wrong:
         raise typer.Exit(1)

@@ -25,8 +25,8 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.redecide import LogError
-from mainspring.telemetry.log import SegmentHeader, read_entries
+from mainspring.simulator.redecide import LogError, configuration
+from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
 from mainspring.traces.arrival import Arrival
 
 FOREVER_NS = 1 << 60
@@ -65,13 +65,15 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 def read_recording(log: Path) -> Recording:
     """Read the log's last run; raise OSError if it can't be read, and `LogError` if it has no such run."""
     reader = _Reader()
-    for now_ns, entry in read_entries(log):
-        if isinstance(entry, SegmentHeader):
-            if entry.first_of_run:
-                reader = _Reader()
-                reader.scheduler = msgspec.convert(entry.about["scheduler"], SchedulerConfig)
-        else:
+    empty = True
+    for now_ns, entry in read_entries(log, last_run=True):
+        empty = False
+        if not isinstance(entry, SegmentHeader):
             reader.take(now_ns, entry)
+        elif entry.first_of_run:
+            reader.scheduler = configuration(entry)
+    if empty:
+        raise LogError(f"{log} holds no event: it is no log of a controller")
     if reader.scheduler is None:
         raise LogError(f"{log} lacks the start of its run: its oldest segments were deleted")
     if not reader.requests:
@@ -81,11 +83,8 @@ def read_recording(log: Path) -> Recording:
 
 def recorded_arrivals(recording: Recording) -> Iterator[Arrival]:
     """Yield the arrivals, so that each reaches the controller at its recorded instant."""
-    run = 0
-    for now_ns, entry in read_entries(recording.log):
-        if isinstance(entry, SegmentHeader):
-            run += entry.first_of_run
-        elif isinstance(entry, RequestArrived) and now_ns >= recording.start_ns:
+    for now_ns, entry in read_log(recording.log, last_run=True):
+        if isinstance(entry, RequestArrived):
             at_ns = max(0, now_ns - recording.start_ns - recording.delay_ns)
             slo_ns = None
             if entry.deadline_ns is not None:
@@ -128,6 +127,8 @@ class _Reader:
                     self._changes.append((at_ns, entry))
                 else:
                     self._models[spec.name] = spec
+            case ModelRemoved(name=name) if not self.requests:
+                self._models.pop(name, None)
             case ModelRemoved():
                 self._changes.append((at_ns, entry))
             case WorkerJoined(worker=name):

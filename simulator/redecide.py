@@ -61,10 +61,9 @@ class _Run:
 
     def __init__(self, header: SegmentHeader) -> None:
         try:
-            config = msgspec.convert(header.about["scheduler"], SchedulerConfig)
-            self._scheduler = Scheduler(config)
-        except (KeyError, msgspec.ValidationError, ValueError) as error:
-            raise LogError(f"the log has no configuration that this version knows: {error}") from None
+            self._scheduler = Scheduler(configuration(header))
+        except ValueError as error:
+            raise LogError(str(error)) from None
         self.expected: deque[Command] = deque()
         self.recent: deque[str] = deque(maxlen=CONTEXT_LINES)
 
@@ -85,6 +84,16 @@ class _Run:
         text = line(now_ns, message)
         if text is not None:
             self.recent.append(text)
+
+
+def configuration(header: SegmentHeader) -> SchedulerConfig:
+    """Return the scheduler's configuration of a run; raise `LogError` if there is none that is known."""
+    try:
+        return msgspec.convert(header.about["scheduler"], SchedulerConfig)
+    except KeyError:
+        raise LogError("the log does not say how a scheduler was configured: it is no controller's") from None
+    except ValueError as error:
+        raise LogError(f"the log has no configuration that this version knows: {error}") from None
 
 
 def redecide(log: Path | str) -> Redecision:

@@ -137,7 +137,7 @@ class Simulation:
     def run(self, until_ns: int) -> None:
         """Let virtual time pass."""
         gateway, controller = self.gateway, self.controller
-        agenda = self._agenda
+        agenda, ledger = self._agenda, self.ledger
         arriving, entries = gateway.arriving, agenda.entries
         while True:
             when_ns = entries[0][0] if entries else NEVER_NS
@@ -160,6 +160,10 @@ class Simulation:
             elif what == 0:
                 _, _, function, arguments = heapq.heappop(entries)
                 function(*arguments)
+                if ledger.completed:
+                    # A closed loop may have its next request due earlier than before.
+                    ledger.completed = False
+                    self._look_at_source()
             elif what == 3:
                 controller.turn(when_ns)
             else:
@@ -212,13 +216,6 @@ class Simulation:
 
     def _cancel(self, request_id: int) -> None:
         self.gateway.cancel(self._agenda.now_ns, request_id)
-        self._replied()
-
-    def _replied(self) -> None:
-        """After replies: a closed loop may have its next request due earlier than before."""
-        if self.ledger.completed:
-            self.ledger.completed = False
-            self._look_at_source()
 
     # --- the controller's commands ---
 
@@ -245,7 +242,6 @@ class Simulation:
 
     def _rejected(self, command: Reject) -> None:
         self.gateway.rejected(self._agenda.now_ns, command)
-        self._replied()
 
     def _dispatched(self, peer: Peer, action: Infer) -> None:
         """Push a batch's inputs from the gateway to the worker, one request's behind the other's."""
@@ -267,4 +263,3 @@ class Simulation:
 
     def _outputs(self, action: Infer, execute_ns: int) -> None:
         self.gateway.outputs(self._agenda.now_ns, action, execute_ns)
-        self._replied()

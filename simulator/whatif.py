@@ -16,7 +16,7 @@ from mainspring.simulator.simulation import Simulation
 from mainspring.simulator.stream import StreamRecords
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.report import Summary
-from mainspring.telemetry.summary import Analyser, Analysis, analyse_log
+from mainspring.telemetry.summary import Analyser, Analysis
 from mainspring.traces.progress import Progress
 from mainspring.traces.records import Records
 from mainspring.traces.report import summarise
@@ -33,12 +33,14 @@ class Happened(msgspec.Struct, frozen=True):
 def what_happened(recording: Recording) -> Happened:
     """Return the report of the recorded run itself; raise OSError if the log can't be read."""
     stream = StreamRecords()
-    for now_ns, entry in read_log(recording.log):
-        if now_ns >= recording.start_ns:
-            stream.take(now_ns, entry)
+    for now_ns, entry in read_log(recording.log, last_run=True):
+        stream.take(now_ns, entry)
+    analyser = Analyser(stream.start_ns)
+    for now_ns, entry in read_log(recording.log, last_run=True):
+        analyser.take(now_ns, entry)
     notes = {"recorded": str(recording.log), "policy": recording.scheduler.policy}
     summary = summarise(stream.records, start_ns=stream.start_ns, notes=dict(notes))
-    return Happened(summary, analyse_log(recording.log, start_ns=stream.start_ns))
+    return Happened(summary, analyser.finish())
 
 
 def what_if(

@@ -83,7 +83,13 @@ def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, names: Seq
         raise SpecError(f"no model matches models = {workload.models!r}; there are {', '.join(names[:5])}")
     duration_ns = round((spec.warm_up_s + spec.duration_s) * 1e9)
     if workload.kind == LOG:
-        return OpenSource(_recorded(Path(str(workload.log)), set(chosen), duration_ns))
+        source = OpenSource(_recorded(Path(str(workload.log)), set(chosen), duration_ns))
+        if source.next_ns() is None:
+            raise SpecError(
+                f"{workload.log} has no request to any of these models: log is the folder of a run's events, "
+                "and models are called as in that run"
+            )
+        return source
     seed = workload.seed if workload.seed is not None else spec.seed + place
     recipe = Recipe(
         kind=Kind(workload.kind),
@@ -105,9 +111,9 @@ def _source(spec: SimulationSpec, workload: WorkloadSpec, place: int, names: Seq
 
 
 def _recorded(log: Path, names: set[str], duration_ns: int) -> Iterator[Arrival]:
-    """Yield a recorded run's arrivals, from the first one on."""
+    """Yield the arrivals of a log's last run, from the first one on."""
     first_ns = None
-    for now_ns, event in read_log(log):
+    for now_ns, event in read_log(log, last_run=True):
         if not isinstance(event, RequestArrived) or event.model not in names:
             continue
         first_ns = now_ns if first_ns is None else first_ns

@@ -197,23 +197,33 @@ def segments(directory: Path | str) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem))
 
 
-def read_entries(directory: Path | str) -> Iterator[tuple[int, Entry]]:
+def read_entries(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple[int, Entry]]:
     """Yield every record ``(now_ns, entry)``, oldest first, headers included.
 
-    A segment whose end was cut off or is damaged is read up to there, with a warning if it is damaged.
-    Raises OSError if the folder or a segment can't be read.
+    With ``last_run`` only those of the last run: the monotonic clock begins anew with the machine, so that
+    instants of two runs can't be compared. A segment whose end was cut off or is damaged is read up to there,
+    with a warning if it is damaged. Raises OSError if the folder or a segment can't be read.
     """
     if not Path(directory).is_dir():
         raise FileNotFoundError(f"{directory} is no event log: there is no such folder")
-    for path in segments(directory):
+    paths = segments(directory)
+    first = len(paths) - 1 if last_run else 0
+    while first > 0 and not _begins_run(paths[first]):
+        first -= 1
+    for path in paths[max(first, 0) :]:
         yield from _read_segment(path)
 
 
-def read_log(directory: Path | str) -> Iterator[tuple[int, Event | Command]]:
+def read_log(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple[int, Event | Command]]:
     """Yield the records ``(now_ns, event or command)`` only, oldest first; otherwise as `read_entries`."""
-    for now_ns, entry in read_entries(directory):
+    for now_ns, entry in read_entries(directory, last_run=last_run):
         if not isinstance(entry, SegmentHeader):
             yield now_ns, entry
+
+
+def _begins_run(path: Path) -> bool:
+    _, header = next(_read_segment(path), (0, None))
+    return isinstance(header, SegmentHeader) and header.first_of_run
 
 
 def _read_segment(path: Path) -> Iterator[tuple[int, Entry]]:

@@ -139,6 +139,19 @@ def test_a_sweep_over_ray_says_what_is_missing(spec: Path, monkeypatch: pytest.M
         sweep("somewhere")
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_a_sweep(spec: Path) -> None:
+    arguments = ["simulate", str(spec), "--sweep", "seed=1,2", "--output", "/proc/nowhere"]
+    with pytest.raises(ConfigError, match="choose another folder with --output"):
+        CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
+
+
+def test_a_scenario_of_a_policy_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no policy 'edff'"):
+        CliRunner().invoke(
+            build_app(), ["simulate", "--scenario", "3", "--policy", "edff"], catch_exceptions=False
+        )
+
+
 def test_one_of_spec_log_and_scenario_is_needed(spec: Path) -> None:
     for arguments in ([], [str(spec), "--scenario", "1"]):
         assert CliRunner().invoke(build_app(), ["simulate", *arguments]).exit_code == 2

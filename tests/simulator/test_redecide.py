@@ -9,7 +9,9 @@ import pytest
 
 from mainspring.controller.feed import about
 from mainspring.messages.actions import Infer
+from mainspring.messages.events import ModelAdded, ModelRemoved
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.simulator.cluster import SpecError
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.run import simulate
@@ -28,9 +30,9 @@ SPEC = SimulationSpec(
 )
 
 
-def record(folder: Path, spec: SimulationSpec = SPEC) -> Path:
+def record(folder: Path, spec: SimulationSpec = SPEC, clock_ns: int = 0) -> Path:
     log = EventLogWriter(folder, about=about(spec.scheduler))
-    simulate(spec, analyse=False, record=log.append)
+    simulate(spec, analyse=False, record=lambda now_ns, entry: log.append(now_ns + clock_ns, entry))
     log.close()
     return folder
 
@@ -144,3 +146,53 @@ def test_workers_that_left_leave_again(tmp_path: Path) -> None:
     assert told[2] == pytest.approx(0.7e9, rel=0.02)
     instead = what_if(recording, other_policy(recording, "clockwork"))
     assert instead.analysis.summary.workers_lost == 1
+
+
+def test_only_the_last_run_is_played_again_though_the_clock_began_anew(tmp_path: Path) -> None:
+    uptime_ns = 10**15
+    record(tmp_path, clock_ns=uptime_ns)
+    last = msgspec.structs.replace(SPEC, seed=1, duration_s=1.0)
+    recording = read_recording(record(tmp_path, last))
+    assert 400 < recording.requests < 800
+    happened = what_happened(recording)
+    assert happened.summary.offered == recording.requests
+    assert happened.analysis.summary.requests_seen == recording.requests
+    again = what_if(recording, other_policy(recording, "edf")).summary
+    assert again.offered == recording.requests
+    assert again.notes["ended"] == "finished"
+    workload = (WorkloadSpec(kind="log", log=str(tmp_path)),)
+    played = simulate(msgspec.structs.replace(last, workload=workload)).summary
+    assert played.offered == pytest.approx(recording.requests, abs=1)
+
+
+def test_a_model_that_was_replaced_before_the_first_request_is_there(tmp_path: Path) -> None:
+    log = record(tmp_path / "a")
+    writer = EventLogWriter(tmp_path / "b", about=about(SPEC.scheduler))
+    for now_ns, entry in read_entries(log):
+        if isinstance(entry, SegmentHeader):
+            continue
+        writer.append(now_ns, entry)
+        if isinstance(entry, ModelAdded) and entry.model.name == "m-1":
+            writer.append(now_ns, ModelRemoved("m-1"))
+            writer.append(now_ns, entry)
+    writer.close()
+    recording = read_recording(tmp_path / "b")
+    assert not recording.changes
+    assert {spec.name for spec in recording.models} >= {"m-1", "m-8"}
+
+
+@pytest.mark.parametrize("wrong", [{}, {"scheduler": {"policy": 3}}])
+def test_a_log_that_is_no_controllers_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    writer = EventLogWriter(tmp_path / "log", about=wrong)
+    writer.append(1, ModelRemoved("m"))
+    writer.close()
+    for read in (redecide, read_recording):
+        with pytest.raises(LogError, match="configur"):
+            read(tmp_path / "log")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogError, match="no log of a controller"):
+        read_recording(tmp_path / "empty")
+    with pytest.raises(SpecError, match="no request to any of these models"):
+        simulate(
+            msgspec.structs.replace(SPEC, workload=(WorkloadSpec(kind="log", log=str(tmp_path / "empty")),))
+        )

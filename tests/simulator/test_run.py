@@ -57,6 +57,14 @@ def test_the_same_spec_gives_the_same_run_and_another_seed_another() -> None:
     assert simulate(spec(), analyse=False, validate_every=7).fingerprint == again[0]
 
 
+def test_a_closed_loop_goes_on_after_requests_that_nobody_answered() -> None:
+    # Each of four requests in flight is given up after its 50 ms and the gateway's grace of 100 ms.
+    workload = (WorkloadSpec(kind="closed", models="m-1", concurrency=4, slo_ms=50.0),)
+    run = simulate(spec(workload=workload, network=NetworkSpec(output_loss_probability=1.0)))
+    assert run.summary.offered == pytest.approx(4 * 2.0 / 0.15, abs=4)
+    assert run.summary.rejected == {"timed_out": run.summary.offered}
+
+
 def test_a_closed_loop_keeps_its_requests_in_flight_and_saturates_the_device() -> None:
     closed = WorkloadSpec(kind="closed", concurrency=16, slo_ms=500.0)
     run = simulate(spec(devices=(DeviceGroup(),), workload=(closed,)))
