@@ -54,7 +54,7 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     crashes: tuple[tuple[int, str, int], ...]
     """(instant, worker, down time) of workers that left, as in `Faults.crashes`."""
     changes: tuple[tuple[int, Event], ...]
-    """Models that came and went later."""
+    """Models that came, with measured durations too, and went later."""
     delay_ns: int
     """Median time from an action's end to its result at the controller."""
     duration_jitter: float
@@ -153,7 +153,7 @@ class _Reader:
             models=tuple(self._measured(spec, medians) for spec in self._models.values()),
             joins=tuple(self._joins.values()),
             crashes=tuple(sorted(self._crashes)),
-            changes=tuple(self._changes),
+            changes=tuple((at_ns, self._change(event, medians)) for at_ns, event in self._changes),
             delay_ns=int(np.median(self._delays)) if self._delays else 0,
             duration_jitter=float(np.std(logs[(logs >= low) & (logs <= high)])),
             requests=self.requests,
@@ -170,6 +170,9 @@ class _Reader:
             key = (kind, spec.executable if size else spec.name, size)
             self._durations.setdefault(key, []).append(max(1, result.end_ns - result.begin_ns))
             self._delays.append(max(0, now_ns - result.end_ns))
+
+    def _change(self, event: Event, medians: dict[Key, int]) -> Event:
+        return ModelAdded(self._measured(event.model, medians)) if isinstance(event, ModelAdded) else event
 
     def _measured(self, spec: ModelSpec, medians: dict[Key, int]) -> ModelSpec:
         """Return a model with measured durations for every kind of device of the run."""

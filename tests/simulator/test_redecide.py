@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.controller.feed import about
 from mainspring.messages.actions import Infer
-from mainspring.messages.events import ModelAdded, ModelRemoved
+from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import SpecError
 from mainspring.simulator.recorded import read_recording
@@ -179,6 +179,30 @@ def test_a_model_that_was_replaced_before_the_first_request_is_there(tmp_path: P
     recording = read_recording(tmp_path / "b")
     assert not recording.changes
     assert {spec.name for spec in recording.models} >= {"m-1", "m-8"}
+
+
+def test_a_model_that_came_later_takes_the_time_that_was_measured(tmp_path: Path) -> None:
+    log = record(tmp_path / "a")
+    writer = EventLogWriter(tmp_path / "b", about=about(SPEC.scheduler))
+    later: ModelAdded | None = None
+    requested = False
+    for now_ns, entry in read_entries(log):
+        if isinstance(entry, ModelAdded) and entry.model.name == "m-1":
+            elsewhere = {"another kind": entry.model.profiles["gpu"]}
+            later = ModelAdded(msgspec.structs.replace(entry.model, profiles=elsewhere))
+        elif not isinstance(entry, SegmentHeader):
+            writer.append(now_ns, entry)
+            if isinstance(entry, RequestArrived) and not requested:
+                assert later is not None
+                writer.append(now_ns, later)
+                requested = True
+    writer.close()
+    recording = read_recording(tmp_path / "b")
+    ((_, change),) = recording.changes
+    assert isinstance(change, ModelAdded)
+    assert change.model.profiles["gpu"].infer_ns[1] == pytest.approx(2.6e6, rel=0.01)
+    instead = what_if(recording, other_policy(recording, "edf")).summary
+    assert instead.goodput > 0.9 * recording.requests
 
 
 @pytest.mark.parametrize("wrong", [{}, {"scheduler": {"policy": 3}}])
