@@ -30,6 +30,7 @@ def compare(
     """Compare runs that `replay`, `demo` or `simulate` reported: a table, a plot, and what to mistrust."""
     import msgspec
 
+    from mainspring.launch.run_dir import claimed
     from mainspring.launch.tables import ConfigError
     from mainspring.telemetry.comparison import comparison, read_run, short_names
 
@@ -43,7 +44,8 @@ def compare(
         ) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    publish_comparison(read, output)
+    with claimed(output, "another comparison", "choose another folder with --output"):
+        publish_comparison(read, output)
     if as_json:
         typer.echo(msgspec.json.encode(comparison(read)).decode())
     else:

@@ -23,8 +23,19 @@ Sweeps = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=V1,V2", help="Simulate with each value, on every core; repeatable."),
 ]
+Log = Annotated[Path | None, typer.Option(help="Decide a recorded event log again; with --policy: what if?")]
 VALIDATE_EVERY = 100
 """Turns of the controller between two checks of all invariants."""
+_OVER_SPEC = {"spec", "seed", "policy", "settings", "trace"}
+_TAKEN = {
+    "--scenario": {"scenario", "policy"},
+    "--log without --policy": {"log", "as_json"},
+    "--log with --policy": {"log", "policy", "seed", "output", "as_json"},
+    "--sweep": {*_OVER_SPEC, "sweep", "ray", "processes", "output", "as_json"},
+    "--calibrate": {*_OVER_SPEC, "calibrate"},
+    "a SPEC without --sweep": {*_OVER_SPEC, "validate", "output", "as_json"},
+}
+"""Parameters that each way to simulate heeds."""
 
 
 def register(app: typer.Typer) -> None:
@@ -33,14 +44,13 @@ def register(app: typer.Typer) -> None:
 
 
 def simulate(
+    context: typer.Context,
     spec: Spec = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")] = None,
     policy: Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")] = None,
     settings: Settings = None,
     trace: Annotated[Path | None, typer.Option(help="Azure file of the workloads that need one.")] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Decide a recorded event log again; with --policy: what if?")
-    ] = None,
+    log: Log = None,
     sweep: Sweeps = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Sweep over this Ray cluster; local starts one.")
@@ -62,6 +72,7 @@ def simulate(
     """Simulate a cluster: the real scheduler and worker cores, in virtual time."""
     if sum(each is not None for each in (spec, log, scenario)) != 1:
         raise typer.BadParameter("give a SPEC, or --log DIR, or --scenario SEED", param_hint="SPEC")
+    _refuse_what_is_not_heeded(context)
     if scenario is not None:
         _scenario(scenario, policy)
     elif log is not None:
@@ -77,6 +88,30 @@ def simulate(
             _calibrate(_read(spec, over))
         else:
             _simulate(_read(spec, over), output, validate=validate, as_json=as_json)
+
+
+def _refuse_what_is_not_heeded(context: typer.Context) -> None:
+    """Raise BadParameter for an option that was typed and would change nothing."""
+    given = context.params
+    if given["scenario"] is not None:
+        way = "--scenario"
+    elif given["log"] is not None:
+        way = "--log without --policy" if given["policy"] is None else "--log with --policy"
+    elif given["sweep"]:
+        way = "--sweep"
+    else:
+        way = "--calibrate" if given["calibrate"] else "a SPEC without --sweep"
+    typed = [each for each in context.command.params if _typed(context, str(each.name))]
+    idle = [each.opts[0] for each in typed if each.name not in _TAKEN[way]]
+    if idle:
+        takes = [each.opts[0] for each in context.command.params if each.name in _TAKEN[way]]
+        options = ", ".join(each for each in takes if each.startswith("--") and each not in way)
+        raise typer.BadParameter(f"{', '.join(idle)} would change nothing: {way} takes only {options}")
+
+
+def _typed(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _read(path: Path, settings: Sequence[str]) -> SimulationSpec:
@@ -106,6 +141,8 @@ def _simulate(spec: SimulationSpec, output: Path, *, validate: bool, as_json: bo
                 spec, cluster=cluster, progress=line, validate_every=VALIDATE_EVERY if validate else 0
             )
         _report(output, heading, run.summary, run.analysis, as_json=as_json)
+    if not run.summary.offered:
+        typer.echo("mind: no request came after the warm-up, so its shares and rates say nothing", err=True)
     if not as_json:
         speed = length_s / run.wall_s
         typer.echo(
@@ -139,6 +176,7 @@ def _from_log(log: Path, policy: str | None, seed: int, output: Path, *, as_json
 
     from mainspring.commands.compare import publish_comparison, show
     from mainspring.launch.policies import check_policy
+    from mainspring.launch.run_dir import claimed
     from mainspring.simulator.recorded import read_recording
     from mainspring.simulator.whatif import other_policy, what_happened, what_if
     from mainspring.telemetry.comparison import run_of
@@ -147,18 +185,19 @@ def _from_log(log: Path, policy: str | None, seed: int, output: Path, *, as_json
 
     check_policy(policy)
     recording = read_recording(log)
-    happened = what_happened(recording)
-    with ProgressLine(Console(stderr=True), recording.end_ns / 1e9) as line:
-        instead = what_if(recording, other_policy(recording, policy), seed=seed, progress=line)
-    live = f"recorded, {recording.scheduler.policy}"
-    publish(output / "recorded", live, happened.summary, happened.analysis)
-    heading = f"what if: {policy} on {log}"
-    _report(output, heading, instead.summary, instead.analysis, as_json=as_json)
-    runs = [
-        run_of(live, happened.summary, happened.analysis),
-        run_of(f"simulated, {policy}", instead.summary, instead.analysis),
-    ]
-    publish_comparison(runs, output)
+    with claimed(output, "another simulation", "choose another folder with --output"):
+        happened = what_happened(recording)
+        with ProgressLine(Console(stderr=True), recording.end_ns / 1e9) as line:
+            instead = what_if(recording, other_policy(recording, policy), seed=seed, progress=line)
+        live = f"recorded, {recording.scheduler.policy}"
+        publish(output / "recorded", live, happened.summary, happened.analysis)
+        heading = f"what if: {policy} on {log}"
+        _report(output, heading, instead.summary, instead.analysis, as_json=as_json)
+        runs = [
+            run_of(live, happened.summary, happened.analysis),
+            run_of(f"simulated, {policy}", instead.summary, instead.analysis),
+        ]
+        publish_comparison(runs, output)
     if not as_json:
         show(runs)
 

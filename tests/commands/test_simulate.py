@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli import build_app
+from mainspring.controller.feed import about
 from mainspring.launch.tables import ConfigError
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec_file import read_spec
@@ -43,6 +44,14 @@ def run(*arguments: str | Path) -> str:
     result = CliRunner().invoke(build_app(), [str(each) for each in arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
+
+
+def recorded(spec: Path, folder: Path) -> Path:
+    read = read_spec(spec)
+    log = EventLogWriter(folder, about=about(read.scheduler))
+    simulate(read, record=log.append)
+    log.close()
+    return folder
 
 
 def test_a_spec_leaves_the_report_of_a_replay(spec: Path, tmp_path: Path) -> None:
@@ -145,6 +154,43 @@ def test_a_folder_that_cannot_be_written_is_said_before_a_sweep(spec: Path) -> N
         CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
 
 
+def test_a_folder_that_cannot_be_written_is_said_by_what_if_and_compare(spec: Path, tmp_path: Path) -> None:
+    log = recorded(spec, tmp_path / "events")
+    run("simulate", spec, "--output", tmp_path / "a")
+    for arguments in (["simulate", "--log", log, "--policy", "edf"], ["compare", *2 * [tmp_path / "a"]]):
+        words = [*map(str, arguments), "--output", "/proc/nowhere"]
+        with pytest.raises(ConfigError, match="choose another folder with --output"):
+            CliRunner().invoke(build_app(), words, catch_exceptions=False)
+
+
+def test_a_run_without_requests_says_that_it_tells_nothing(spec: Path, tmp_path: Path) -> None:
+    told = run("simulate", spec, "--set", "workload.rate=0.001", "--output", tmp_path / "a")
+    assert "mind: no request came after the warm-up" in told
+    assert "mind" not in run("simulate", spec, "--output", tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "idle", "way"),
+    [
+        (("--log", "x", "--set", "seed=1", "--output", "y"), "--set, --output", "--log without --policy"),
+        (("--log", "x", "--policy", "edf", "--sweep", "seed=1,2"), "--sweep", "--log with --policy"),
+        (("--scenario", "1", "--seed", "2", "--json"), "--seed, --json", "--scenario takes only --policy"),
+        (("SPEC", "--ray", "local", "--processes", "2"), "--ray, --processes", "a SPEC without --sweep"),
+        (("SPEC", "--sweep", "seed=1,2", "--validate"), "--validate", "--sweep takes only"),
+        (("SPEC", "--calibrate", "--output", "y"), "--output", "--calibrate takes only"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    spec: Path, arguments: tuple[str, ...], idle: str, way: str
+) -> None:
+    words = [str(spec) if each == "SPEC" else each for each in arguments]
+    # Rich breaks lines and frames them: what is left is the words in their order.
+    result = CliRunner().invoke(build_app(), ["simulate", *words], env={"COLUMNS": "300"})
+    assert result.exit_code == 2
+    assert f"{idle} would change nothing" in result.output
+    assert way in result.output
+
+
 def test_a_scenario_of_a_policy_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is no policy 'edff'"):
         CliRunner().invoke(
@@ -173,12 +219,7 @@ def test_calibration_prints_a_table_that_a_spec_takes(spec: Path, tmp_path: Path
 
 
 def test_a_log_is_decided_again_and_under_another_policy(spec: Path, tmp_path: Path) -> None:
-    from mainspring.controller.feed import about
-
-    read = read_spec(spec)
-    log = EventLogWriter(tmp_path / "events", about=about(read.scheduler))
-    simulate(read, record=log.append)
-    log.close()
+    recorded(spec, tmp_path / "events")
     assert "all as recorded" in run("simulate", "--log", tmp_path / "events")
     told = run("simulate", "--log", tmp_path / "events", "--policy", "edf", "--output", tmp_path / "w")
     assert "what if: edf" in told
