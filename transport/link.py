@@ -118,14 +118,14 @@ class Link:
 
     def tick(self, now_ns: int) -> int:
         """Begin an attempt, or give one up, when that is due."""
-        if self._channel is not None:
+        if self.connected:
             return IDLE_NS
         if now_ns >= self._next_ns:
             if self._attempt is not None:
                 self._fail("no answer")
             else:
                 self._connect(now_ns)
-        return IDLE_NS if self._channel is not None else self._next_ns
+        return IDLE_NS if self.connected else self._next_ns
 
     def close(self, until_ns: int) -> None:
         """End the connection for good; what waits to be sent has until then to leave."""
