@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from mainspring.transport import addresses, listener
+from mainspring.transport import hub as hub_module
 from mainspring.transport.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.framing import MAX_TENSORS, preamble
@@ -304,6 +305,22 @@ def test_a_link_to_something_else_says_so() -> None:
     assert "no Mainspring process" in seen[0]
     sock.close()
     other.close()
+    hub.close()
+
+
+@pytest.mark.parametrize("selectable", [1024, 0])
+def test_waits_end_within_a_millisecond_also_beyond_what_select_takes(
+    monkeypatch: pytest.MonkeyPatch, selectable: int
+) -> None:
+    monkeypatch.setattr(hub_module, "SELECTABLE", selectable)
+    hub = Hub()
+    late_ns = []
+    for wait_ns in (300_000, 1_700_000, 4_000_000) * 5:
+        began_ns = time.monotonic_ns()
+        assert hub.wait(wait_ns) == []
+        late_ns.append(time.monotonic_ns() - began_ns - wait_ns)
+    assert min(late_ns) > -100_000
+    assert sorted(late_ns)[len(late_ns) // 2] < (2_000_000 if selectable else 5_000_000)
     hub.close()
 
 
