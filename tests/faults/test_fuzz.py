@@ -247,7 +247,7 @@ def test_raw_bytes_to_a_listener() -> None:
         for index, parts in enumerate(batch):
             framed = [head([len(part) for part in parts]), *parts]
             stream = b"".join([preamble(b"raw") if index % 4 else b"", *(framed if index % 3 else parts)])
-            bent = garbage.flipped(stream, next(numbers))
+            bent = garbage.flipped(stream or b"\0", next(numbers))
             with socket.create_connection(target) as raw, contextlib.suppress(OSError):
                 for start in range(0, len(bent), 1 + index):
                     raw.send(bent[start : start + 1 + index])
