@@ -1,7 +1,7 @@
 """The controller's process: one thread and one inbox around the pure scheduler (Clockwork, section 5.3).
 
 * ``server``    -- the loop: take in, schedule, carry out, beat, wait; the process's life
-* ``router``    -- the ZeroMQ socket
+* ``router``    -- the connections of its peers
 * ``shell``     -- messages from peers, made into events
 * ``carrier``   -- commands, made into messages to peers
 * ``members``   -- hellos, heartbeats, sessions that begin and end

@@ -9,7 +9,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of the controller. Raises ValueError on a value that can't work."""
 
     address: str = "tcp://127.0.0.1:7401"
-    """ZeroMQ address that workers and gateways connect to; port ``*`` takes any free one."""
+    """Address that workers and gateways connect to; port ``*`` takes any free one."""
     event_log_dir: str | None = None
     """Folder of the event log; None for no log."""
     event_log_segment_bytes: int = 64 << 20
@@ -27,9 +27,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     burst_messages: int = 256
     """Messages taken in before the scheduler is called, however many more are waiting."""
     message_max_bytes: int = 64 << 20
-    """Size of one incoming message; ZeroMQ disconnects a peer that sends a larger one."""
+    """Size of one incoming message; the connection of a peer that sends a larger one is ended."""
     peer_backlog_messages: int = 100_000
-    """Messages that may wait for one peer, and from it; a peer that reads too slowly for it is dropped."""
+    """Messages that may wait for one peer; a peer that reads too slowly for it is dropped."""
     max_peers: int = 4096
     """Peers at one time; one more is refused."""
     max_models: int = 65_536

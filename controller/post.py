@@ -11,10 +11,10 @@ from typing import Protocol
 import msgspec
 
 from mainspring.controller.counters import AnswerLimit, Dropped
-from mainspring.controller.router import Delivery
 from mainspring.controller.sessions import Session, SessionTable
 from mainspring.messages.codec import encode
 from mainspring.messages.peers import Refused
+from mainspring.transport.bounds import Delivery
 
 
 class Transport(Protocol):

@@ -45,7 +45,11 @@ class Controller:
         self._config = config
         self._dropped = Dropped()
         self._router = Router(
-            config.address, config.peer_backlog_messages, config.message_max_bytes, config.goodbye_linger_ms
+            config.address,
+            config.peer_backlog_messages,
+            config.message_max_bytes,
+            config.goodbye_linger_ms,
+            lambda _: self._dropped.count("bad_framing"),
         )
         log = None
         if config.event_log_dir is not None:
@@ -126,6 +130,7 @@ class Controller:
     def _wait(self, now_ns: int) -> None:
         """Wait for a message, the scheduler's wake-up or the next beat."""
         if self._feed.dirty:
+            self._router.wait(0)
             return
         until_ns = self._shell.members.next_beat_ns
         wakeup_ns = self._feed.next_wakeup_ns()

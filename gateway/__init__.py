@@ -3,9 +3,9 @@
 * ``core``       -- the request table: exactly one reply for each request, whatever dies
 * ``pending``, ``answers``, ``bounds``, ``catalog``, ``validation``, ``admin``, ``session``, ``sends``
   -- the table's parts, pure like it
-* ``plane``      -- the table wired to controller and workers, for any front end; ``links`` are its sockets
+* ``plane``      -- the table wired to controller and workers, for any front end; ``links``: its ends
 * ``zeromq``     -- the front end for Mainspring's own clients; ``backlog`` and ``multipart`` are its parts
-* ``server``     -- one thread, one poll over all sockets; the process's life
+* ``server``     -- one thread, one wait for all sockets; the process's life
 * ``config``     -- the process's configuration
 
 It keeps a request's tensors until its reply is out, and decides nothing about where or when.

@@ -14,7 +14,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     address: str = "tcp://127.0.0.1:7400"
     """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
     controller_address: str = "tcp://127.0.0.1:7401"
-    """ZeroMQ address of the controller."""
+    """Address of the controller."""
     grace_ms: float = 100.0
     """After its deadline, how long a request waits before the gateway answers it with a time-out."""
     best_effort_timeout_ms: float = 60_000.0

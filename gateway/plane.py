@@ -2,7 +2,7 @@
 
 A front end calls `submit`, `cancel`, `ask` and `forget`, and is called back with one `Answer`, `Refuse` or
 reply for each. Which protocol its clients speak is its own affair. Everything runs in one thread, and
-nothing here waits: the server calls `serve` with the sockets that are readable, `tick` when time has
+nothing here waits: the server calls `serve` with the connections that may have messages, `tick` when time has
 passed, and `flush` to have sent what came of it.
 """
 
@@ -20,8 +20,7 @@ from mainspring.gateway.admin import AdminTable, Reply, Wish
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core import GatewayCore
-from mainspring.gateway.links import Context, ControllerLink, Socket, WorkerLinks
-from mainspring.gateway.multipart import receive
+from mainspring.gateway.links import ControllerLink, WorkerLinks
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.session import ControllerSession, SessionEvent
 from mainspring.gateway.validation import BadRequest, check_request
@@ -29,6 +28,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
+from mainspring.transport.hub import Hub
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -49,7 +49,7 @@ class FrontEnd(Protocol):
 class Plane:
     """The request table and its sockets; see the module's docstring."""
 
-    def __init__(self, context: Context, config: GatewayConfig, poller: zmq.Poller) -> None:
+    def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
         self.catalog = Catalog()
         self.core = GatewayCore(config, self.catalog.signatures)
@@ -64,9 +64,8 @@ class Plane:
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._session = ControllerSession(config)
         self._admin = AdminTable(config)
-        self._controller = ControllerLink(context, config)
-        self._workers = WorkerLinks(context, config, poller)
-        poller.register(self._controller.socket, zmq.POLLIN)
+        self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
+        self._workers = WorkerLinks(hub, config, lambda _: self._count("bad_framing_from_workers"))
 
     # --- front ends ---
 
@@ -111,24 +110,25 @@ class Plane:
 
     # --- sockets ---
 
-    def serve(self, socket: Socket, limit: int) -> bool:
-        """Take at most so many messages off a readable socket of the plane's; return whether it is one."""
-        if socket is self._controller.socket:
+    def serve(self, port: object, limit: int) -> None:
+        """Take at most so many messages off a connection of the plane's that may have some."""
+        if port is self._controller.port:
             self._serve_controller(limit)
-            return True
-        worker = self._workers.worker_of(socket)
-        if worker is None:
-            return False
-        self._serve_worker(worker, socket, limit)
-        return True
+            return
+        worker = self._workers.worker_of(port)
+        if worker is not None:
+            self._serve_worker(worker, limit)
+
+    def _count(self, why: str) -> None:
+        self.counts[why] += 1
 
     def _serve_controller(self, limit: int) -> None:
         for _ in range(limit):
-            frame = self._controller.receive()
-            if frame is None:
+            data = self._controller.receive()
+            if data is None:
                 return
             try:
-                message = TO_GATEWAY.decode(frame.buffer)
+                message = TO_GATEWAY.decode(data)
             except BadMessage:
                 self.counts["bad_messages_from_controller"] += 1
                 continue
@@ -213,12 +213,10 @@ class Plane:
         self.catalog.worker_up(message.worker, message.data_address)
 
     def _worker_lost(self, now_ns: int, worker: str) -> None:
-        socket = self._workers.socket_of(worker)
-        if socket is not None:
-            # Outputs that arrived before the worker died are as good as any.
-            for _ in range(self.config.input_backlog_messages):
-                if not self._serve_worker(worker, socket, self.config.burst_messages):
-                    break
+        # Outputs that arrived before the worker died are as good as any.
+        for _ in range(self.config.input_backlog_messages):
+            if not self._serve_worker(worker, self.config.burst_messages):
+                break
         self._workers.disconnect(worker)
         self.core.worker_lost(now_ns, worker)
 
@@ -229,14 +227,15 @@ class Plane:
         else:
             self._reply(*answered)
 
-    def _serve_worker(self, worker: str, socket: Socket, limit: int) -> bool:
+    def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take at most so many outputs; return whether there may be more."""
+        link = self._workers.link_of(worker)
         for _ in range(limit):
-            frames = receive(socket)
+            frames = None if link is None else link.receive()
             if frames is None:
                 return False
             try:
-                message = OUTPUT.decode(frames[0].buffer)
+                message = OUTPUT.decode(frames[0])
             except BadMessage:
                 self.counts["bad_messages_from_workers"] += 1
                 log.debug("worker %s sent a message that is none", worker)
@@ -312,8 +311,6 @@ class Plane:
     def _reply(self, connection: Connection, reply: Reply) -> None:
         self.front_ends[connection.front_end].reply(connection, reply)
 
-    def close(self, linger_ms: int) -> None:
-        """Say goodbye to the controller and close the sockets."""
+    def goodbye(self) -> None:
+        """Take leave of the controller."""
         self._controller.send(peers.Goodbye(f"gateway {self._controller.name} stops"))
-        self._controller.socket.close(linger_ms)
-        self._workers.close()

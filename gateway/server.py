@@ -1,4 +1,4 @@
-"""The gateway's process: one thread, one poll over all sockets, each served a burst at a time."""
+"""The gateway's process: one thread, one wait for all sockets, each served a burst at a time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import zmq
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
+from mainspring.transport.hub import Hub
 
 _LONGEST_POLL_NS = 50_000_000
 """How long a stop can go unnoticed."""
 _COLLECT_NS = 1_000_000_000
 """Least time between two collections of garbage."""
 _SLEPT_NS = 50_000
-"""A poll that took this long has slept, and the message that woke it most likely came alone: it is not
-followed by an attempt to take another, which costs more than the next poll, which is needed anyway."""
+"""A wait that took this long has slept, and the client's message that ended it most likely came alone: no
+attempt to take another follows, which costs more than to ask whether there is one."""
 
 
 def run(config: GatewayConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None) -> None:
@@ -39,9 +40,13 @@ def run(config: GatewayConfig, stop: threading.Event, on_ready: Callable[[str], 
 class _Server:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: GatewayConfig) -> None:
         self._config = config
-        self._poller = zmq.Poller()
-        self._plane = Plane(context, config, self._poller)
-        self._clients = ZeroMqFrontEnd(context, config, self._plane, self._poller)
+        self._hub = Hub()
+        try:
+            self._plane = Plane(self._hub, config)
+            self._clients = ZeroMqFrontEnd(context, config, self._plane, self._hub)
+        except BaseException:
+            self._hub.close()
+            raise
         self._collected_ns = 0
         self._due_ns = 0
 
@@ -65,9 +70,9 @@ class _Server:
             gc.unfreeze()
             if collecting:
                 gc.enable()
-            linger_ms = round(self._config.goodbye_linger_ms)
-            self._plane.close(linger_ms)
-            self._clients.socket.close(linger_ms)
+            self._plane.goodbye()
+            self._hub.close(milliseconds(self._config.goodbye_linger_ms))
+            self._clients.socket.close(round(self._config.goodbye_linger_ms))
 
     def _round(self) -> None:
         """Do all that is due, wait for the next message or timer, and serve what has come."""
@@ -78,14 +83,16 @@ class _Server:
             self._plane.flush()
         wait_ns = min(self._plane.next_wakeup_ns() - began_ns, _LONGEST_POLL_NS)
         self._due_ns = began_ns + wait_ns
-        ready = self._poller.poll(max(0, -(-wait_ns // 1_000_000)))
+        waits = self._clients.readable()
+        ready = self._hub.wait(0 if waits else max(0, wait_ns))
         ended_ns = monotonic_ns()
-        limit = 1 if ended_ns - began_ns > _SLEPT_NS else self._config.burst_messages
-        for socket, _ in ready:
-            if socket is self._clients.socket:
-                self._clients.serve(limit)
-            else:
-                self._plane.serve(socket, limit)
+        slept = ended_ns - began_ns > _SLEPT_NS
+        for port in ready:
+            if port is not self._clients:
+                self._plane.serve(port, self._config.burst_messages)
+                self._plane.flush()
+        if waits or self._clients in ready:
+            self._clients.serve(1 if slept else self._config.burst_messages)
             self._plane.flush()
         if not ready and ended_ns - self._collected_ns > _COLLECT_NS:
             # Idle: the one time when a pause delays nobody.

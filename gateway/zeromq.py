@@ -22,7 +22,6 @@ import zmq
 from mainspring.gateway.admin import Reply
 from mainspring.gateway.backlog import Backlog, Parts
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.links import Context
 from mainspring.gateway.multipart import MAX_FRAMES, receive, send
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.sends import Answer, Connection, Refuse
@@ -30,8 +29,14 @@ from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.transport.hub import Hub
+
+Context = zmq.Context[zmq.Socket[bytes]]
 
 NAME = "zeromq"
+# Plain integers: combining pyzmq's enumerations costs some microseconds.
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 _HEARTBEAT_MS = 2_000
 _RETRY_NS = milliseconds(100)
 _SLOW_READER = encode(
@@ -47,7 +52,7 @@ _IDLE_SEARCH = 64
 class ZeroMqFrontEnd:
     """The client ROUTER; see the module's docstring."""
 
-    def __init__(self, context: Context, config: GatewayConfig, plane: Plane, poller: zmq.Poller) -> None:
+    def __init__(self, context: Context, config: GatewayConfig, plane: Plane, hub: Hub) -> None:
         """Bind the socket; raise OSError if the address can't be had."""
         self._config = config
         self._plane = plane
@@ -74,8 +79,16 @@ class ZeroMqFrontEnd:
         """When clients are welcomed even without a controller."""
         self.socket = _bind(context, config)
         self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        poller.register(self.socket, zmq.POLLIN)
+        hub.watch(int(self.socket.getsockopt(zmq.FD)), self)
         plane.front_ends[NAME] = self
+
+    def readable(self) -> bool:
+        """Whether a message has come.
+
+        To be asked before each wait: ZeroMQ's descriptor only tells that something has changed since what
+        it counts was last asked for, by whatever call (zmq_getsockopt(3), ZMQ_FD).
+        """
+        return bool(int(self.socket.get(_EVENTS)) & _POLLIN)
 
     def serve(self, limit: int) -> None:
         """Take at most so many messages."""

@@ -41,6 +41,14 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "bad_worker_addresses": ("workers whose data address is none", "mend data_address and data_host there"),
     "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
     "bad_messages_from_workers": ("messages from workers that are none", VERSIONS),
+    "bad_framing_from_controller": (
+        "connections to the controller's address that spoke another framing",
+        VERSIONS,
+    ),
+    "bad_framing_from_workers": (
+        "the same of workers, or a frame beyond max_message_bytes of [gateway]",
+        VERSIONS,
+    ),
     "refused_by_controller": ("messages that the controller could not use", VERSIONS),
     "unsent_to_controller": (
         "messages with no connection to the controller or no room for them; requests are sent again",
@@ -55,6 +63,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
     "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
     "bad_message": ("messages to the controller that are none", SENDER),
+    "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
     "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
     "bad_page_size": ("workers with another page size", VERSIONS),
     "too_many_peers": ("hellos beyond max_peers of [controller]", "raise it"),

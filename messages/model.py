@@ -15,6 +15,7 @@ DTYPES = (
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
 """What a tensor may hold, by numpy's names."""
+_ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -28,7 +29,8 @@ class TensorSpec(msgspec.Struct, frozen=True):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        item_bytes = _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * item_bytes
 
 
 class Profile(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ CORE = Unit(
     cost="3 to 4 times the CPU",
     include=(
         "scheduler",
-        *("worker/admission", "worker/backlogs", "worker/core", "worker/durations", "worker/holdings"),
+        *("worker/admission", "worker/core", "worker/durations", "worker/holdings"),
         *("worker/pages", "worker/window_queue"),
     ),
 )

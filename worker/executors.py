@@ -10,8 +10,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 from typing import NamedTuple
 
 from mainspring.messages.actions import Infer, Load, Result
@@ -46,6 +46,28 @@ class _Ended(NamedTuple):
     detail: str = ""
 
 
+class _Driving:
+    """Holds the core; made once, because a generator for each of a request's five times would cost more."""
+
+    def __init__(self, core: WorkerCore, lock: threading.Lock, wake: Callable[[], None]) -> None:
+        self._core = core
+        self._lock = lock
+        self._wake = wake
+
+    def __enter__(self) -> WorkerCore:
+        self._lock.acquire()
+        return self._core
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._wake()
+        finally:
+            self._lock.release()
+
+
 class Executors:
     """Threads around a core; whoever touches the core holds `driving`."""
 
@@ -71,6 +93,7 @@ class Executors:
         self._due_ns = dict.fromkeys(Executor, -1)
         """Until when each thread waits; -1 while it doesn't."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
+        self._driving = _Driving(core, self._lock, self._wake)
         self._stopping = False
         self.broken = ""
         """What ended a thread that should not have ended."""
@@ -84,12 +107,9 @@ class Executors:
         for thread in self._threads:
             thread.start()
 
-    @contextmanager
-    def driving(self) -> Iterator[WorkerCore]:
+    def driving(self) -> _Driving:
         """Hold the core; afterwards, threads that now have something to do earlier are woken."""
-        with self._lock:
-            yield self._core
-            self._wake()
+        return self._driving
 
     def awaits_inputs(self, action_id: int) -> bool:
         """Whether such an Infer waits; nothing changes, so this spares what `driving` costs."""

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
-import zmq
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -19,7 +18,7 @@ from mainspring.worker.admission import RecentIds
 from mainspring.worker.engine import Bytes
 from mainspring.worker.jobs import Reservation
 
-Frames = Sequence[zmq.Frame]
+Frames = Sequence[bytes | memoryview]
 
 
 class HeldInput(msgspec.Struct, frozen=True):
@@ -89,7 +88,7 @@ class Inputs:
             batch.model.inputs, batch.io.layout.inputs, arrived.frames, strict=True
         ):
             if tensor.row_bytes:
-                self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame.buffer, np.uint8)
+                self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame, np.uint8)
         batch.senders[request_id] = arrived.sender
         return ""
 
@@ -140,11 +139,7 @@ class Inputs:
         self._ended = RecentIds()
 
     def outputs(self, action_id: int) -> Iterator[tuple[int, bytes, list[memoryview]]]:
-        """For each request that was not withdrawn: its id, its sender, its output frames.
-
-        Frames that ZeroMQ would not copy when they are sent (`zmq.COPY_THRESHOLD`) are copies already, made
-        without the interpreter's lock; smaller ones are views of IO memory.
-        """
+        """For each request that was not withdrawn: its id, its sender, its outputs as views of IO memory."""
         batch = self._batches.get(action_id)
         if batch is None:
             return
@@ -152,11 +147,14 @@ class Inputs:
             if sender is None:
                 continue
             first, end = batch.rows[request_id]
-            frames = []
-            for tensor, start in zip(batch.model.outputs, batch.io.layout.outputs, strict=True):
-                rows = self._rows(batch, tensor, start, first, end)
-                frames.append((rows.copy() if rows.nbytes >= zmq.COPY_THRESHOLD else rows).data)
-            yield request_id, sender, frames
+            yield (
+                request_id,
+                sender,
+                [
+                    self._rows(batch, tensor, start, first, end).data
+                    for tensor, start in zip(batch.model.outputs, batch.io.layout.outputs, strict=True)
+                ],
+            )
 
     def _rows(self, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int) -> Bytes:
         base = batch.io.slot.offset + start
@@ -177,6 +175,6 @@ def _fault(tensors: Sequence[TensorSpec], frames: Frames, rows: int) -> str:
         return f"{len(frames)} frames came, the model has {len(tensors)} inputs"
     for tensor, frame in zip(tensors, frames, strict=True):
         expected = rows * tensor.row_bytes
-        if len(frame.buffer) != expected:
-            return f"{tensor.name} has {len(frame.buffer)} bytes, {rows} rows have {expected}"
+        if len(frame) != expected:
+            return f"{tensor.name} has {len(frame)} bytes, {rows} rows have {expected}"
     return ""

@@ -12,9 +12,9 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from typing import Any
 
 import msgspec
-import zmq
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
@@ -33,9 +33,6 @@ LOG = logging.getLogger(__name__)
 
 BURST = 64
 """Messages taken from one socket before the others get a turn."""
-SLEPT_NS = 50_000
-"""A poll that took this long has slept, and what woke it most likely came alone: asking for more would cost
-as much as the next poll, which is needed anyway."""
 TICK_NS = 5_000_000
 """Time between two looks at what is due: hellos, silence, old inputs."""
 IDLE_NS = 1_000_000_000
@@ -103,17 +100,16 @@ class Network:
 
     def step(self, timeout_ms: int) -> None:
         """Wait for something to do, at most this long, and do it."""
-        began_ns = time.monotonic_ns()
         bell, controller, data = self._sockets.poll(timeout_ms)
-        burst = 1 if time.monotonic_ns() - began_ns > SLEPT_NS else BURST
-        if bell:
-            self._outbox.silence()
         self.flush()
+        if bell:
+            # What rang for what has just been sent; for anything later there is the flush below.
+            self._outbox.silence()
         if controller:
-            for frames in self._sockets.from_controller(burst):
+            for frames in self._sockets.from_controller(BURST):
                 self._from_controller(frames)
         if data:
-            for parts in self._sockets.from_data(burst):
+            for parts in self._sockets.from_data(BURST):
                 self._from_gateway(parts)
         self.flush()
         self._tick(time.monotonic_ns())
@@ -137,7 +133,7 @@ class Network:
 
     # --- the controller ---
 
-    def _from_controller(self, frames: list[bytes]) -> None:
+    def _from_controller(self, frames: list[Any]) -> None:
         now_ns = time.monotonic_ns()
         try:
             if len(frames) != 1:
@@ -232,17 +228,17 @@ class Network:
 
     # --- the gateways ---
 
-    def _from_gateway(self, parts: list[zmq.Frame]) -> None:
+    def _from_gateway(self, parts: list[Any]) -> None:
         try:
             if len(parts) < 2:
                 raise BadMessage("no frames")
-            message = INPUT.decode(parts[1].buffer)
+            message = INPUT.decode(parts[1])
         except BadMessage as error:
             self._drop("gateway: undecodable", str(error))
             return
         frames = None if message.withdrawn else parts[2:]
-        size = sum(len(frame.buffer) for frame in frames or ())
-        held = HeldInput(parts[0].bytes, frames, time.monotonic_ns(), size)
+        size = sum(map(len, frames or ()))
+        held = HeldInput(parts[0], frames, time.monotonic_ns(), size)
         if self._awaited(message.action_id, message.request_id):
             self._place(message.action_id, message.request_id, held)
         else:

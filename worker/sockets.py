@@ -1,32 +1,28 @@
-"""The worker's two sockets: a DEALER to the controller, and a ROUTER for the gateways' tensors."""
+"""The worker's connections: one to the controller, and those of the gateways, for tensors."""
 
 from __future__ import annotations
 
 import errno
-import os
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-import zmq
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
 
-from mainspring.worker.backlogs import Backlogs
-
-# Plain integers: combining pyzmq's enumerations costs some microseconds for each message.
-_NOBLOCK = int(zmq.NOBLOCK)
-_NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
-
-LINGER_MS = 500
+LINGER_NS = 500_000_000
 SEND_LIMIT = 10_000
 """Messages that may wait for one peer that reads slowly; beyond, they are dropped and counted."""
+CONTROLLER_BACKLOG_BYTES = 64 << 20
 GONE = "gateway: gone before its output"
 SLOW = "gateway: reads too slowly"
 
 
 class Sockets:
-    """Both sockets, and the poller that waits for them and for the executors' bell."""
+    """All connections, waited for together with the executors' bell."""
 
     def __init__(
         self,
@@ -40,131 +36,89 @@ class Sockets:
         bell: int,
     ) -> None:
         """Raise `OSError` that names the address if one can't be used."""
-        self._context = zmq.Context()
-        if os.sched_getscheduler(0) == os.SCHED_FIFO:
-            # ZeroMQ's own thread must not keep this one, which holds the interpreter's lock, off their core.
-            self._context.set(zmq.THREAD_SCHED_POLICY, os.SCHED_FIFO)
-            self._context.set(zmq.THREAD_PRIORITY, os.sched_getparam(0).sched_priority - 1)
+        self._hub = Hub()
         self._bell = bell
-        self._backlogs = Backlogs(backlog_bytes)
         try:
-            self._controller = self._context.socket(zmq.DEALER)
-            self._controller.set(zmq.IDENTITY, f"worker:{name}:{secrets.token_hex(4)}".encode())
-            # Nothing is queued for a controller that isn't there: it would be of a session that is over.
-            self._controller.set(zmq.IMMEDIATE, 1)
-            self._controller.set(zmq.RECONNECT_IVL, 50)
-            self._controller.set(zmq.RECONNECT_IVL_MAX, 500)
-            self._data = self._context.socket(zmq.ROUTER)
-            self._data.set(zmq.ROUTER_MANDATORY, 1)
-            self._data.set(zmq.MAXMSGSIZE, max_bytes)
-            self._breaks = self._data.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-            for each in (self._controller, self._data):
-                each.set(zmq.LINGER, LINGER_MS)
-                each.set(zmq.SNDHWM, SEND_LIMIT)
-            _use(self._data.bind, data_address, "data_address")
-            _use(self._controller.connect, controller, "controller")
+            self._data = _listener(self._hub, data_address, Limits(max_bytes, backlog_bytes, SEND_LIMIT))
+            # Nothing is kept for a controller that isn't there: it would be of a session that is over.
+            self._controller = _link(self._hub, controller, name, max_bytes)
         except BaseException:
-            self._context.destroy(linger=0)
+            self._hub.close()
             raise
-        self.data_address = _reachable(self._data.get_string(zmq.LAST_ENDPOINT), data_host)
-        self._poller = zmq.Poller()
-        for source in (bell, self._controller, self._data):
-            self._poller.register(source, zmq.POLLIN)
+        self.data_address = _reachable(self._data.address, data_host)
+        self._ended = 0
+        self._hub.watch(bell, self)
 
     def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
         """Wait; return whether the bell rang, the controller wrote, a gateway wrote."""
-        bell = controller = data = False
-        for source, _ in self._poller.poll(timeout_ms):
-            if source is self._controller:
-                controller = True
-            elif source is self._data:
-                data = True
-            else:
-                bell = True
-        return bell, controller, data
+        found = self._hub.wait(timeout_ms * 1_000_000)
+        return self in found, self._controller in found, self._data in found
 
-    def from_controller(self, limit: int) -> Iterator[list[bytes]]:
-        """Yield at most ``limit`` messages that are there; `poll` has said that there is one."""
-        for count in range(limit):
-            if count and not _readable(self._controller):
+    def from_controller(self, limit: int) -> Iterator[list[Any]]:
+        """Yield at most ``limit`` messages that are there."""
+        for _ in range(limit):
+            message = self._controller.receive()
+            if message is None:
                 return
-            yield self._controller.recv_multipart(_NOBLOCK)
+            yield message
 
-    def from_data(self, limit: int) -> Iterator[list[zmq.Frame]]:
-        """Yield at most ``limit`` messages that are there: sender, message, tensors; nothing is copied.
-
-        `poll` has said that there is one.
-        """
-        for count in range(limit):
-            if count and not _readable(self._data):
+    def from_data(self, limit: int) -> Iterator[list[Any]]:
+        """Yield at most ``limit`` messages that are there: sender, message, tensors."""
+        for _ in range(limit):
+            received = self._data.receive()
+            if received is None:
                 return
-            yield self._data.recv_multipart(_NOBLOCK, copy=False)
+            yield [received[0], *received[1]]
 
     def to_controller(self, data: bytes) -> bool:
         """Send without waiting; return whether it was possible."""
-        try:
-            self._controller.send(data, _NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        return True
+        return self._controller.send((data,)) is Delivery.SENT
 
     def to_gateway(self, receiver: bytes, header: bytes, frames: Sequence[memoryview]) -> str:
         """Send without waiting; return why that was not possible, or "".
 
-        What waits for one gateway is bounded in messages and in bytes. For the frames see
-        `zmq.COPY_THRESHOLD`.
+        What waits for one gateway is bounded in messages and in bytes. The frames' memory may change as soon
+        as this returns.
         """
-        if self._backlogs.full(receiver):
-            return SLOW
-        try:
-            tensors = self._backlogs.add(receiver, frames)
-            self._data.send(receiver, _NOBLOCK_MORE)
-            self._data.send(header, _NOBLOCK_MORE if tensors else _NOBLOCK)
-            for index, tensor in enumerate(tensors, 1):
-                more = index < len(tensors)
-                self._data.send(tensor, _NOBLOCK_MORE if more else _NOBLOCK, copy=False)
-        except zmq.Again:
-            return SLOW
-        except zmq.ZMQError:
-            self._backlogs.forget(receiver)
-            return GONE
+        match self._data.send(receiver, (header, *frames), volatile=True):
+            case Delivery.FULL:
+                return SLOW
+            case Delivery.GONE:
+                return GONE
         return ""
 
     def broken_gateways(self) -> int:
         """Return how many connections of gateways have ended since the last call, whoever ended them."""
-        count = 0
-        while _readable(self._breaks):
-            self._breaks.recv_multipart(zmq.NOBLOCK)
-            count += 1
+        count = self._data.ended - self._ended
+        self._ended = self._data.ended
         return count
 
     def close(self) -> None:
-        """Close both; what was sent still gets `LINGER_MS` to leave."""
-        self._controller.close()
-        self._data.disable_monitor()
-        self._breaks.close(0)
-        self._data.close()
-        self._context.term()
+        """Close all; what was sent still gets `LINGER_NS` to leave."""
+        self._hub.close(LINGER_NS)
 
 
-def _readable(source: zmq.Socket[bytes]) -> bool:
-    """Whether a whole message is there; asking costs a fifth of a failed attempt."""
-    return bool(int(source.get(_EVENTS)) & _POLLIN)
-
-
-def _use(action: object, address: str, field: str) -> None:
-    assert callable(action)
+def _link(hub: Hub, address: str, name: str, max_bytes: int) -> Link:
+    identity = f"worker:{name}:{secrets.token_hex(4)}".encode()
     try:
-        action(address)
-    except zmq.ZMQError as error:
-        code = error.errno or errno.EINVAL
-        what = "is taken by another process" if code == errno.EADDRINUSE else os.strerror(code)
-        raise OSError(code, f"{field} {address}: {what}") from error
+        return Link(hub, address, Limits(max_bytes, CONTROLLER_BACKLOG_BYTES, SEND_LIMIT), name=identity)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"controller {address}: {error}") from error
+
+
+def _listener(hub: Hub, address: str, limits: Limits) -> Listener:
+    try:
+        return Listener(hub, address, limits)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"data_address {address}: {error}") from error
+    except OSError as error:
+        what = "is taken by another process" if error.errno == errno.EADDRINUSE else str(error.strerror)
+        raise OSError(error.errno, f"data_address {address}: {what}") from error
 
 
 def _reachable(address: str, host: str) -> str:
     """The address that gateways connect to, for the one that was bound."""
     bound_host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not address.startswith("tcp://") or (not host and bound_host not in ("0.0.0.0", "[::]")):
+    if not host and bound_host not in ("0.0.0.0", "[::]"):
         return address
     return f"tcp://{host or socket.gethostname()}:{port}"

@@ -93,7 +93,7 @@ def measure(size_kb: float, seconds: float, run_dir: Path) -> list[Figure]:
     )
     rates, floor, cpu_us = [], [], []
     with ExitStack() as stack:
-        bare = stack.enter_context(relay.running(None, round(size_kb * 1000)))
+        bare = stack.enter_context(relay.running(round(size_kb * 1000)))
         cluster = stack.enter_context(cluster_of(run_dir, profile, TABLES))
         client = _Client(cluster.address, np.zeros((1, round(size_kb * 250)), np.float32))
         stack.callback(client.close)

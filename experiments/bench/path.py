@@ -1,7 +1,7 @@
 """What the serving path adds to a model's own execution time, one request at a time.
 
 Client, gateway, controller and worker are real processes over real sockets; the device is emulated, so the
-execution time is known and the rest is the path's. In turns with it runs a bare relay of the same six hops
+execution time is known and the rest is the path's. In turns with it run bare relays of the same six hops
 (`bench.relay`), so that the ratio of the two holds whatever else the machine does.
 ``python -m mainspring.experiments.bench.path``, which ``make bench-path`` runs.
 """
@@ -48,6 +48,7 @@ class Samples(msgspec.Struct):
     """Samples of one size of input, in milliseconds."""
 
     relay: list[float] = []
+    framed: list[float] = []
     connection: list[float] = []
     client: list[float] = []
     gateway: list[float] = []
@@ -101,7 +102,8 @@ def measure(input_kb: float, requests: int, run_dir: Path) -> Samples:
     )
     samples = Samples()
     with ExitStack() as stack:
-        bare = stack.enter_context(relay.running(None, OUTPUT_KB * 1000))
+        bare = stack.enter_context(relay.running(OUTPUT_KB * 1000))
+        framed = stack.enter_context(relay.running(OUTPUT_KB * 1000, framed=True))
         cluster = stack.enter_context(cluster_of(run_dir, profile))
         client = stack.enter_context(Client(cluster.address))
         tensor = np.zeros((1, *client.models()[0].inputs[0].shape), np.float32)
@@ -109,7 +111,8 @@ def measure(input_kb: float, requests: int, run_dir: Path) -> Samples:
         stack.callback(driver.close)
         encoded = tensor.tobytes()
         kinds = (
-            lambda: _relay(bare, encoded, samples),
+            lambda: _relay(bare, encoded, samples.relay),
+            lambda: _relay(framed, encoded, samples.framed),
             lambda: _client(client, tensor, samples),
             driver.request,
         )
@@ -133,10 +136,11 @@ def _block(request: Callable[[], None], count: int) -> None:
         time.sleep(PAUSE_S)
 
 
-def _relay(bare: relay.Relay, tensor: bytes, samples: Samples) -> None:
+def _relay(bare: relay.Relay, tensor: bytes, samples: list[float]) -> None:
     began_ns = time.monotonic_ns()
-    bare.round_trip(tensor)
-    samples.relay.append((time.monotonic_ns() - began_ns) / 1e6)
+    bare.send(tensor)
+    bare.receive()
+    samples.append((time.monotonic_ns() - began_ns) / 1e6)
 
 
 def _client(client: Client, tensor: npt.NDArray[np.float32], samples: Samples) -> None:
@@ -151,14 +155,17 @@ def figures_of(input_kb: float, samples: Samples, stages: Floats) -> list[Figure
     size = f"{input_kb:g} KB"
     median, p99 = np.percentile(samples.connection, [50, 99])
     relay_median, relay_p99 = np.percentile(samples.relay, [50, 99])
+    framed_median, framed_p99 = np.percentile(samples.framed, [50, 99])
     client_median, client_p99 = np.percentile(samples.client, [50, 99])
     gateway_median, gateway_p99 = np.percentile(samples.gateway, [50, 99])
     note = "client, gateway, controller, worker and back, less EXEC"
     rows = [
         Figure(f"{size}: path, median", median, "ms", median_target, note=note),
         Figure(f"{size}: path, p99", p99, "ms", p99_target),
-        Figure(f"{size}: bare relay, median", relay_median, "ms", note="six hops, TCP, same run"),
+        Figure(f"{size}: bare relay, median", relay_median, "ms", note="six hops, ZeroMQ, TCP, same run"),
         Figure(f"{size}: bare relay, p99", relay_p99, "ms"),
+        Figure(f"{size}: framed relay, median", framed_median, "ms", note="six hops, our own connections"),
+        Figure(f"{size}: framed relay, p99", framed_p99, "ms"),
         Figure(f"{size}: path / relay, median", median / relay_median, "x"),
         Figure(f"{size}: from the gateway on, median", gateway_median, "ms", note="as Timing reports it"),
         Figure(f"{size}: from the gateway on, p99", gateway_p99, "ms"),

@@ -1,7 +1,8 @@
-"""The floor of the path: six bare hops between four processes over ZeroMQ, nothing decided, nothing run.
+"""The floor of the path: six bare hops between four processes, nothing decided, nothing run.
 
 The hops are those of a request: client, gateway, controller, gateway, worker, gateway, client. The input
 goes from client to gateway and on to the worker, as it does in Mainspring; the controller sees none of it.
+They go over ZeroMQ and loopback TCP, or, "framed", over the connections that Mainspring's processes have.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
-from pathlib import Path
+from typing import Protocol
 
 import zmq
 
 from mainspring.launch.addresses import free_ports
+from mainspring.transport.blocking import LIMITS, Client, Server
+from mainspring.transport.channel import Message
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
 
 SMALL = b"x" * 80
 """About as long as the messages that announce a tensor."""
@@ -65,18 +71,74 @@ def _echo(address: str, answer_bytes: int, stop: Event) -> None:
     context.destroy(0)
 
 
-class Relay:
+def _framed_gateway(clients: str, controller: str, worker: str, stop: Event) -> None:
+    hub = Hub()
+    front = Listener(hub, clients, LIMITS)
+    control, data = (Link(hub, address, LIMITS, keeps=True) for address in (controller, worker))
+    held: deque[Message] = deque()
+    peer = b""
+    while not stop.is_set():
+        for port in hub.wait(_POLL_MS * 1_000_000):
+            if port is front and (received := front.receive()) is not None:
+                peer = received[0]
+                held.append(received[1])
+                control.send([SMALL])
+            elif port is control and control.receive() is not None:
+                data.send(held.popleft())
+            elif port is data and (answer := data.receive()) is not None:
+                front.send(peer, answer)
+    hub.close()
+
+
+def _framed_echo(address: str, answer_bytes: int, stop: Event) -> None:
+    server = Server(address)
+    answer = [SMALL] if not answer_bytes else [SMALL, bytes(answer_bytes)]
+    while not stop.is_set():
+        if server.poll(_POLL_MS):
+            server.send([server.receive()[0], *answer])
+    server.close()
+
+
+class Relay(Protocol):
     """The client's end of a running relay."""
+
+    def send(self, tensor: bytes) -> None:
+        """Send a request of one tensor."""
+
+    def receive(self) -> None:
+        """Wait for the next answer."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class FramedRelay:
+    """The client's end of a relay over the project's own connections."""
+
+    def __init__(self, address: str) -> None:
+        self._client = Client(address)
+
+    def send(self, tensor: bytes) -> None:
+        """Send a request of one tensor."""
+        self._client.send([SMALL, tensor])
+        self._client.flush()
+
+    def receive(self) -> None:
+        """Wait for the next answer."""
+        self._client.receive()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class ZeroMqRelay:
+    """The client's end of a relay over ZeroMQ."""
 
     def __init__(self, address: str) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.connect(address)
-
-    def round_trip(self, tensor: bytes) -> None:
-        """Send a request of one tensor through the six hops and wait for its answer."""
-        self.send(tensor)
-        self.receive()
 
     def send(self, tensor: bytes) -> None:
         """Send a request of one tensor."""
@@ -92,26 +154,20 @@ class Relay:
 
 
 @contextmanager
-def running(folder: Path | None, output_bytes: int) -> Iterator[Relay]:
-    """Run the three other processes while the block runs.
-
-    Over Unix sockets in ``folder``, or over TCP of 127.0.0.1 if that is None.
-    """
-    names = ("clients", "controller", "worker")
-    if folder is None:
-        clients, controller, worker = (f"tcp://127.0.0.1:{port}" for port in free_ports(3))
-    else:
-        clients, controller, worker = (f"ipc://{folder / name}" for name in names)
+def running(output_bytes: int, framed: bool = False) -> Iterator[Relay]:
+    """Run the three other processes while the block runs: over ZeroMQ's TCP, or the project's connections."""
+    clients, controller, worker = (f"tcp://127.0.0.1:{port}" for port in free_ports(3))
+    gateway, echo = (_framed_gateway, _framed_echo) if framed else (_gateway, _echo)
     spawn = multiprocessing.get_context("spawn")
     stop = spawn.Event()
     children = [
-        spawn.Process(target=_gateway, args=(clients, controller, worker, stop), daemon=True),
-        spawn.Process(target=_echo, args=(controller, 0, stop), daemon=True),
-        spawn.Process(target=_echo, args=(worker, output_bytes, stop), daemon=True),
+        spawn.Process(target=gateway, args=(clients, controller, worker, stop), daemon=True),
+        spawn.Process(target=echo, args=(controller, 0, stop), daemon=True),
+        spawn.Process(target=echo, args=(worker, output_bytes, stop), daemon=True),
     ]
     for child in children:
         child.start()
-    relay = Relay(clients)
+    relay: Relay = FramedRelay(clients) if framed else ZeroMqRelay(clients)
     try:
         yield relay
     finally:

@@ -19,7 +19,6 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import zmq
 
 from mainspring.experiments.bench.worker_bare import CALLS, serve
 from mainspring.launch.plan import CONTROL_NICE
@@ -29,6 +28,10 @@ from mainspring.messages.codec import TO_CONTROLLER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Input, Welcome, WorkerHello
+from mainspring.transport.blocking import LIMITS
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
 from mainspring.worker.config import WorkerConfig
 
 Ints = npt.NDArray[np.int64]
@@ -52,12 +55,11 @@ class LoneWorker:
     """One worker as its controller and its gateway see it."""
 
     def __init__(self, config: WorkerConfig, folder: Path) -> None:
-        self._context = zmq.Context()
-        self._controller = self._context.socket(zmq.ROUTER)
-        port = self._controller.bind_to_random_port("tcp://127.0.0.1")
+        self._hub = Hub()
+        self._controller = Listener(self._hub, "tcp://127.0.0.1:*", LIMITS)
         self.name = config.name
         self.folder = folder
-        config = msgspec.structs.replace(config, controller=f"tcp://127.0.0.1:{port}")
+        config = msgspec.structs.replace(config, controller=self._controller.address)
         spawn = multiprocessing.get_context("spawn")
         self._process = spawn.Process(target=serve, args=(config, folder), daemon=True)
         self._process.start()
@@ -65,11 +67,7 @@ class LoneWorker:
         self._identity = b""
         hello = self._hello()
         self.notes = hello.notes
-        self._gateway = self._context.socket(zmq.DEALER)
-        self._gateway.connect(hello.data_address)
-        self._poller = zmq.Poller()
-        for socket in (self._controller, self._gateway):
-            self._poller.register(socket, zmq.POLLIN)
+        self._gateway = Link(self._hub, hello.data_address, LIMITS, keeps=True)
         self._say(Welcome(PROTOCOL_VERSION, 1))
 
     def next_id(self) -> int:
@@ -84,7 +82,7 @@ class LoneWorker:
     def push(self, action_id: int, request_id: int, tensors: Sequence[memoryview] | None) -> None:
         """Send a request's inputs, or that it was withdrawn."""
         header = encode(Input(action_id, request_id, withdrawn=tensors is None))
-        self._gateway.send_multipart([header, *(tensors or ())], copy=False)
+        self._gateway.send((header, *(tensors or ())))
 
     def do(self, action: Action) -> Result:
         """Send an action and wait for its result; raise RuntimeError unless it is OK."""
@@ -140,7 +138,7 @@ class LoneWorker:
         """Stop the worker; return action id and instant of each call of the engine for an Infer."""
         self._process.terminate()
         self._process.join(PATIENCE_S)
-        self._context.destroy(linger=0)
+        self._hub.close()
         if self._process.exitcode != 0:
             self._process.kill()
             raise RuntimeError(f"the worker ended with code {self._process.exitcode}")
@@ -149,15 +147,18 @@ class LoneWorker:
     def kill(self) -> None:
         """End the worker's process if it still runs."""
         self._process.kill()
-        self._context.destroy(linger=0)
+        self._hub.close()
 
     def _say(self, message: msgspec.Struct) -> None:
-        self._controller.send_multipart([self._identity, encode(message)])
+        self._controller.send(self._identity, (encode(message),))
 
     def _hello(self) -> WorkerHello:
-        if not self._controller.poll(round(PATIENCE_S * 1000)):
-            raise RuntimeError("the worker did not say hello")
-        self._identity, data = self._controller.recv_multipart()
+        until_s = time.monotonic() + PATIENCE_S
+        while (received := self._controller.receive()) is None:
+            if time.monotonic() > until_s:
+                raise RuntimeError("the worker did not say hello")
+            self._hub.wait(round(PATIENCE_S * 1e9))
+        self._identity, (data,) = received
         hello = TO_CONTROLLER.decode(data)
         if not isinstance(hello, WorkerHello):
             raise RuntimeError(f"the worker did not say hello: {hello}")
@@ -174,19 +175,15 @@ class LoneWorker:
     def _receive(self, busy: bool = False) -> Iterator[Result]:
         """Wait for messages; yield the results among them and drop the outputs."""
         until_s = time.monotonic() + PATIENCE_S
-        ready: dict[object, int] = {}
-        while not ready:
-            ready = dict(self._poller.poll(0 if busy else round(PATIENCE_S * 1000)))
-            if not ready and time.monotonic() > until_s:
+        while not self._hub.wait(0 if busy else round(PATIENCE_S * 1e9)):
+            if time.monotonic() > until_s:
                 raise RuntimeError(f"no word from the worker for {PATIENCE_S:g} s")
-        if self._gateway in ready:
-            while int(self._gateway.get(zmq.EVENTS)) & zmq.POLLIN:
-                self._gateway.recv_multipart(copy=False)
-        if self._controller in ready:
-            while int(self._controller.get(zmq.EVENTS)) & zmq.POLLIN:
-                message = TO_CONTROLLER.decode(self._controller.recv_multipart()[1])
-                if isinstance(message, Result):
-                    yield message
+        while self._gateway.receive() is not None:
+            pass
+        while (received := self._controller.receive()) is not None:
+            message = TO_CONTROLLER.decode(received[1][0])
+            if isinstance(message, Result):
+                yield message
 
 
 @contextmanager

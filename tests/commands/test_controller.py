@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import zmq
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welcome
+from mainspring.transport.blocking import Client
 
 TABLE = """family,model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
 ResNet,resnet18,602,4,46.7,3.79,1.4,1.8,2.5,4.1,7.4
@@ -46,17 +47,17 @@ def test_it_says_where_it_listens_serves_and_leaves_in_good_order(tmp_path: Path
         "--event-log",
         str(tmp_path / "events"),
     )
-    with process, zmq.Context() as context, context.socket(zmq.DEALER) as gateway:
+    with process:
         assert process.stdout is not None
         word, address = process.stdout.readline().split()
         assert word == "ready"
-        gateway.set(zmq.RCVTIMEO, 20_000)
-        gateway.connect(address)
-        gateway.send(encode(GatewayHello(PROTOCOL_VERSION, "g0")))
-        received = [TO_GATEWAY.decode(gateway.recv()) for _ in range(3)]
+        gateway = Client(address)
+        gateway.send([encode(GatewayHello(PROTOCOL_VERSION, "g0"))])
+        received = [TO_GATEWAY.decode(gateway.receive(20_000)[0]) for _ in range(3)]
         process.send_signal(signal.SIGTERM)
-        while isinstance(message := TO_GATEWAY.decode(gateway.recv()), Ping):
+        while isinstance(message := TO_GATEWAY.decode(gateway.receive(20_000)[0]), Ping):
             pass
+        gateway.close()
         assert process.wait(20) == 0
     assert isinstance(received[0], Welcome)
     assert [up.model.name for up in received if isinstance(up, ModelUp)] == ["resnet18-1", "resnet18-2"]
@@ -81,8 +82,10 @@ def test_a_wrong_use_is_explained_in_a_line(arguments: tuple[str, ...], words: s
 
 
 def test_a_port_in_use_is_named() -> None:
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
-        port = other.bind_to_random_port("tcp://127.0.0.1")
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
         code, errors = fail("--address", f"tcp://127.0.0.1:{port}")
     assert code != 0
     assert f"can't listen on tcp://127.0.0.1:{port}" in errors

@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 from mainspring import Client
 from mainspring.client.errors import ERROR_OF_REASON
 from mainspring.commands import status
-from mainspring.controller.router import Delivery
 from mainspring.launch.counters import COUNTERS, counters_table, explain
 from mainspring.messages import peers
 from mainspring.messages.codes import Reason
+from mainspring.transport.bounds import Delivery
 from tests.gateway.fakes import fake_cluster, gateway, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,7 @@ COUNTED = (
     r'counts\["([^"]+)"\] \+=',
     r'_dropped\.count\("([^"]+)"',
     r'_drop\(\s*"([^"]+)"',
+    r'_count\(\s*"([^"]+)"',
     r'self\.dropped\["([^"]+)"\] \+=',
     r'^(?:GONE|SLOW) = "([^"]+)"',
 )
@@ -74,7 +75,7 @@ def test_it_shows_counters_with_what_to_do() -> None:
     with fake_cluster() as cluster, gateway(cluster.address) as address:
         with Client(address) as client:
             wait_until(lambda: len(client.models()) == len(cluster.specs))
-        cluster.do(lambda: cluster.controller.send_multipart([cluster._gateway, b"\xc1"]))
+        cluster.do(lambda: cluster.controller.send([cluster._gateway, b"\xc1"]))
         shown = json.loads(run("--address", address, "--json").stdout)
         assert shown["policy"] == "clockwork"
         assert shown["dropped_messages"] == {"odd": 1, "bad_messages_from_controller": 1}

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
-import zmq
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import Controller
@@ -30,6 +29,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.transport.blocking import Client
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Action = Prepare | Release | Load | Unload | Infer
@@ -53,7 +53,7 @@ def spec(name: str = "m0", weights_hash: str = "h0", infer_ms: float = 1.0) -> M
 
 
 class Peer:
-    """A DEALER that answers pings, keeps every other message, and may have a clock of its own."""
+    """A connection that answers pings, keeps every other message, and may have a clock of its own."""
 
     kind = "peer"
 
@@ -63,17 +63,13 @@ class Peer:
         self.answers_pings = True
         self.pings = 0
         self.received: list[msgspec.Struct] = []
-        self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
-        self.socket.set(zmq.LINGER, 0)
-        self.socket.set(zmq.RECONNECT_IVL, 20)
-        self.socket.set(zmq.IDENTITY, (routing_id or f"{self.kind}:{name}").encode())
-        self.socket.connect(address)
+        self.socket = Client(address, (routing_id or f"{self.kind}:{name}").encode())
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + self.offset_ns
 
     def send(self, message: msgspec.Struct) -> None:
-        self.socket.send(encode(message))
+        self.socket.send([encode(message)])
 
     def decode(self, data: bytes) -> msgspec.Struct:
         raise NotImplementedError
@@ -82,12 +78,8 @@ class Peer:
         """React to a message; each is kept in ``received`` anyway, pings apart."""
 
     def pump(self) -> None:
-        while True:
-            try:
-                data = self.socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            message = self.decode(data)
+        while self.socket.poll():
+            message = self.decode(self.socket.receive()[0])
             if isinstance(message, Ping):
                 self.pings += 1
                 if self.answers_pings:
@@ -104,7 +96,7 @@ class Peer:
         return self.all(kind)[-1]
 
     def close(self) -> None:
-        self.socket.close(linger=0)
+        self.socket.close()
 
 
 class FakeGateway(Peer):

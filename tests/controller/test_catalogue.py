@@ -58,7 +58,7 @@ def test_the_status_has_what_only_the_shell_knows(stage: Stage) -> None:
     gateway, _ = stage.cluster("m0")
     ahead = stage.worker("w1", offset_ns=10**12)
     stage.until(lambda: stage.knows(gateway, "w1", 1))
-    ahead.socket.send(b"garbage")
+    ahead.socket.send([b"garbage"])
     stage.until(lambda: stage.status(gateway).dropped_messages == {"bad_message": 1})
     status = stage.status(gateway)
     offsets = {found.worker: found.clock_offset_ns for found in status.workers}

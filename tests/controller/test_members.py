@@ -53,7 +53,9 @@ def test_another_protocol_is_refused_naming_both_versions(stage: Stage, known_sh
     if known_shape:
         worker.hello(protocol=7)
     else:
-        worker.socket.send(msgspec.msgpack.encode({"type": "worker_hello", "protocol": 7, "devices": [1, 2]}))
+        worker.socket.send(
+            [msgspec.msgpack.encode({"type": "worker_hello", "protocol": 7, "devices": [1, 2]})]
+        )
     stage.until(lambda: bool(worker.all(Refused)))
     assert worker.last(Refused).code == "protocol_mismatch"
     assert "protocol 1" in worker.last(Refused).detail
@@ -172,7 +174,7 @@ def test_garbage_is_counted_answered_at_a_bounded_rate_and_stops_nothing(stage: 
     generator = random.Random(4)
     for _ in range(500):
         for peer in (gateway, worker, stranger):
-            peer.socket.send_multipart([garbage(generator)] * generator.choice((1, 1, 1, 0, 3)) or [b""])
+            peer.socket.send([garbage(generator)] * generator.choice((1, 1, 1, 0, 3)) or [b""])
         stage.pump()
     request_id = gateway.arrive(77)
     stage.until(lambda: any(request_id in infer.request_ids for infer in worker.all(Infer)))
@@ -196,7 +198,7 @@ def test_a_message_larger_than_the_limit_disconnects_its_sender_only(stage: Stag
     stage.start((spec(),), message_max_bytes=100_000)
     gateway, worker = stage.cluster("m0")
     rude = silent_gateway(stage, "rude")
-    rude.socket.send(b"x" * 200_000)
+    rude.socket.send([b"x" * 200_000])
     stage.pump_for(0.1)
     gateway.arrive(1)
     stage.until(lambda: bool(worker.all(Infer)))

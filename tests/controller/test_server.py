@@ -178,7 +178,7 @@ def test_requests_of_a_gateway_that_left_are_forgotten(stage: Stage) -> None:
     gateway, worker = stage.cluster("m0")
     watcher = stage.gateway("g1")
     worker.holds = (Infer,)
-    for counter in range(4):
+    for counter in range(8):
         gateway.arrive(counter, left_ms=None)
     stage.until(lambda: stage.status(watcher).requests_queued > 0)
     gateway.send(Goodbye("told to stop"))

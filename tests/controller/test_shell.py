@@ -17,7 +17,6 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.post import Post
-from mainspring.controller.router import Delivery
 from mainspring.controller.shell import Shell
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Unload
@@ -28,6 +27,7 @@ from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, Work
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter, read_log
+from mainspring.transport.bounds import Delivery
 from tests.controller.peers import MS, spec
 
 

@@ -21,9 +21,11 @@ def test_the_gateway_copies_no_tensor(size: int) -> None:
     assert copies.count(size) == (0, 0)
 
 
-def test_the_relay_passes_a_tensor_through_all_its_processes(tmp_path: Path) -> None:
-    with relay.running(tmp_path, output_bytes=1000) as bare:
-        bare.round_trip(bytes(4000))
+@pytest.mark.parametrize("framed", [False, True])
+def test_the_relay_passes_a_tensor_through_all_its_processes(framed: bool) -> None:
+    with relay.running(output_bytes=1000, framed=framed) as bare:
+        bare.send(bytes(4000))
+        bare.receive()
         bare.send(bytes(10))
         bare.send(bytes(20))
         bare.receive()

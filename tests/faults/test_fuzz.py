@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,10 @@ from mainspring.messages import clients, peers
 from mainspring.messages.actions import Infer
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Status
+from mainspring.transport.blocking import Client as ClientSide
+from mainspring.transport.blocking import Server as ServerSide
+from mainspring.transport.bounds import Limits
+from mainspring.transport.framing import head, preamble
 from tests.controller.peers import FakeGateway, Peer, Stage
 from tests.controller.peers import spec as page_spec
 from tests.faults import garbage
@@ -36,6 +41,12 @@ def drain(socket: zmq.Socket[bytes]) -> None:
     with contextlib.suppress(zmq.Again):
         while True:
             socket.recv_multipart(zmq.NOBLOCK)
+
+
+def drain_all(conversation: ServerSide | ClientSide) -> None:
+    """Throw away what has come to one of our own sockets."""
+    while conversation.poll():
+        conversation.receive()
 
 
 def check_gateway(address: str, cluster: FakeCluster) -> None:
@@ -77,9 +88,7 @@ def test_a_false_controller_to_the_gateway() -> None:
 
             def send(batch: list[list[bytes]]) -> None:
                 held = busy.submit("hold", {"data": X}, slo_ms=50)
-                cluster.do(
-                    lambda: [cluster.controller.send_multipart([cluster._gateway, *parts]) for parts in batch]
-                )
+                cluster.do(lambda: [cluster.controller.send([cluster._gateway, *parts]) for parts in batch])
                 with contextlib.suppress(MainspringError):
                     held.result(20)
 
@@ -110,7 +119,7 @@ def test_a_false_worker_to_the_gateway() -> None:
 
             def send(batch: list[list[bytes]]) -> None:
                 mute = busy.submit("mute", {"data": X}, slo_ms=50)
-                cluster.do(lambda: [cluster.worker.send_multipart([peer[0], *parts]) for parts in batch])
+                cluster.do(lambda: [cluster.worker.send([peer[0], *parts]) for parts in batch])
                 with contextlib.suppress(MainspringError):
                     mute.result(20)
 
@@ -147,7 +156,7 @@ def test_peers_to_the_controller(stage: Stage) -> None:
 
     def send(batch: list[list[bytes]]) -> None:
         for number, parts in enumerate(batch):
-            (liar, worker, stranger)[number % 3].socket.send_multipart(parts)
+            (liar, worker, stranger)[number % 3].socket.send(parts)
         asks.arrive(next(counter))
         stage.pump()
         for peer in (liar, stranger, worker):
@@ -156,7 +165,7 @@ def test_peers_to_the_controller(stage: Stage) -> None:
     counter = iter(range(1_000, 1 << 30))
     garbage.storm(garbage.TO_CONTROLLER, send)
     # A worker that lied may have been dropped, or have lost its name: an honest one takes its place.
-    worker.socket.close(0)
+    worker.socket.close()
     stage.worker("w1")
     fresh = stage.gateway("g1")
     stage.until(lambda: stage.knows(fresh, "w1", 1))
@@ -196,11 +205,11 @@ def test_gateways_to_the_worker(start: Callable[..., Cluster]) -> None:
         action = infer(cluster.next_id(), (1, 2), model="fuzzed")
         cluster.say(action)
         for number, parts in enumerate(batch):
-            (cluster.gateway, other)[number % 2].send_multipart(parts)
+            (cluster.gateway, other)[number % 2].send(parts)
         cluster.push(action.action_id, 1, bytes(12))
         cluster.push(action.action_id, 2, bytes(12))
         assert cluster.result(action.action_id).status is Status.OK
-        drain(cluster.gateway)
+        drain_all(cluster.gateway)
 
     garbage.storm(garbage.INPUTS, send)
     check_worker(cluster)
@@ -212,42 +221,77 @@ def test_a_false_controller_to_the_worker(start: Callable[..., Cluster]) -> None
 
     def send(batch: list[list[bytes]]) -> None:
         for parts in batch:
-            cluster.controller.send_multipart([cluster.worker_id, *parts])
-        drain(cluster.controller)
+            cluster.controller.send([cluster.worker_id, *parts])
+        drain_all(cluster.controller)
         cluster.push(5, 1, bytes(16))
 
     garbage.storm(garbage.TO_WORKER, send)
     cluster.say(peers.Refused("unknown_session", "begin anew"))
-    drain(cluster.controller)
+    drain_all(cluster.controller)
     cluster.received.clear()
     cluster.expect(peers.WorkerHello)
     cluster.say(peers.Welcome(1, 2))
     check_worker(cluster)
 
 
+def test_raw_bytes_to_a_listener() -> None:
+    """Whole connections of garbage, in pieces; one that speaks properly is served beside them."""
+    server = ServerSide(limits=Limits(1 << 16, 1 << 20, 1_000))
+    honest = ClientSide(server.address, b"honest")
+    target = ("127.0.0.1", int(server.address.rpartition(":")[2]))
+    ended: list[str] = []
+    server.listener.on_violation = ended.append
+    numbers = iter(range(1 << 30))
+
+    def send(batch: list[list[bytes]]) -> None:
+        for index, parts in enumerate(batch):
+            framed = [head([len(part) for part in parts]), *parts]
+            stream = b"".join([preamble(b"raw") if index % 4 else b"", *(framed if index % 3 else parts)])
+            bent = garbage.flipped(stream or b"\0", next(numbers))
+            with socket.create_connection(target) as raw, contextlib.suppress(OSError):
+                for start in range(0, len(bent), 1 + index):
+                    raw.send(bent[start : start + 1 + index])
+                    server.poll()
+                    drain_all(server)
+        honest.send([b"hello", b"%d" % next(numbers)])
+        while (received := server.receive())[0] != b"honest":
+            pass
+        server.send(received)
+        assert honest.receive() == received[1:]
+        drain_all(server)
+
+    try:
+        garbage.storm(garbage.TO_CONTROLLER, send)
+        assert ended
+        assert len(server.listener._channels) == 1
+    finally:
+        server.close()
+        honest.close()
+
+
 @contextlib.contextmanager
 def raving_gateway(raves: Callable[[], list[list[bytes]]]) -> Iterator[str]:
     """A gateway that welcomes, and answers everything else with what ``raves`` returns."""
     context = zmq.Context()
-    socket = context.socket(zmq.ROUTER)
-    socket.bind("tcp://127.0.0.1:*")
+    router = context.socket(zmq.ROUTER)
+    router.bind("tcp://127.0.0.1:*")
     stop = threading.Event()
 
     def serve() -> None:
         while not stop.is_set():
-            if not socket.poll(10):
+            if not router.poll(10):
                 continue
-            peer, head, *_ = socket.recv_multipart()
-            if isinstance(FROM_CLIENT.decode(head), clients.ClientHello):
-                socket.send_multipart([peer, encode(garbage.TO_CLIENT[0])])
+            peer, first, *_ = router.recv_multipart()
+            if isinstance(FROM_CLIENT.decode(first), clients.ClientHello):
+                router.send_multipart([peer, encode(garbage.TO_CLIENT[0])])
                 continue
             for parts in raves():
-                socket.send_multipart([peer, *parts])
+                router.send_multipart([peer, *parts])
 
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        yield socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        yield router.getsockopt_string(zmq.LAST_ENDPOINT)
     finally:
         stop.set()
         thread.join()

@@ -12,7 +12,6 @@ from collections import Counter, deque
 import msgspec
 import pytest
 
-from mainspring.controller.router import Delivery
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core import GatewayCore
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
@@ -21,6 +20,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
 from mainspring.messages.codes import Status
+from mainspring.transport.bounds import Delivery
 from tests.controller.peers import MS, spec
 from tests.controller.test_shell import Bench, Wire
 

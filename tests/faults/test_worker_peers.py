@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
-
-import zmq
 
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Ping, Pong
+from mainspring.transport.blocking import Client
 from mainspring.worker.config import MIB
 from tests.worker.peers import MS, Cluster, infer, spec
 
@@ -77,11 +75,9 @@ def test_outputs_that_a_gateway_does_not_read_are_bounded_and_others_are_served(
     limit = 32 * MIB
     cluster = start(io_bytes=16 * MIB, output_backlog_bytes=limit)
     cluster.resident(wide(), (0,))
-    slow = cluster.context.socket(zmq.DEALER)
-    slow.setsockopt(zmq.RCVHWM, 1)
-    slow.connect(cluster.data_address)
+    slow = cluster.connect_gateway()
 
-    def served(gateway: zmq.Socket[bytes]) -> int:
+    def served(gateway: Client) -> int:
         action = infer(cluster.next_id(), model="wide")
         cluster.push(action.action_id, 1, ROW, gateway=gateway)
         assert cluster.do(action).status is Status.OK
@@ -98,10 +94,9 @@ def test_outputs_that_a_gateway_does_not_read_are_bounded_and_others_are_served(
         assert served(cluster.gateway) == cluster.output()[0].action_id
     assert dropped(cluster)["gateway: reads too slowly"] == 6
     came = 0
-    with contextlib.suppress(zmq.Again):
-        while slow.poll(500):
-            slow.recv_multipart(zmq.NOBLOCK)
-            came += 1
+    while slow.poll(500):
+        slow.receive()
+        came += 1
     assert came == sent - 1, "what was kept comes once it is read"
     last = served(slow)
     assert cluster.output(slow)[0].action_id == last
@@ -115,7 +110,7 @@ def test_the_output_for_a_gateway_that_left_is_counted_and_reported(start: Calla
     cluster.push(action.action_id, 1, ROW, gateway=leaver)
     eventually(cluster, lambda _: True)
     time.sleep(0.05)
-    leaver.close(0)
+    leaver.close()
     eventually(cluster, lambda seen: seen.get("gateway: connection ended", 0) > 0)
     cluster.push(action.action_id, 2, ROW)
     result = cluster.do(action)

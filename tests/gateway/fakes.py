@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import zmq
 
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
@@ -19,6 +18,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.transport.blocking import Server
 
 WORKER = "fake"
 NUMBER = 3
@@ -45,7 +45,7 @@ worker that never answers."""
 
 
 class FakeCluster:
-    """One thread with the controller's ROUTER and the worker's; ``do`` runs something on it."""
+    """One thread with the controller's socket and the worker's; ``do`` runs something on it."""
 
     def __init__(self, address: str = "tcp://127.0.0.1:*") -> None:
         self.specs = {name: make_spec(name) for name in MODELS} | {"wide": make_spec("wide", 1 << 20)}
@@ -62,14 +62,10 @@ class FakeCluster:
         self._columns: dict[int, str] = {}
         self._todo: queue.Queue[Callable[[], object]] = queue.Queue()
         self._stop = threading.Event()
-        self._context = zmq.Context()
-        self.controller = self._context.socket(zmq.ROUTER)
-        self.controller.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self.controller.bind(address)
-        self.address = self.controller.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.worker = self._context.socket(zmq.ROUTER)
-        self.worker.bind("tcp://127.0.0.1:*")
-        self.data_address = self.worker.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.controller = Server(address)
+        self.address = self.controller.address
+        self.worker = Server()
+        self.data_address = self.worker.address
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -87,22 +83,17 @@ class FakeCluster:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join()
-        if not self._context.closed:
-            self._context.destroy(0)
+        self.controller.close()
+        self.worker.close()
 
     def _run(self) -> None:
         pinged = 0.0
         while not self._stop.is_set():
-            poller = zmq.Poller()
-            poller.register(self.controller, zmq.POLLIN)
-            poller.register(self.worker, zmq.POLLIN)
-            for socket, _ in poller.poll(2):
-                for _ in range(100):
-                    try:
-                        parts = socket.recv_multipart(zmq.NOBLOCK)
-                    except zmq.Again:
+            for side, take in ((self.controller, self._from_gateway), (self.worker, self._take_input)):
+                for number in range(100):
+                    if not side.poll(0 if number else 1):
                         break
-                    (self._from_gateway if socket is self.controller else self._take_input)(parts)
+                    take(side.receive())
             while not self._todo.empty():
                 self._todo.get()()
             if time.monotonic() - pinged > 0.1 and not self.silent:
@@ -111,14 +102,14 @@ class FakeCluster:
 
     def _send(self, message: msgspec.Struct) -> None:
         if self._gateway:
-            self.controller.send_multipart([self._gateway, encode(message)])
+            self.controller.send([self._gateway, encode(message)])
 
-    def _from_gateway(self, parts: list[bytes]) -> None:
+    def _from_gateway(self, parts: list[Any]) -> None:
         message = TO_CONTROLLER.decode(parts[1])
         if self.silent:
             return
         if self.forget and not isinstance(message, peers.GatewayHello):
-            self.controller.send_multipart([parts[0], encode(peers.Refused("unknown_session", "who?"))])
+            self.controller.send([parts[0], encode(peers.Refused("unknown_session", "who?"))])
             return
         match message:
             case peers.GatewayHello():
@@ -171,7 +162,7 @@ class FakeCluster:
             self._send(peers.ModelDown(message.remove))
             self._send(peers.AdminReply(message.token))
 
-    def _take_input(self, parts: list[bytes]) -> None:
+    def _take_input(self, parts: list[Any]) -> None:
         message = INPUT.decode(parts[1])
         self.inputs.append(message)
         model = self._columns.get(message.request_id, "mute")
@@ -180,7 +171,7 @@ class FakeCluster:
         x = np.frombuffer(parts[2], np.float32).reshape(-1, self.specs[model].inputs[0].shape[0])
         outputs = [(x * 2).tobytes(), x.sum(axis=1, dtype=np.float32).tobytes()]
         head = encode(peers.Output(message.action_id, message.request_id, 1_000))
-        self.worker.send_multipart([parts[0], head, *outputs])
+        self.worker.send([parts[0], head, *outputs])
 
 
 @contextmanager

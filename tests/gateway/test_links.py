@@ -9,33 +9,33 @@ import zmq
 
 from mainspring.gateway.backlog import LARGE_BYTES, Backlog
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.links import Context, WorkerLinks
+from mainspring.gateway.links import WorkerLinks
 from mainspring.messages.peers import Input
+from mainspring.transport.hub import Hub
 from tests.gateway.fakes import wait_until
 
 UNREACHABLE = "tcp://127.0.0.1:9"
 
 
 @pytest.fixture
-def context() -> Iterator[Context]:
-    made: Context = zmq.Context()
+def hub() -> Iterator[Hub]:
+    made = Hub()
     yield made
-    made.destroy(0)
+    made.close()
 
 
 @pytest.mark.parametrize(("size", "at_most"), [(1 << 19, 4), (1 << 15, 48)])
 def test_inputs_for_a_worker_that_cannot_be_reached_are_bounded_in_bytes(
-    context: Context, size: int, at_most: int
+    hub: Hub, size: int, at_most: int
 ) -> None:
-    links = WorkerLinks(context, GatewayConfig(input_backlog_bytes=1 << 20), zmq.Poller())
+    links = WorkerLinks(hub, GatewayConfig(input_backlog_bytes=1 << 20), lambda _: None)
     links.connect("w", UNREACHABLE)
     sent = [links.send("w", Input(1, 1), [zmq.Frame(bytes(size))]) for _ in range(4 * at_most)]
     assert at_most // 2 <= sum(sent) <= at_most
     assert not any(sent[at_most:])
     links.disconnect("w")
     links.connect("w", UNREACHABLE)
-    assert links.send("w", Input(1, 1), [zmq.Frame(bytes(size))]), "with the socket goes what waited in it"
-    links.close()
+    assert links.send("w", Input(1, 1), [zmq.Frame(bytes(size))]), "with the link goes what waited for it"
 
 
 def test_small_messages_count_too_though_few_are_tracked() -> None:

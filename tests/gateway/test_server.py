@@ -133,7 +133,7 @@ def test_garbage_from_the_controller_and_the_worker_is_counted(cluster: FakeClus
         client.ready(cluster)
         client.infer(1)
         client.receive()
-        cluster.do(lambda: cluster.controller.send_multipart([cluster._gateway, b"\xff\x00"]))
+        cluster.do(lambda: cluster.controller.send([cluster._gateway, b"\xff\x00"]))
         cluster.tell(peers.WorkerUp("odd", "no://address"))
         cluster.tell(peers.ModelUp(msgspec.structs.replace(make_spec("odd"), batch_sizes=())))
         cluster.tell(peers.AdminReply(12345))

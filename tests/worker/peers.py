@@ -10,13 +10,13 @@ from queue import Queue
 from typing import TypeVar
 
 import msgspec
-import zmq
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result
 from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
+from mainspring.transport.blocking import Client, Server
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run
 
@@ -86,10 +86,9 @@ class Cluster:
     """One worker in a thread, its controller and a gateway, over real sockets."""
 
     def __init__(self, config: WorkerConfig, *, welcome: bool = True) -> None:
-        self.context = zmq.Context()
-        self.controller = self.context.socket(zmq.ROUTER)
-        port = self.controller.bind_to_random_port("tcp://127.0.0.1")
-        self.controller_address = f"tcp://127.0.0.1:{port}"
+        self.controller = Server()
+        self.controller_address = self.controller.address
+        self._gateways: list[Client] = []
         self.config = msgspec.structs.replace(config, controller=self.controller_address)
         self.stop = threading.Event()
         self.failures: list[BaseException] = []
@@ -109,16 +108,15 @@ class Cluster:
         """A fresh action id."""
         return next(self._ids)
 
-    def connect_gateway(self) -> zmq.Socket[bytes]:
-        """Another gateway's socket to the worker."""
-        gateway = self.context.socket(zmq.DEALER)
-        gateway.connect(self.data_address)
-        return gateway
+    def connect_gateway(self) -> Client:
+        """Another gateway's connection to the worker."""
+        self._gateways.append(Client(self.data_address))
+        return self._gateways[-1]
 
     def say(self, message: msgspec.Struct | bytes) -> None:
         """The controller sends a message, or raw bytes."""
         data = message if isinstance(message, bytes) else encode(message)
-        self.controller.send_multipart([self.worker_id, data])
+        self.controller.send([self.worker_id, data])
 
     def do(self, action: Action) -> Result:
         """Send an action and return its result."""
@@ -138,7 +136,7 @@ class Cluster:
                     return self.received.pop(index)  # type: ignore[return-value]
             left_ms = max(0, round((deadline_s - time.monotonic()) * 1000))
             assert self.controller.poll(left_ms), f"no {kind.__name__} came: {self.received}"
-            self.worker_id, data = self.controller.recv_multipart()
+            self.worker_id, data = self.controller.receive()
             self.received.append(TO_CONTROLLER.decode(data))
 
     def resident(self, model: ModelSpec, pages: tuple[int, ...] = (0,)) -> None:
@@ -155,17 +153,17 @@ class Cluster:
         request_id: int,
         *frames: bytes | memoryview,
         withdrawn: bool = False,
-        gateway: zmq.Socket[bytes] | None = None,
+        gateway: Client | None = None,
     ) -> None:
         """The gateway sends a request's inputs."""
         header = encode(Input(action_id, request_id, withdrawn))
-        (gateway or self.gateway).send_multipart([header, *frames])
+        client = gateway or self.gateway
+        client.send([header, *frames])
+        client.flush()
 
-    def output(self, gateway: zmq.Socket[bytes] | None = None) -> tuple[Output, Sequence[bytes]]:
+    def output(self, gateway: Client | None = None) -> tuple[Output, Sequence[bytes]]:
         """Wait for one request's outputs."""
-        socket = gateway or self.gateway
-        assert socket.poll(round(PATIENCE_S * 1000)), "no outputs came"
-        header, *frames = socket.recv_multipart()
+        header, *frames = (gateway or self.gateway).receive(PATIENCE_S * 1000)
         return OUTPUT.decode(header), frames
 
     def close(self) -> None:
@@ -173,7 +171,8 @@ class Cluster:
         self.stop.set()
         self.thread.join(PATIENCE_S)
         alive = self.thread.is_alive()
-        self.context.destroy(linger=0)
+        for each in (self.controller, *self._gateways):
+            each.close()
         assert not alive, "the worker did not stop"
         if self.failures:
             raise self.failures[0]

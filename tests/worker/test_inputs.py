@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import zmq
 
 from mainspring.messages.actions import Infer
 from mainspring.worker.inputs import HeldInput, Inputs
@@ -18,7 +17,7 @@ def new_inputs(limit: int = 3, limit_bytes: int = 100, age_ns: int = 50) -> Inpu
 
 
 def held(size: int = 12, since_ns: int = 0, sender: bytes = b"g", value: bytes = b"\1") -> HeldInput:
-    return HeldInput(sender, [zmq.Frame(value * size)], since_ns, size)
+    return HeldInput(sender, [value * size], since_ns, size)
 
 
 def opened(inputs: Inputs, action: Infer, offset: int = 64) -> list[tuple[int, HeldInput]]:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import zmq
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Load, Prepare, Result
@@ -57,8 +56,7 @@ class HandWorker:
     def push(self, action_id: int, request_id: int, value: float) -> None:
         """A gateway sends a request's inputs."""
         row = np.full(3, value, np.float32).tobytes()
-        parts = [b"gateway", encode(Input(action_id, request_id)), row]
-        self.network._from_gateway([zmq.Frame(part) for part in parts])
+        self.network._from_gateway([b"gateway", encode(Input(action_id, request_id)), row])
 
     def begin(self, executor: Executor) -> Job | None:
         """The executor's thread looks for a job; what it rejects waits in the outbox."""

@@ -214,9 +214,9 @@ def test_garbage_on_both_sockets_stops_nothing(start: Start) -> None:
     cluster.resident(spec())
     for junk in (b"", b"\xc1", b"\x81\xa4type\xa5infer", bytes(1000), b"\xff" * 10):
         cluster.say(junk)
-        cluster.controller.send_multipart([cluster.worker_id, junk, junk])
-        cluster.gateway.send_multipart([junk])
-        cluster.gateway.send_multipart([junk, junk, junk])
+        cluster.controller.send([cluster.worker_id, junk, junk])
+        cluster.gateway.send([junk])
+        cluster.gateway.send([junk, junk, junk])
     cluster.push(2**63, -1, ROW)
     action = infer(cluster.next_id())
     cluster.push(action.action_id, 1, ROW)
@@ -227,8 +227,8 @@ def test_garbage_on_both_sockets_stops_nothing(start: Start) -> None:
 @given(st.lists(st.lists(st.binary(max_size=60), min_size=1, max_size=3), min_size=5, max_size=20))
 def fuzz(cluster: Cluster, messages: list[list[bytes]]) -> None:
     for frames in messages:
-        cluster.controller.send_multipart([cluster.worker_id, *frames])
-        cluster.gateway.send_multipart(frames)
+        cluster.controller.send([cluster.worker_id, *frames])
+        cluster.gateway.send(frames)
 
 
 def test_any_bytes_on_both_sockets_stop_nothing(start: Start) -> None:

@@ -1,0 +1,342 @@
+"""Messages between listeners and links: whole, in order, bounded, and after every kind of break."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mainspring.transport import addresses, listener
+from mainspring.transport import hub as hub_module
+from mainspring.transport.blocking import LIMITS, Client, Server, TimedOut
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.framing import MAX_TENSORS, preamble
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["by name", "by TCP"])
+def client(
+    request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Client]:
+    if request.param == "by TCP":
+        monkeypatch.setattr(addresses, "connect_by_name", lambda _: None)
+    made = Client(server.address, b"somebody")
+    yield made
+    made.close()
+
+
+def family(client: Client) -> int:
+    channel = client.link._channel
+    assert channel is not None
+    return channel._socket.family
+
+
+def pump(client: Client, message: list[Any]) -> threading.Thread:
+    """Send in a thread, until the kernel has taken all."""
+    client.send(message)
+    thread = threading.Thread(target=client.flush)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("size", [0, 1, 4_000, 16_384, 100_000, 3_000_000])
+def test_parts_of_any_size_come_as_they_were_sent(server: Server, client: Client, size: int) -> None:
+    tensors = [np.random.default_rng(seed).bytes(size) for seed in range(3)]
+    for first in (b"", b"message", bytes(20_000)):
+        thread = pump(client, [first, *tensors, b""])
+        received = server.receive()
+        thread.join()
+        assert [bytes(part) for part in received] == [b"somebody", first, *tensors, b""]
+    server.send([b"somebody", b"answer", *tensors])
+    answer = threading.Thread(target=lambda: [server.poll(1) for _ in range(200)])
+    answer.start()
+    assert [bytes(part) for part in client.receive()] == [b"answer", *tensors]
+    answer.join()
+
+
+def test_many_small_messages_keep_their_order(server: Server, client: Client) -> None:
+    for number in range(2_000):
+        client.send([b"%d" % number] * (number % 4 + 1))
+    flusher = threading.Thread(target=client.flush)
+    flusher.start()
+    for number in range(2_000):
+        assert server.receive() == [b"somebody", *[b"%d" % number] * (number % 4 + 1)]
+    flusher.join()
+
+
+def test_processes_of_one_host_meet_by_name(server: Server) -> None:
+    client = Client(server.address)
+    assert client.poll(1) is False
+    assert family(client) == socket.AF_UNIX
+    other = Server("tcp://*:*")
+    to_all = Client(other.address.replace("0.0.0.0", "127.0.0.1"))
+    to_all.send([b"x"])
+    assert other.receive()[1:] == [b"x"]
+    assert family(to_all) == socket.AF_UNIX
+    for each in (client, to_all, other):
+        each.close()
+
+
+def test_a_view_that_is_not_of_bytes_is_sent_whole(server: Server, client: Client) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    client.send([b"m", array.data])
+    assert bytes(server.receive()[2]) == array.tobytes()
+
+
+def test_a_message_has_a_bounded_number_of_tensors(server: Server, client: Client) -> None:
+    client.send([b"m", *[b"t"] * MAX_TENSORS])
+    assert len(server.receive()) == 2 + MAX_TENSORS
+    with pytest.raises(ValueError, match="at most 255 tensors"):
+        client.send([b"m", *[b"t"] * (MAX_TENSORS + 1)])
+
+
+def test_peers_without_a_name_are_told_apart_and_answered(server: Server) -> None:
+    clients = [Client(server.address) for _ in range(3)]
+    for number, each in enumerate(clients):
+        each.send([b"%d" % number])
+        peer, message = server.receive()
+        server.send([peer, b"to " + message])
+    assert [each.receive() for each in clients] == [[b"to 0"], [b"to 1"], [b"to 2"]]
+    for each in clients:
+        each.close()
+
+
+def test_a_peer_that_connects_again_takes_its_own_place(server: Server, client: Client) -> None:
+    client.send([b"first"])
+    server.receive()
+    again = Client(server.address, b"somebody")
+    again.send([b"second"])
+    assert server.receive() == [b"somebody", b"second"]
+    server.send([b"somebody", b"for the newer"])
+    assert again.receive() == [b"for the newer"]
+    assert server.listener.ended == 1
+    again.close()
+
+
+def test_a_message_to_nobody_is_told(server: Server, client: Client) -> None:
+    assert server.send([b"somebody", b"too early"]) is Delivery.GONE
+    client.send([b"here"])
+    server.receive()
+    client.close()
+    server.poll(5)
+    assert server.send([b"somebody", b"too late"]) is Delivery.GONE
+
+
+def test_what_was_sent_before_a_close_arrives_and_the_rest_waits_for_a_linger(client: Client) -> None:
+    other = Server()
+    late = Client(other.address, b"late")
+    late.send([b"hello"])
+    other.receive()
+    for _ in range(100):
+        late.send([bytes(50_000)])
+    closing = threading.Thread(target=lambda: late.close(5_000))
+    closing.start()
+    assert [len(other.receive()[1]) for _ in range(100)] == [50_000] * 100
+    closing.join()
+    other.close()
+
+
+def test_a_link_connects_again_and_keeps_what_is_sent_meanwhile(server: Server, client: Client) -> None:
+    client.send([b"before"])
+    assert server.receive()[1] == b"before"
+    server.close()
+    assert client.poll(5) is False
+    assert client.link.ended == 1
+    assert client.send([b"meanwhile"]) is Delivery.SENT
+    back = Server(server.address)
+    waiting = threading.Thread(target=lambda: client.poll(3_000))
+    waiting.start()
+    assert back.receive(3_000) == [b"somebody", b"meanwhile"]
+    back.send([b"somebody", b"welcome back"])
+    waiting.join()
+    assert client.receive() == [b"welcome back"]
+    back.close()
+
+
+def test_a_link_that_keeps_nothing_refuses_while_it_is_alone() -> None:
+    hub = Hub()
+    link = Link(hub, "tcp://127.0.0.1:9", LIMITS)
+    assert link.send([b"x"]) is Delivery.GONE
+    assert not link.connected
+    hub.close()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "x" * 300, "..", "[::1]"])
+def test_a_host_that_cannot_be_found_is_tried_again_like_one_that_does_not_answer(host: str) -> None:
+    hub = Hub()
+    link = Link(hub, f"tcp://{host}:9", LIMITS)
+    until_s = time.monotonic() + 5
+    while link._retry_ns == 50_000_000 and time.monotonic() < until_s:
+        hub.wait(10_000_000)
+    assert link._retry_ns > 50_000_000
+    assert not link.connected
+    hub.close()
+
+
+def test_a_link_waits_longer_after_each_failure() -> None:
+    hub = Hub()
+    link = Link(hub, "tcp://127.0.0.1:9", LIMITS)
+    waits = []
+    for _ in range(8):
+        until_s = time.monotonic() + 5
+        before_ns = link._retry_ns
+        while link._retry_ns == before_ns and before_ns < 10**9 and time.monotonic() < until_s:
+            hub.wait(100_000_000)
+        waits.append(link._retry_ns)
+    assert waits[:5] == [2 * 50_000_000 << doubling for doubling in range(3)] + [800_000_000, 10**9]
+    assert max(waits) == 10**9
+    hub.close()
+
+
+@pytest.mark.parametrize("limits", [Limits(1 << 20, 1 << 20, 10_000), Limits(1 << 20, 1 << 30, 40)])
+def test_what_waits_for_a_slow_reader_is_bounded_in_bytes_and_in_messages(limits: Limits) -> None:
+    server = Server(limits=limits)
+    slow = Client(server.address, b"slow")
+    slow.send([b"hello"])
+    server.receive()
+    sent = 0
+    while server.send([b"slow", bytes(100_000)]) is Delivery.SENT:
+        sent += 1
+        assert sent < 1_000
+    assert sent >= 10
+    for number in range(sent):
+        while not slow.poll(10):
+            server.poll(1)
+        assert len(slow.receive()[0]) == 100_000, number
+    assert server.send([b"slow", b"again"]) is Delivery.SENT
+    assert slow.receive() == [b"again"]
+    for each in (server, slow):
+        each.close()
+
+
+def test_memory_that_changes_after_a_send_is_copied_if_it_has_to_wait(server: Server, client: Client) -> None:
+    client.send([b"hello"])
+    server.receive()
+    memory = bytearray(b"a" * 5_000_000)
+    assert server.listener.send(b"somebody", [b"m", memory], volatile=True) is Delivery.SENT
+    memory[:] = b"b" * len(memory)
+    pumping = threading.Thread(target=lambda: [server.poll(1) for _ in range(300)])
+    pumping.start()
+    assert set(bytes(client.receive()[1])) == {ord("a")}
+    pumping.join()
+
+
+def test_a_part_beyond_the_limit_ends_the_connection_before_memory_is_taken() -> None:
+    server = Server(limits=Limits(1_000, 1 << 20, 100))
+    seen: list[str] = []
+    server.listener.on_violation = seen.append
+    raw = socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])))
+    raw.sendall(preamble(b"raw") + (4_000_000_000).to_bytes(4, "little") + bytes(4))
+    assert server.poll(20) is False
+    assert seen == ["a part of 4000000000 bytes came; at most 1000 are allowed"]
+    assert raw.recv(100) == preamble()
+    assert raw.recv(100) == b""
+    raw.close()
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "no Mainspring process"),
+        (b"\xff" + bytes(8) + b"\x7f", "no Mainspring process"),
+        (b"MSPG\x02\x00\x00\x00", "it speaks framing 2, this process 1"),
+        (b"MSPG\x01\x00\x07\x00", "damaged"),
+        (b"MSPG\x01\x01\x00\x00\x00", "begins with a zero"),
+        (preamble(b"x") + bytes(4) + b"\x00\x01\x00\x00", "256 tensors; 255 are allowed"),
+    ],
+)
+def test_what_is_no_conversation_is_ended_and_said(server: Server, data: bytes, why: str) -> None:
+    seen: list[str] = []
+    server.listener.on_violation = seen.append
+    raw = socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])))
+    raw.sendall(data)
+    assert server.poll(20) is False
+    assert len(seen) == 1
+    assert why in seen[0]
+    raw.close()
+
+
+def test_one_that_says_nothing_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "GREETING_NS", 300_000_000)
+    raw = socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])))
+    assert server.poll(20) is False
+    assert server.listener.ended == 0
+    assert server.poll(1_000) is False
+    assert server.listener.ended == 1
+    raw.close()
+
+
+def test_connections_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MAX_CONNECTIONS", 2)
+    clients = [Client(server.address) for _ in range(3)]
+    for each in clients:
+        each.send([b"x"])
+    assert len([None for _ in range(3) if server.poll(50) and server.receive()]) == 2
+    for each in clients:
+        each.close()
+
+
+def test_a_link_to_something_else_says_so() -> None:
+    other = socket.create_server(("127.0.0.1", 0))
+    hub = Hub()
+    link = Link(hub, f"tcp://127.0.0.1:{other.getsockname()[1]}", LIMITS)
+    seen: list[str] = []
+    link.on_violation = seen.append
+    sock, _ = other.accept()
+    sock.sendall(b"220 mail.example.org ESMTP\r\n")
+    until_s = time.monotonic() + 5
+    while not seen and time.monotonic() < until_s:
+        hub.wait(10_000_000)
+        link.receive()
+    assert "no Mainspring process" in seen[0]
+    sock.close()
+    other.close()
+    hub.close()
+
+
+@pytest.mark.parametrize("selectable", [1024, 0])
+def test_waits_end_within_a_millisecond_also_beyond_what_select_takes(
+    monkeypatch: pytest.MonkeyPatch, selectable: int
+) -> None:
+    monkeypatch.setattr(hub_module, "SELECTABLE", selectable)
+    hub = Hub()
+    late_ns = []
+    for wait_ns in (300_000, 1_700_000, 4_000_000) * 5:
+        began_ns = time.monotonic_ns()
+        assert hub.wait(wait_ns) == []
+        late_ns.append(time.monotonic_ns() - began_ns - wait_ns)
+    assert min(late_ns) > -100_000
+    assert sorted(late_ns)[len(late_ns) // 2] < (2_000_000 if selectable else 5_000_000)
+    hub.close()
+
+
+def test_no_message_in_time_is_an_error(server: Server) -> None:
+    with pytest.raises(TimedOut, match="within 5 ms"):
+        server.receive(5)
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:1", "tcp://:1", "tcp://a b:1", "tcp://h:x", "tcp://h:65536", "ipc://x"]
+)
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="write it like tcp:"):
+        addresses.parse(address)
+
+
+def test_an_address_in_use_is_refused(server: Server) -> None:
+    with pytest.raises(OSError, match="in use"):
+        Server(server.address)

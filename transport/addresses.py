@@ -1,0 +1,146 @@
+"""Sockets for addresses like ``tcp://127.0.0.1:7401``, and the shorter way between processes of one host.
+
+Whoever listens at a TCP address listens under a name made of it as well, on a Unix-domain socket of Linux's
+abstract kind (unix(7)), which needs no file and ends with its process. Whoever connects to an address of
+this host tries that name first: a hop over it costs two thirds of one over TCP. The name belongs to the
+network namespace, as the port does; that nobody else's process has taken it is checked by its user.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from typing import Any, NamedTuple
+
+PREFIX = "tcp://"
+BACKLOG = 1024
+_CREDENTIALS = struct.Struct("3i")
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
+"""Seconds, seconds, attempts: the end of a peer's host is noticed after 20 s even if nothing is sent."""
+
+
+class Address(NamedTuple):
+    """Where to listen or connect."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{PREFIX}{host}:{self.port}"
+
+
+def parse(address: str, listens: bool = False) -> Address:
+    """Return host and port; raise ValueError unless it is like ``tcp://127.0.0.1:7401``.
+
+    Whoever listens may write ``*`` for all interfaces and for any free port.
+    """
+    host, _, port = address.removeprefix(PREFIX).rpartition(":")
+    host = host.strip("[]")
+    if listens:
+        host, port = ("0.0.0.0" if host == "*" else host), ("0" if port == "*" else port)
+    number = int(port) if port.isdecimal() and len(port) < 6 else -1
+    sound = address.startswith(PREFIX) and host and host.isprintable() and " " not in host
+    if not sound or not (0 if listens else 1) <= number < 1 << 16:
+        raise ValueError(f"{address!r} is no address; write it like tcp://127.0.0.1:7401")
+    return Address(host, number)
+
+
+def listen(address: str) -> tuple[Address, list[socket.socket]]:
+    """Listen at an address; return where, and the sockets: by TCP, and by name if that is free.
+
+    Raises OSError if the address is taken, ValueError if it is none.
+    """
+    wanted = parse(address, listens=True)
+    family, target = _resolve(wanted, socket.AI_PASSIVE)
+    by_tcp = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        by_tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        by_tcp.bind(target)
+        by_tcp.listen(BACKLOG)
+    except OSError:
+        by_tcp.close()
+        raise
+    bound = Address(wanted.host, by_tcp.getsockname()[1])
+    by_name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        by_name.bind(_name(target[0], bound.port))
+        by_name.listen(BACKLOG)
+    except OSError:
+        by_name.close()
+        return bound, [by_tcp]
+    return bound, [by_tcp, by_name]
+
+
+def connect_by_name(address: Address) -> socket.socket | None:
+    """Return a connection by name, None if the address is another host's or nobody listens by name."""
+    try:
+        target = str(ipaddress.ip_address("127.0.0.1" if address.host == "localhost" else address.host))
+    except ValueError:
+        return None
+    if not _is_local(target):
+        return None
+    for host in (target, "::" if ":" in target else "0.0.0.0"):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(_name(host, address.port))
+            if _user_of(sock) in {os.geteuid(), 0}:
+                return sock
+        except OSError:
+            pass
+        sock.close()
+    return None
+
+
+def begin_to_connect(address: Address) -> socket.socket:
+    """Return a TCP socket that connects; raise OSError if that is not possible."""
+    family, target = _resolve(address)
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    code = sock.connect_ex(target)
+    if code not in {0, errno.EINPROGRESS}:
+        sock.close()
+        raise OSError(code, os.strerror(code))
+    return sock
+
+
+def prepare(sock: socket.socket) -> None:
+    """Set what a connection needs: no waiting for more to send, and an end if its host is gone."""
+    sock.setblocking(False)
+    if sock.family != socket.AF_UNIX:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _resolve(address: Address, flags: int = 0) -> tuple[int, Any]:
+    """Return family and target, of IPv4 if there is one."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, "no host can have that name") from None
+    best = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return best[0], best[4]
+
+
+def _name(host: str, port: int) -> bytes:
+    return f"\0mainspring/{host}/{port}".encode()
+
+
+def _is_local(host: str) -> bool:
+    """Whether an address in numbers is one of this host's: others can't be bound."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _user_of(sock: socket.socket) -> int:
+    """Return the user of the process at the other end of a Unix-domain socket."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[1])

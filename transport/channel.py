@@ -1,0 +1,283 @@
+"""One connected stream: whole messages in, whole messages out, nothing that waits.
+
+Small parts of a message are copied out of one buffer of the connection; the others are received straight
+into memory of their own size, which is not asked for before its size has been checked. What is sent goes
+from the caller's memory to the kernel; what the kernel does not take at once is kept, within bounds, and
+leaves when there is room again.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.framing import HEAD, MAX_TENSORS, Violation, head, read_preamble, size_of, sizes_of
+
+BUFFER_BYTES = 1 << 14
+"""What one read takes at most beside the rest of a large part: some hundred small messages."""
+FLUSH_PARTS = 64
+"""Parts handed to the kernel at once when there is room again."""
+FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+READABLE = select.EPOLLIN | select.EPOLLRDHUP
+WRITABLE = select.EPOLLOUT
+BOTH = READABLE | WRITABLE
+
+Message = list[Any]
+"""The message proper as bytes, then each tensor as bytes or as a memoryview of bytes."""
+
+
+class Ended(Exception):
+    """The connection is over; the text says why."""
+
+
+class Backlog:
+    """What is still to be sent, in order, and its bounds."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._messages: deque[list[memoryview]] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more is to be taken."""
+        return (
+            self._bytes > self._limits.backlog_bytes or len(self._messages) >= self._limits.backlog_messages
+        )
+
+    def add(self, parts: Sequence[Any], skip: int, volatile: bool) -> None:
+        """Keep parts but for their first ``skip`` bytes; as copies if their memory is ``volatile``."""
+        kept = []
+        for part in parts:
+            view = memoryview(part)
+            if skip < view.nbytes:
+                rest = view.cast("B")[skip:]
+                kept.append(memoryview(bytes(rest)) if volatile else rest)
+                self._bytes += rest.nbytes
+            skip = max(0, skip - view.nbytes)
+        self._messages.append(kept)
+
+    def flush(self, sock: socket.socket) -> None:
+        """Send what the kernel takes; raise OSError if the connection is broken."""
+        while self._messages:
+            parts = [part for message in list(self._messages)[:FLUSH_PARTS] for part in message][:FLUSH_PARTS]
+            try:
+                sent = sock.sendmsg(parts, (), FLAGS) if parts else 0
+            except BlockingIOError:
+                return
+            self._bytes -= sent
+            self._take_off(sent)
+
+    def _take_off(self, sent: int) -> None:
+        while self._messages:
+            message = self._messages[0]
+            while message and message[0].nbytes <= sent:
+                sent -= message.pop(0).nbytes
+            if message:
+                message[0] = message[0][sent:]
+                return
+            self._messages.popleft()
+
+
+class Channel:
+    """One connection. ``peer`` is the other end's name, None until its preamble has come."""
+
+    def __init__(self, sock: socket.socket, epoll: select.epoll, limits: Limits) -> None:
+        self.fd = sock.fileno()
+        self.peer: bytes | None = None
+        self.queued = False
+        """Whether its owner has it among those that may have a message."""
+        self._socket = sock
+        self._epoll = epoll
+        self._limits = limits
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._drained = True
+        self._sizes: list[int] = []
+        """Of the parts that are yet to come of the message under way, the next one last."""
+        self._parts: Message = []
+        self._part: memoryview | None = None
+        self._filled = 0
+        self._backlog = Backlog(limits)
+        self._broken = False
+
+    # --- receiving ---
+
+    def readable(self) -> None:
+        """The kernel has something."""
+        self._drained = False
+
+    @property
+    def more(self) -> bool:
+        """Whether `next` might find another message."""
+        return not self._drained or self._end > self._start
+
+    def next(self) -> Message | None:
+        """Return the next message, None if it has not come whole.
+
+        Raises `Ended` after the last message of a connection, and `Violation`.
+        """
+        while True:
+            message = self._assemble() if self.peer is not None else self._greet()
+            if message is not None or self._drained:
+                return message
+            self._read()
+
+    def _greet(self) -> Message | None:
+        name = read_preamble(self._view[self._start : self._end])
+        if name is None:
+            return None
+        self._start += 8 + len(name)
+        self.peer = name
+        return self._assemble()
+
+    def _assemble(self) -> Message | None:
+        """Make a message of what has been read, as far as it goes."""
+        if not self._sizes and not self._begin():
+            return None
+        while self._sizes:
+            size = self._sizes[-1]
+            if self._part is not None:
+                if self._filled < size:
+                    return None
+                self._parts.append(self._part)
+                self._part = None
+            elif self._end - self._start >= size:
+                self._parts.append(bytes(self._view[self._start : self._start + size]))
+                self._start += size
+            else:
+                self._begin_part(size)
+                return None
+            self._sizes.pop()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _begin(self) -> bool:
+        """Read the next message's head; return whether it is there."""
+        have = self._end - self._start
+        if have < HEAD.size:
+            return False
+        size, tensors = HEAD.unpack_from(self._buffer, self._start)
+        if tensors > MAX_TENSORS:
+            raise Violation(f"a message of it has {tensors} tensors; {MAX_TENSORS} are allowed")
+        self._check(size)
+        if not tensors:
+            self._start += HEAD.size
+            self._sizes = [size]
+            return True
+        layout = sizes_of(tensors)
+        if have < HEAD.size + layout.size:
+            return False
+        sizes = layout.unpack_from(self._buffer, self._start + HEAD.size)
+        for each in sizes:
+            self._check(each)
+        self._start += HEAD.size + layout.size
+        self._sizes = [*sizes[::-1], size]
+        return True
+
+    def _check(self, size: int) -> None:
+        if size > self._limits.part_bytes:
+            raise Violation(f"a part of {size} bytes came; at most {self._limits.part_bytes} are allowed")
+
+    def _begin_part(self, size: int) -> None:
+        """Give a part that is not in the buffer memory of its own; what has come of it goes there."""
+        have = self._end - self._start
+        # Not a bytearray, which would be filled with zeros first.
+        self._part = np.empty(size, np.uint8).data
+        self._part[:have] = self._view[self._start : self._end]
+        self._filled = have
+        self._start = self._end = 0
+
+    def _read(self) -> None:
+        """Read once: the rest of the part under way, and what comes behind it."""
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = self._end - self._start
+            self._buffer[:rest] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest
+        room = self._view[self._end :] if self._end else self._view
+        try:
+            if self._part is None:
+                wanted, count = room.nbytes, self._socket.recv_into(room)
+            else:
+                rest_of_part = self._part[self._filled :]
+                wanted = rest_of_part.nbytes + room.nbytes
+                count = self._socket.recvmsg_into([rest_of_part, room])[0]
+        except BlockingIOError:
+            self._drained = True
+            return
+        except OSError as error:
+            raise Ended(str(error.strerror)) from None
+        if not count:
+            raise Ended("it closed the connection")
+        self._drained = count < wanted
+        if self._part is not None:
+            self._filled += (of_part := min(count, rest_of_part.nbytes))
+            count -= of_part
+        self._end += count
+
+    # --- sending ---
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits to be sent."""
+        return bool(self._backlog)
+
+    def send(self, parts: Sequence[Any], volatile: bool = False) -> Delivery:
+        """Send a message; ``volatile`` parts may change once this returns. Raises ValueError like `head`."""
+        sizes = [size_of(part) for part in parts]
+        first = head(sizes)
+        return self._send((first, *parts), len(first) + sum(sizes), volatile)
+
+    def greet(self, preamble: bytes) -> None:
+        """Send what comes before the first message."""
+        self._send((preamble,), len(preamble), False)
+
+    def _send(self, parts: Sequence[Any], size: int, volatile: bool) -> Delivery:
+        if self._broken:
+            return Delivery.GONE
+        if self._backlog:
+            if self._backlog.full:
+                return Delivery.FULL
+            self._backlog.add(parts, 0, volatile)
+            return Delivery.SENT
+        try:
+            sent = self._socket.sendmsg(parts, (), FLAGS)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            # What came before the break is still to be read: the end shows when there is no more of it.
+            self._broken = True
+            return Delivery.GONE
+        if sent < size:
+            self._backlog.add(parts, sent, volatile)
+            self._epoll.modify(self.fd, BOTH)
+        return Delivery.SENT
+
+    def flush(self) -> bool:
+        """There is room again: send what waits; return whether nothing waits any more."""
+        try:
+            self._backlog.flush(self._socket)
+        except OSError:
+            self._broken = True
+            self._backlog = Backlog(self._limits)
+        if self._backlog:
+            return False
+        self._epoll.modify(self.fd, READABLE)
+        return True
+
+    def close(self) -> None:
+        """End the connection; what the kernel has taken still leaves."""
+        self._epoll.unregister(self.fd)
+        self._socket.close()
