@@ -6,9 +6,11 @@ import copy
 import itertools
 import multiprocessing
 import os
+import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing, contextmanager
 from typing import Any
 
 import msgspec
@@ -71,10 +73,11 @@ def run_sweep(
     jobs = [(spec, source, each) for spec, each in zip(specs, settings, strict=True)]
     over = _over_processes(jobs, processes) if ray_address is None else _over_ray(jobs, ray_address)
     found: dict[int, SweepPoint] = {}
-    for place, point in over:
-        found[place] = point
-        if on_done is not None:
-            on_done(point, len(found), len(jobs))
+    with closing(over):
+        for place, point in over:
+            found[place] = point
+            if on_done is not None:
+                on_done(point, len(found), len(jobs))
     return [found[place] for place in range(len(jobs))]
 
 
@@ -99,6 +102,8 @@ REACHED_S = 5.0
 """How long a Ray cluster may take to answer."""
 
 Job = tuple[Table, str, tuple[str, ...]]
+Points = Generator[tuple[int, SweepPoint], None, None]
+"""(place, outcome) as they end; closing it ends those that run."""
 
 
 def simulate_point(job: Job) -> SweepPoint:
@@ -108,16 +113,38 @@ def simulate_point(job: Job) -> SweepPoint:
     return SweepPoint(settings, run.summary, run.fingerprint, run.wall_s)
 
 
-def _over_processes(jobs: Sequence[Job], processes: int | None) -> Iterator[tuple[int, SweepPoint]]:
+def _over_processes(jobs: Sequence[Job], processes: int | None) -> Points:
     workers = min(processes or len(os.sched_getaffinity(0)), len(jobs))
     if workers <= 1:
         for place, job in enumerate(jobs):
             yield place, simulate_point(job)
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        places = {pool.submit(simulate_point, job): place for place, job in enumerate(jobs)}
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    try:
+        # The processes begin here, and inherit this: Ctrl-C goes to all of the terminal's processes, and
+        # what to do about it is for this one alone to say.
+        with _interrupts_held():
+            places = {pool.submit(simulate_point, job): place for place, job in enumerate(jobs)}
         for future in as_completed(places):
             yield places[future], future.result()
+    except BaseException:
+        with _interrupts_held():
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
+            pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let a Ctrl-C wait for the end of a block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _check_reachable(address: str) -> None:
@@ -133,7 +160,7 @@ def _check_reachable(address: str) -> None:
         raise ConfigError(f"no Ray cluster answers at {address}: {error}") from None
 
 
-def _over_ray(jobs: Sequence[Job], address: str) -> Iterator[tuple[int, SweepPoint]]:
+def _over_ray(jobs: Sequence[Job], address: str) -> Points:
     try:
         import ray
     except ImportError:
