@@ -251,7 +251,8 @@ def _sweep(
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
-        Console().print(sweep_table(path.name, found))
+        console = Console()
+        console.print(sweep_table(path.name, found, console.width))
         typer.echo(f"{output / 'sweep.json'}  {output / 'sweep.png'}")
 
 

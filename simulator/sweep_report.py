@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from rich.cells import cell_len
 from rich.table import Table
 
 from mainspring.simulator.sweep import SweepPoint
@@ -17,26 +18,62 @@ from mainspring.telemetry.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, fi
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
 
 
-def sweep_table(title: str, found: Sequence[SweepPoint]) -> Table:
-    """Return a line for each point."""
+def sweep_table(title: str, found: Sequence[SweepPoint], width: int) -> Table:
+    """Return a line for each point, with a column for each swept key.
+
+    What does not fit into ``width`` characters is left out, column by column, and named below.
+    """
+    swept, told = _swept(found), _told(found)
+    left_out = []
+    for name in _DROPPED_FIRST:
+        if _width([*swept, *told.items()]) > width:
+            del told[name]
+            left_out.append(name)
     table = Table(title=f"sweep of {title}", title_justify="left", title_style="bold")
-    table.add_column("setting")
-    for column in ("offered/s", "goodput/s", "in time", "p50 ms", "p99 ms", "batch", "cold", "late"):
-        table.add_column(column, justify="right")
-    for point in found:
-        summary = point.summary
-        table.add_row(
-            " ".join(point.settings),
-            f"{summary.offered_rate:,.1f}",
-            f"{summary.goodput_rate:,.1f}",
-            f"{summary.goodput_share:.2%}",
-            _number(summary.p50_ms),
-            _number(summary.p99_ms),
-            _number(summary.mean_batch),
-            f"{summary.cold_start_share:.1%}",
-            f"{summary.late:,}",
-        )
+    if left_out:
+        table.caption = f"not shown for want of width: {', '.join(left_out)}"
+        table.caption_justify = "left"
+    for key, _ in swept:
+        table.add_column(key, no_wrap=True)
+    for name in told:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in zip(*(cells for _, cells in swept), *told.values(), strict=True):
+        table.add_row(*row)
     return table
+
+
+Column = tuple[str, list[str]]
+"""Heading and cells."""
+_DROPPED_FIRST = ("late", "batch", "cold", "offered/s", "p50 ms", "goodput/s")
+
+
+def _swept(found: Sequence[SweepPoint]) -> list[Column]:
+    """Return each swept key's values, a part of the key on each line."""
+    columns = []
+    for settings in zip(*(point.settings for point in found), strict=True):
+        pairs = [setting.partition("=") for setting in settings]
+        columns.append((pairs[0][0].replace(".", ".\n"), [value for _, _, value in pairs]))
+    return columns
+
+
+def _told(found: Sequence[SweepPoint]) -> dict[str, list[str]]:
+    summaries = [point.summary for point in found]
+    return {
+        "offered/s": [f"{each.offered_rate:,.1f}" for each in summaries],
+        "goodput/s": [f"{each.goodput_rate:,.1f}" for each in summaries],
+        "in time": [f"{each.goodput_share:.2%}" for each in summaries],
+        "p50 ms": [_number(each.p50_ms) for each in summaries],
+        "p99 ms": [_number(each.p99_ms) for each in summaries],
+        "batch": [_number(each.mean_batch) for each in summaries],
+        "cold": [f"{each.cold_start_share:.1%}" for each in summaries],
+        "late": [f"{each.late:,}" for each in summaries],
+    }
+
+
+def _width(columns: Sequence[Column]) -> int:
+    """Return how many characters a table takes: a line and a blank before each column, a blank behind."""
+    texts = [(*heading.split("\n"), *cells) for heading, cells in columns]
+    return sum(max(cell_len(text) for text in column) + 3 for column in texts) + 1
 
 
 def draw_sweep(path: Path, title: str, found: Sequence[SweepPoint]) -> None:
