@@ -18,7 +18,7 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.controller import kind_of
-from mainspring.simulator.costs import ControllerCost, CostSpec
+from mainspring.simulator.costs import COMMANDS, EVENTS, ControllerCost, CostSpec
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import SimulationSpec
 
@@ -106,4 +106,8 @@ def cost_toml(cost: ControllerCost) -> str:
     for name in ControllerCost.__struct_fields__:
         value = getattr(cost, name)
         lines.append(f"{name} = {inline(value) if isinstance(value, dict) else f'{value:g}'}")
+    unseen = [kind for kind in EVENTS if kind not in cost.handle_us]
+    unseen += [kind for kind in COMMANDS if kind not in cost.command_us]
+    if unseen:
+        lines.append(f"# Free, since this load has none: {', '.join(unseen)}")
     return "\n".join(lines)

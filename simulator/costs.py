@@ -6,10 +6,22 @@ always takes the same virtual time; `mainspring simulate --calibrate` measures o
 
 from __future__ import annotations
 
+import difflib
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
+
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, Wakeup
+
+
+def _kinds(union: object) -> tuple[str, ...]:
+    return tuple(sorted(str(each.__struct_config__.tag) for each in get_args(union) if each is not Wakeup))
+
+
+EVENTS, COMMANDS = _kinds(Event), _kinds(Command)
+"""Kinds of what the scheduler is handed and of what comes out, as on the wire."""
 
 
 class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +51,18 @@ class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in named.items():
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+        _refuse_unknown("handle_us", self.handle_us, EVENTS)
+        _refuse_unknown("command_us", self.command_us, COMMANDS)
         if self.burst_messages < 1:
             raise ValueError(f"burst_messages is {self.burst_messages}; it must be at least 1")
+
+
+def _refuse_unknown(table: str, costs: dict[str, float], known: tuple[str, ...]) -> None:
+    for kind in costs:
+        if kind not in known:
+            nearest = difflib.get_close_matches(kind, known, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+            raise ValueError(f"{table} has no kind {kind!r}; {hint}")
 
 
 class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):

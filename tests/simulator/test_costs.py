@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.simulator.costs import ControllerCost, CostSpec, ProcessCosts
+from mainspring.simulator.calibrate import cost_toml
+from mainspring.simulator.costs import COMMANDS, EVENTS, ControllerCost, CostSpec, ProcessCosts
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
 
@@ -78,7 +79,20 @@ def test_what_gateway_and_worker_cost_adds_to_the_latency() -> None:
 def test_a_cost_that_can_not_be_is_refused() -> None:
     with pytest.raises(ValueError, match=r"handle_us\.result is -1"):
         ControllerCost(handle_us={"result": -1.0})
+    with pytest.raises(ValueError, match="handle_us has no kind 'request_arived'; did you mean 'request_arr"):
+        ControllerCost(handle_us={"request_arived": 5.0})
+    with pytest.raises(
+        ValueError, match="command_us has no kind 'xyzzy'; there are drop_worker, infer, load"
+    ):
+        ControllerCost(command_us={"xyzzy": 5.0})
     with pytest.raises(ValueError, match="burst_messages is 0"):
         ControllerCost(burst_messages=0)
     with pytest.raises(ValueError, match="worker_turn_us is inf"):
         ProcessCosts(worker_turn_us=float("inf"))
+
+
+def test_a_calibrated_table_names_what_its_load_did_not_have() -> None:
+    cost = ControllerCost(handle_us=dict.fromkeys(EVENTS, 1.0), command_us=dict.fromkeys(COMMANDS, 1.0))
+    assert "Free" not in cost_toml(cost)
+    some = msgspec.structs.replace(cost, command_us={"infer": 1.0, "load": 1.0})
+    assert cost_toml(some).endswith("none: drop_worker, prepare, reject, release, unload")
