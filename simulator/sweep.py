@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing, contextmanager
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -126,8 +129,9 @@ def _over_processes(jobs: Sequence[Job], processes: int | None) -> Points:
         # what to do about it is for this one alone to say.
         with _interrupts_held():
             places = {pool.submit(simulate_point, job): place for place, job in enumerate(jobs)}
-        for future in as_completed(places):
-            yield places[future], future.result()
+        with _killed_by_interrupts(set(multiprocessing.active_children()) - others):
+            for future in as_completed(places):
+                yield places[future], future.result()
     except BaseException:
         with _interrupts_held():
             for process in set(multiprocessing.active_children()) - others:
@@ -135,6 +139,28 @@ def _over_processes(jobs: Sequence[Job], processes: int | None) -> Points:
             pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
+
+
+@contextmanager
+def _killed_by_interrupts(processes: set[multiprocessing.process.BaseProcess]) -> Iterator[None]:
+    """Let Ctrl-C kill processes before it is raised: a second one may cut every clean-up short.
+
+    Only the main thread hears of Ctrl-C; in others nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_interrupt(_number: int, _frame: FrameType | None) -> None:
+        for process in processes:
+            process.kill()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
