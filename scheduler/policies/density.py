@@ -17,10 +17,11 @@ import heapq
 import math
 from typing import Final
 
-from mainspring.scheduler.books import READY_SLACK_NS, Books
+from mainspring.scheduler.books import Books
 from mainspring.scheduler.estimates import InferTimes, Offsets
 from mainspring.scheduler.mirror import Placement, Worker
 from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.policies.clockwork import ready_by_ns
 
 TURNS: Final = 6.0
 """Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
@@ -91,7 +92,7 @@ class Densities:
             placement.strategy_key = None
             if not placement.usable:
                 continue
-            begin_ns = _ready_ns(now_ns, placement, available_ns, inputs_ns)
+            begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
             if begin_ns is None:
                 seen.append(placement)
                 continue
@@ -186,13 +187,3 @@ def _sweep(worker: Worker) -> None:
     worker.strategies = [entry for entry in worker.strategies if entry[2].strategy_key == entry[0]]
     heapq.heapify(worker.strategies)
     worker.swept_from = 2 * len(worker.strategies) + SWEPT_FROM
-
-
-def _ready_ns(now_ns: int, placement: Placement, available_ns: int, inputs_ns: int) -> int | None:
-    """Return when EXEC and the weights are there; None while the model's LOAD is not about to end."""
-    if placement.load_slot is None:
-        return available_ns
-    ready_ns = placement.ready_ns(now_ns)
-    if ready_ns > max(available_ns, inputs_ns + placement.times.transfer_ns[0] + READY_SLACK_NS):
-        return None
-    return max(ready_ns, available_ns)
