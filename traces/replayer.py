@@ -97,8 +97,9 @@ class Replayer:
             )
         before = resource.getrusage(resource.RUSAGE_SELF)
         links_before = self._connection.link_lost
-        run = _Run(self._connection, self._inputs, self._waiter, source, self.config, self._next_key)
         with _quiet_process():
+            # Only now: a collection takes longer than the lead in a process with much in it.
+            run = _Run(self._connection, self._inputs, self._waiter, source, self.config, self._next_key)
             ended = run.loop(progress or _ignore, stop or threading.Event())
         self._next_key += len(run.records)
         after = resource.getrusage(resource.RUSAGE_SELF)

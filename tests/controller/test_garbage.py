@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import Controller
 from mainspring.messages.events import ModelRemoved
@@ -19,6 +21,7 @@ class Cycle:
         self.own = self
 
 
+@pytest.mark.usefixtures("real_unfreeze")
 def test_what_was_frozen_is_freed_once_a_worker_or_a_model_is_gone() -> None:
     controller = Controller(ControllerConfig(address="tcp://127.0.0.1:*"), SchedulerConfig(), [spec("m0")])
     held = Cycle()

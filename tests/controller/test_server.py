@@ -126,7 +126,7 @@ def test_a_silent_worker_has_left_and_its_requests_go_elsewhere(stage: Stage) ->
     worker.answers_pings = False
     stage.until(lambda: bool(other.all(Infer)))
     assert other.last(Infer).request_ids == (request_id,)
-    assert gateway.all(WorkerDown) == [WorkerDown("w0")]
+    stage.until(lambda: gateway.all(WorkerDown) == [WorkerDown("w0")])
     stage.until(lambda: bool(worker.all(Refused)))
     assert worker.last(Refused).code == "unknown_session"
 

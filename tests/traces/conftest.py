@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import heapq
 import threading
 from collections.abc import Callable, Iterator
@@ -139,13 +138,6 @@ def reply_of(request: InferRequest, answer: Answer) -> list[bytes]:
     )
     header = TensorHeader("y", "float32", (1, 2))
     return [encode(InferReply(request.key, (header,), timing)), bytes(8)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> None:
-    """Put what other tests left out of the collector's sight: to go through it stops all threads for long."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture
