@@ -51,4 +51,4 @@ def gateway(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     stop = begin(name or "gateway", log_level, log_format)
-    run(config, stop, ready)
+    run(config, stop, lambda addresses: ready(addresses.zeromq))

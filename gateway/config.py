@@ -13,6 +13,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     Empty for a name of host and process."""
     address: str = "tcp://127.0.0.1:7400"
     """ZeroMQ address that clients connect to; port ``*`` takes any free one."""
+    http_address: str = ""
+    """Where HTTP clients connect, such as ``http://127.0.0.1:8000``; port 0 takes any free one. Empty: not
+    served. `mainspring up` serves port 8000 of this machine unless it is told another."""
+    grpc_address: str = ""
+    """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
+    metrics_address: str = ""
+    """Where Prometheus scrapes, such as ``http://127.0.0.1:8002``; otherwise as ``http_address``."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     grace_ms: float = 100.0

@@ -1,100 +1,193 @@
-"""The gateway's process: one thread, one wait for all sockets, each served a burst at a time."""
+"""The gateway's process: one thread, one event loop for all sockets, each served a burst at a time.
+
+The connections to the controller and to the workers have a `Hub` of their own, whose descriptor the loop
+watches; ZeroMQ's clients are watched by it too. Other protocols run as the loop's tasks.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 from collections.abc import Callable
 from time import monotonic_ns
 
+import uvloop
 import zmq
 
+from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
 
-_LONGEST_POLL_NS = 50_000_000
+_STOP_POLL_S = 0.05
 """How long a stop can go unnoticed."""
 _COLLECT_NS = 1_000_000_000
-"""Least time between two collections of garbage."""
-_SLEPT_NS = 50_000
-"""A wait that took this long has slept, and the client's message that ended it most likely came alone: no
-attempt to take another follows, which costs more than to ask whether there is one."""
+"""Least time between two collections of garbage while nothing is asked for."""
+_COLLECT_BUSY_NS = 20_000_000_000
+"""Longest time between two while something always is."""
+_FOREVER_NS = 1 << 62
+_ROUNDED_NS = 500_000
+"""The loop's timers are rounded to milliseconds: never to one before."""
 
 
-def run(config: GatewayConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None) -> None:
+def run(
+    config: GatewayConfig, stop: threading.Event, on_ready: Callable[[Addresses], None] | None = None
+) -> None:
     """Serve until ``stop`` is set, then let what is in flight end, and return.
 
-    ``on_ready`` is called with the address once clients can connect. Raises OSError if the address can't
+    ``on_ready`` is called with the addresses once clients can connect. Raises OSError if an address can't
     be had.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
     context.setsockopt(zmq.MAX_SOCKETS, 8_192)
+    loop = uvloop.new_event_loop()
     try:
-        _Server(context, config).serve(stop, on_ready)
+        loop.run_until_complete(_serve(context, config, stop, on_ready))
     finally:
+        loop.close()
         context.destroy(linger=round(config.goodbye_linger_ms))
 
 
+async def _serve(
+    context: zmq.Context[zmq.Socket[bytes]],
+    config: GatewayConfig,
+    stop: threading.Event,
+    on_ready: Callable[[Addresses], None] | None,
+) -> None:
+    server = _Server(context, config)
+    front_ends: dict[str, Served] = {}
+    try:
+        front_ends = await start(server.calls, config)
+        server.watch()
+        if on_ready is not None:
+            addresses = {name: each.address for name, each in front_ends.items()}
+            on_ready(Addresses(server.address, **addresses))
+        with _Garbage() as garbage:
+            while not stop.is_set():
+                await asyncio.sleep(_STOP_POLL_S)
+                garbage.collect(server.turns)
+            await server.drain(front_ends)
+    finally:
+        server.close()
+
+
 class _Server:
+    """The hub and ZeroMQ's clients, served by callbacks of the loop."""
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: GatewayConfig) -> None:
         self._config = config
+        self._loop = asyncio.get_running_loop()
         self._hub = Hub()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = _FOREVER_NS
+        self._again = False
+        """Whether a turn follows at once."""
+        self.turns = 0
         try:
             self._plane = Plane(self._hub, config)
             self._clients = ZeroMqFrontEnd(context, config, self._plane, self._hub)
         except BaseException:
             self._hub.close()
             raise
-        self._collected_ns = 0
-        self._due_ns = 0
+        self.calls = Calls(self._plane, self._settle)
 
-    def serve(self, stop: threading.Event, on_ready: Callable[[str], None] | None) -> None:
-        if on_ready is not None:
-            on_ready(self._clients.address)
-        collecting = gc.isenabled()
+    @property
+    def address(self) -> str:
+        """Where ZeroMQ's clients connect."""
+        return self._clients.address
+
+    def watch(self) -> None:
+        """Serve from now on."""
+        self._loop.add_reader(self._hub.epoll.fileno(), self._turn)
+        self._turn()
+
+    def close(self) -> None:
+        """Take leave of the controller and close the sockets."""
+        self._loop.remove_reader(self._hub.epoll.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._plane.goodbye()
+        self._hub.close(milliseconds(self._config.goodbye_linger_ms))
+        self._clients.socket.close(round(self._config.goodbye_linger_ms))
+
+    async def drain(self, front_ends: dict[str, Served]) -> None:
+        """Refuse what comes, let what is in flight end while it may, and answer the rest."""
+        core = self._plane.core
+        core.shut_down()
+        give_up_ns = monotonic_ns() + milliseconds(self._config.drain_timeout_ms)
+        while core.in_flight and monotonic_ns() < give_up_ns:
+            await asyncio.sleep(1e-3)
+        core.abandon()
+        self._plane.flush()
+        grace_s = self._config.goodbye_linger_ms / 1e3
+        await asyncio.gather(*(each.close(grace_s) for each in front_ends.values()))
+
+    def _turn(self) -> None:
+        """Serve what has come, a burst of each."""
+        self._again = False
+        self.turns += 1
+        burst = self._config.burst_messages
+        for port in self._hub.wait(0):
+            if port is not self._clients:
+                self._plane.serve(port, burst)
+                self._plane.flush()
+        for _ in range(burst):
+            # To ask whether there is one costs less than an attempt to take one in vain.
+            if not self._clients.readable():
+                break
+            self._clients.serve(1)
+            self._plane.flush()
+        self._settle()
+
+    def _tick(self) -> None:
+        """Do what is due, if anything is: the loop counts whole milliseconds."""
+        self._timer, self._timer_ns = None, _FOREVER_NS
+        now_ns = monotonic_ns()
+        self._plane.tick(now_ns)
+        self._clients.tick(now_ns)
+        self._turn()
+
+    def _settle(self) -> None:
+        """Send what has come out of the request table, and see to it that the next turn comes in time."""
+        self._plane.flush()
+        if not self._again and (self._hub.pending() or self._clients.readable()):
+            self._again = True
+            self._loop.call_soon(self._turn)
+        wakeup_ns = min(self._plane.next_wakeup_ns(), self._hub.due_ns)
+        if wakeup_ns < self._timer_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ns = wakeup_ns
+            left_ns = max(0, wakeup_ns - monotonic_ns())
+            self._timer = self._loop.call_later((left_ns + _ROUNDED_NS) / 1e9, self._tick)
+
+
+class _Garbage:
+    """Keeps the collector's pauses to times when they delay nobody."""
+
+    def __init__(self) -> None:
+        self._collecting = gc.isenabled()
+        self._collected_ns = 0
+        self._turns = 0
+
+    def __enter__(self) -> _Garbage:
         gc.collect()
         gc.freeze()
         gc.disable()
-        try:
-            while not stop.is_set():
-                self._round()
-            self._plane.core.shut_down()
-            give_up_ns = monotonic_ns() + milliseconds(self._config.drain_timeout_ms)
-            while self._plane.core.in_flight and monotonic_ns() < give_up_ns:
-                self._round()
-            self._plane.core.abandon()
-            self._plane.flush()
-        finally:
-            gc.unfreeze()
-            if collecting:
-                gc.enable()
-            self._plane.goodbye()
-            self._hub.close(milliseconds(self._config.goodbye_linger_ms))
-            self._clients.socket.close(round(self._config.goodbye_linger_ms))
+        return self
 
-    def _round(self) -> None:
-        """Do all that is due, wait for the next message or timer, and serve what has come."""
-        began_ns = monotonic_ns()
-        if began_ns >= self._due_ns:
-            self._plane.tick(began_ns)
-            self._clients.tick(began_ns)
-            self._plane.flush()
-        wait_ns = min(self._plane.next_wakeup_ns() - began_ns, _LONGEST_POLL_NS)
-        self._due_ns = began_ns + wait_ns
-        waits = self._clients.readable()
-        ready = self._hub.wait(0 if waits else max(0, wait_ns))
-        ended_ns = monotonic_ns()
-        slept = ended_ns - began_ns > _SLEPT_NS
-        for port in ready:
-            if port is not self._clients:
-                self._plane.serve(port, self._config.burst_messages)
-                self._plane.flush()
-        if waits or self._clients in ready:
-            self._clients.serve(1 if slept else self._config.burst_messages)
-            self._plane.flush()
-        if not ready and ended_ns - self._collected_ns > _COLLECT_NS:
-            # Idle: the one time when a pause delays nobody.
+    def __exit__(self, *_: object) -> None:
+        gc.unfreeze()
+        if self._collecting:
+            gc.enable()
+
+    def collect(self, turns: int) -> None:
+        """Collect if there were no turns since this was last called, or if it has been too long."""
+        idle = turns == self._turns
+        self._turns = turns
+        if monotonic_ns() - self._collected_ns > (_COLLECT_NS if idle else _COLLECT_BUSY_NS):
             gc.collect()
             self._collected_ns = monotonic_ns()

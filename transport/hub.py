@@ -43,7 +43,8 @@ class Hub:
         self._timed: list[Port] = []
         self._watched: dict[int, object] = {}
         self._found: list[Port] = []
-        self._due_ns = 0
+        self.due_ns = 0
+        """When `wait` is to be called next, for a caller that waits for ``epoll`` by other means."""
 
     def watch(self, fd: int, token: object) -> None:
         """Have `wait` return ``token`` while this descriptor is readable."""
@@ -69,22 +70,26 @@ class Hub:
         """Forget a descriptor that is closed."""
         self._ports.pop(fd, None)
 
+    def pending(self) -> bool:
+        """Whether `wait` would return somebody whose messages were read off its socket already."""
+        return any(port.pending() for port in self._found)
+
     def due(self, at_ns: int) -> None:
         """Have the ports' `tick` called at an instant, or before."""
-        self._due_ns = min(self._due_ns, at_ns)
+        self.due_ns = min(self.due_ns, at_ns)
 
     def wait(self, timeout_ns: int) -> list[object]:
         """Wait at most so long; return who may have something."""
         now_ns = time.monotonic_ns()
-        if now_ns >= self._due_ns:
-            self._due_ns = 1 << 62
+        if now_ns >= self.due_ns:
+            self.due_ns = 1 << 62
             for port in tuple(self._timed):
                 self.due(port.tick(now_ns))
         self._found = [port for port in self._found if port.pending()]
         found: list[object] = [*self._found]
         if found:
             timeout_ns = 0
-        for fd, mask in self._poll(min(timeout_ns, self._due_ns - now_ns)):
+        for fd, mask in self._poll(min(timeout_ns, self.due_ns - now_ns)):
             owner = self._ports.get(fd)
             if owner is None:
                 if fd in self._watched:

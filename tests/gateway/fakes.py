@@ -14,6 +14,7 @@ import numpy as np
 
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.front_ends import Addresses
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
@@ -185,11 +186,18 @@ def fake_cluster(**options: Any) -> Iterator[FakeCluster]:
 
 @contextmanager
 def gateway(controller_address: str, **options: Any) -> Iterator[str]:
-    """Run a gateway in a thread; yield its address."""
+    """Run a gateway in a thread; yield its address for ZeroMQ's clients."""
+    with serving(controller_address, **options) as addresses:
+        yield addresses.zeromq
+
+
+@contextmanager
+def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
+    """Run a gateway in a thread; yield all of its addresses."""
     settings: dict[str, Any] = {"address": "tcp://127.0.0.1:*", "drain_timeout_ms": 200.0, **options}
     config = GatewayConfig(controller_address=controller_address, **settings)
     stop = threading.Event()
-    ready: queue.Queue[str] = queue.Queue()
+    ready: queue.Queue[Addresses] = queue.Queue()
     failed: list[BaseException] = []
 
     def serve() -> None:

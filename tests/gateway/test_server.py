@@ -14,6 +14,7 @@ from mainspring.client.connection import Connection
 from mainspring.client.errors import ControllerUnreachable
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.front_ends import Addresses
 from mainspring.messages import clients, peers
 from mainspring.messages.codes import Reason
 from mainspring.traces.replayer import list_models
@@ -155,11 +156,11 @@ def test_garbage_from_the_controller_and_the_worker_is_counted(cluster: FakeClus
 
 def test_a_stop_lets_requests_end_and_refuses_new_ones(cluster: FakeCluster) -> None:
     stop = threading.Event()
-    ready: queue.Queue[str] = queue.Queue()
+    ready: queue.Queue[Addresses] = queue.Queue()
     config = GatewayConfig(address="tcp://127.0.0.1:*", controller_address=cluster.address)
     thread = threading.Thread(target=server.run, args=(config, stop, ready.put))
     thread.start()
-    with Raw(ready.get(timeout=5)) as client:
+    with Raw(ready.get(timeout=5).zeromq) as client:
         client.ready(cluster)
         client.infer(1, "hold")
         wait_until(lambda: cluster.arrivals)

@@ -1,0 +1,121 @@
+"""A front end for code in the gateway's own event loop: submit a request, be called back once.
+
+HTTP and gRPC reach the request table through here. Each of their client connections is a `Connection` of its
+own, so that limits count for each client and a client that is gone takes its requests with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mainspring.gateway.admin import Reply, Wish
+from mainspring.gateway.plane import Plane
+from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+
+NAME = "calls"
+
+Outcome = Answer | Refuse
+Done = Callable[[Outcome], None]
+
+
+class Calls:
+    """See the module's docstring; used in the loop's thread only."""
+
+    def __init__(self, plane: Plane, settle: Callable[[], None]) -> None:
+        """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
+        self.plane = plane
+        self._settle = settle
+        self._keys = itertools.count()
+        self._peers = itertools.count()
+        self._waiting: dict[Connection, dict[int, Done]] = {}
+        self._asked: dict[int, asyncio.Future[Reply]] = {}
+        self._wishes = Connection(NAME, b"wishes")
+        plane.front_ends[NAME] = self
+
+    def connection(self) -> Connection:
+        """Return a new peer: one for each client connection."""
+        return Connection(NAME, next(self._peers).to_bytes(8))
+
+    def next_key(self) -> int:
+        """Return a key for a request or wish that no other has."""
+        return next(self._keys)
+
+    def submit(
+        self, connection: Connection, request: InferRequest, frames: Sequence[Any], done: Done
+    ) -> None:
+        """Take a request with a frame for each input; ``done`` gets its one outcome, maybe at once.
+
+        ``request.key`` is from `next_key`. Frames are bytes-like and must not change until ``done``.
+        """
+        self._waiting.setdefault(connection, {})[request.key] = done
+        self.plane.submit(connection, request, frames)
+        self._settle()
+
+    async def infer(self, connection: Connection, request: InferRequest, frames: Sequence[Any]) -> Outcome:
+        """Submit a request and wait for its outcome; cancelling the waiting task gives the request up."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.submit(connection, request, frames, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel(connection, request.key)
+            raise
+
+    def cancel(self, connection: Connection, key: int) -> None:
+        """Give a request up: its outcome is ``cancelled``, unless it had one."""
+        self.plane.cancel(connection, key)
+        self._settle()
+
+    def forget(self, connection: Connection) -> None:
+        """A client is gone: give its requests up. What still waits for one of them hears ``cancelled``."""
+        self.plane.forget(connection)
+        for key, done in self._waiting.pop(connection, {}).items():
+            done(Refuse(connection, key, Reason.CANCELLED, "the client is gone"))
+        self._settle()
+
+    async def ask(self, wish: Wish) -> Reply:
+        """Pass a wish on to the controller and return its reply; ``wish.key`` is from `next_key`."""
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._asked[wish.key] = future
+        self.plane.ask(self._wishes, wish)
+        self._settle()
+        try:
+            return await future
+        finally:
+            self._asked.pop(wish.key, None)
+
+    # --- called by the plane ---
+
+    def answer(self, answer: Answer) -> None:
+        """Hand a request's outputs over."""
+        self._end(answer)
+
+    def refuse(self, refusal: Refuse) -> None:
+        """Hand a request's refusal over."""
+        self._end(refusal)
+
+    def reply(self, connection: Connection, message: Reply) -> None:
+        """Hand the reply to a wish over."""
+        assert connection == self._wishes, f"a reply to {connection}, which asked for nothing"
+        future = self._asked.get(message.key)
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    def _end(self, outcome: Outcome) -> None:
+        own = self._waiting.get(outcome.connection, {})
+        done = own.pop(outcome.key, None)
+        if done is None:
+            return
+        if not own:
+            del self._waiting[outcome.connection]
+        done(outcome)

@@ -1,0 +1,52 @@
+"""Which protocols a gateway serves beside ZeroMQ, and where: whatever its configuration gives an address."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.config import GatewayConfig
+
+
+class Addresses(NamedTuple):
+    """Where a gateway's clients connect, with real ports; empty for what is not served."""
+
+    zeromq: str
+    http: str = ""
+    grpc: str = ""
+    metrics: str = ""
+
+
+class Served(Protocol):
+    """A protocol that is being served."""
+
+    address: str
+    """With the real port."""
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing new; let what is in flight be answered for so long; then close every connection."""
+
+
+Starter = Callable[[Calls, GatewayConfig], Awaitable[Served]]
+
+
+async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
+    """Serve every protocol that has an address, by name; raise OSError, with none served, if one can't be."""
+    served: dict[str, Served] = {}
+    try:
+        for name, starter in STARTERS.items():
+            if getattr(config, f"{name}_address"):
+                served[name] = await starter(calls, config)
+    except BaseException:
+        for each in served.values():
+            with contextlib.suppress(OSError):
+                await each.close(0)
+        raise
+    return served
+
+
+STARTERS: dict[str, Starter] = {}
+"""By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
+when it is called, so that a gateway for ZeroMQ alone starts at once."""

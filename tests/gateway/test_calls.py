@@ -1,0 +1,154 @@
+"""Requests from code in the gateway's own loop, and protocols beside ZeroMQ, against a fake cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mainspring.gateway import front_ends, server
+from mainspring.gateway.calls import Calls, Outcome
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.front_ends import Addresses, Served
+from mainspring.gateway.sends import Answer, Refuse
+from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import TensorHeader
+from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
+
+ROW = np.arange(4, dtype=np.float32)
+
+
+class Bench:
+    """Stands in for a protocol: hands `Calls` to the test, and runs what that wants in the loop."""
+
+    def __init__(self) -> None:
+        self.started: queue.Queue[Calls] = queue.Queue()
+        self.closed = threading.Event()
+        self.address = "http://here:1"
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self, calls: Calls, config: GatewayConfig) -> Served:
+        self.loop = asyncio.get_running_loop()
+        self.started.put(calls)
+        return self
+
+    async def close(self, grace_s: float) -> None:
+        self.closed.set()
+
+    def do(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        assert self.loop is not None
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    bench = Bench()
+    monkeypatch.setattr(front_ends, "STARTERS", {"http": bench.start})
+    return bench
+
+
+@contextmanager
+def served(bench: Bench) -> Iterator[tuple[Calls, FakeCluster, Addresses]]:
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, http_address="http://127.0.0.1:0") as addresses,
+    ):
+        calls = bench.started.get(timeout=10)
+        wait_until(lambda: calls.plane.ready)
+        yield calls, cluster, addresses
+
+
+def request(calls: Calls, model: str, slo_ns: int | None = 10_000_000_000) -> InferRequest:
+    return InferRequest(calls.next_key(), model, (TensorHeader("data", "float32", (1, 4)),), slo_ns)
+
+
+def test_an_awaited_request_is_answered_by_the_worker(bench: Bench) -> None:
+    with served(bench) as (calls, _, addresses):
+        assert addresses.http == bench.address
+        connection = calls.connection()
+        outcome = bench.do(lambda: calls.infer(connection, request(calls, "double"), [ROW.tobytes()]))
+    assert isinstance(outcome, Answer)
+    assert np.frombuffer(outcome.frames[0], np.float32).tolist() == [0, 2, 4, 6]  # type: ignore[call-overload]
+    assert bench.closed.is_set()
+
+
+def test_a_refusal_comes_once_and_says_why(bench: Bench) -> None:
+    with served(bench) as (calls, _, _):
+        outcome = bench.do(lambda: calls.infer(calls.connection(), request(calls, "nothing"), [b""]))
+        assert isinstance(outcome, Refuse)
+        assert outcome.reason is Reason.UNKNOWN_MODEL
+        assert not calls._waiting
+
+
+def test_cancelling_the_waiting_task_gives_the_request_up(bench: Bench) -> None:
+    with served(bench) as (calls, cluster, _):
+
+        async def cancelled() -> None:
+            waiting = calls.infer(calls.connection(), request(calls, "hold"), [ROW.tobytes()])
+            task = asyncio.create_task(waiting)
+            while not cluster.arrivals:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        bench.do(cancelled)
+        wait_until(lambda: cluster.cancels)
+        wait_until(lambda: calls.plane.core.in_flight == 0)
+        assert not calls._waiting
+
+
+def test_a_client_that_is_gone_takes_its_requests_with_it_and_no_others(bench: Bench) -> None:
+    outcomes: list[tuple[str, Outcome]] = []
+    with served(bench) as (calls, cluster, _):
+        gone, stays = calls.connection(), calls.connection()
+
+        async def submit_and_go() -> None:
+            frames = [ROW.tobytes()]
+            calls.submit(gone, request(calls, "hold"), frames, lambda each: outcomes.append(("gone", each)))
+            calls.submit(stays, request(calls, "hold"), frames, lambda each: outcomes.append(("stays", each)))
+            calls.forget(gone)
+
+        bench.do(submit_and_go)
+        assert [name for name, _ in outcomes] == ["gone"]
+        wait_until(lambda: len(cluster.arrivals) == 2)
+        cluster.do(lambda: cluster.dispatch(cluster.arrivals[1].request_id))
+        wait_until(lambda: len(outcomes) == 2)
+    assert isinstance(outcomes[0][1], Refuse)
+    assert outcomes[0][1].reason is Reason.CANCELLED
+    assert isinstance(outcomes[1][1], Answer)
+
+
+def test_a_wish_is_answered_by_the_controller(bench: Bench) -> None:
+    with served(bench) as (calls, _, _):
+        reply = bench.do(lambda: calls.ask(GetStatus(calls.next_key())))
+        assert isinstance(reply, StatusReply)
+        assert not calls._asked
+
+
+def test_what_can_not_be_served_ends_the_start_and_closes_the_rest(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(calls: Calls, config: GatewayConfig) -> Served:
+        raise OSError(f"can't listen at {config.grpc_address}")
+
+    monkeypatch.setattr(front_ends, "STARTERS", {"http": bench.start, "grpc": fails})
+    config = GatewayConfig(
+        address="tcp://127.0.0.1:*", http_address="http://127.0.0.1:0", grpc_address="grpc://127.0.0.1:1"
+    )
+    with pytest.raises(OSError, match=r"grpc://127.0.0.1:1"):
+        server.run(config, threading.Event())
+    assert bench.closed.is_set()
+
+
+def test_nothing_is_served_without_an_address(bench: Bench) -> None:
+    with fake_cluster() as cluster, serving(cluster.address) as addresses:
+        assert (addresses.http, addresses.grpc, addresses.metrics) == ("", "", "")
+    assert bench.started.empty()
