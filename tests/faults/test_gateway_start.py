@@ -40,9 +40,10 @@ def test_without_a_controller_clients_are_told_after_a_while() -> None:
 
 
 def test_a_controller_of_another_protocol_is_no_controller_and_clients_are_told_why() -> None:
-    with fake_cluster() as cluster, gateway(cluster.address, controller_timeout_ms=400.0) as address:
+    with fake_cluster() as cluster:
+        # Before the gateway's first hello, which would be welcomed otherwise.
         cluster.refuse_code = "unknown_session"
-        with Client(address) as client:
+        with gateway(cluster.address, controller_timeout_ms=400.0) as address, Client(address) as client:
             wait_until(lambda: cluster.hellos)
             hellos = len(cluster.hellos)
             complaint = "the controller speaks protocol 2, this gateway 1; install the same release"
