@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec
+from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
 
 MAX_NAME_CHARACTERS = 128
 MAX_PAGES = 1 << 24
@@ -67,8 +67,11 @@ def _tensors_fault(kind: str, tensors: Sequence[TensorSpec]) -> str | None:
     if twice:
         return f"its {kind} have the name {twice[0]!r} more than once; each needs a name of its own"
     for tensor in tensors:
-        if tensor.dtype not in DTYPES:
-            return f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; it must be one of {', '.join(DTYPES)}"
+        if not is_dtype(tensor.dtype):
+            return (
+                f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; it must be one of {', '.join(DTYPES)}, "
+                "or slots of bytes such as S64"
+            )
         if any(axis < 0 for axis in tensor.shape):
             return f"tensor {tensor.name!r} has shape {tensor.shape}; each axis must be at least 0"
         if tensor.row_bytes > MAX_ROW_BYTES:

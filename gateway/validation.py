@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec
+from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype
 from mainspring.messages.peers import TensorHeader
 
 _NEIGHBOURS = 64
@@ -39,7 +39,7 @@ class Signature:
 
     def __init__(self, spec: ModelSpec) -> None:
         for tensor in (*spec.inputs, *spec.outputs):
-            if tensor.dtype not in DTYPES:
+            if not is_dtype(tensor.dtype):
                 raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
         self.max_rows = spec.max_rows

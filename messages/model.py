@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import msgspec
 import numpy as np
@@ -11,11 +12,27 @@ PAGE_BYTES = 16 * 1024 * 1024
 """Size of a page of device memory that holds weights (Clockwork, section 5.2)."""
 
 DTYPES = (
-    *("bool", "float16", "float32", "float64"),
+    *("bool", "float16", "float32", "float64", "bfloat16"),
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
 )
-"""What a tensor may hold, by numpy's names."""
-_ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
+"""What numbers a tensor may hold, by numpy's names; ``bfloat16`` as ml_dtypes has it."""
+_ITEM_BYTES = {name: 2 if name == "bfloat16" else np.dtype(name).itemsize for name in DTYPES}
+_SLOT = re.compile(r"S([1-9][0-9]{0,8})")
+
+
+def slot_bytes(dtype: str) -> int | None:
+    """Return the size of each element if ``dtype`` is text or bytes of a fixed size, else None.
+
+    Such a dtype is ``S`` and a number of bytes, numpy's own name. A shorter element is padded with zero
+    bytes, and those that an element ends with are not part of it.
+    """
+    slot = _SLOT.fullmatch(dtype)
+    return None if slot is None else int(slot[1])
+
+
+def is_dtype(dtype: str) -> bool:
+    """Say whether a tensor may hold this: one of `DTYPES`, or slots of bytes such as ``S64``."""
+    return dtype in _ITEM_BYTES or slot_bytes(dtype) is not None
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -23,7 +40,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
 
     name: str
     dtype: str
-    """One of `DTYPES`."""
+    """One of `DTYPES`, or slots of bytes such as ``S64``."""
     shape: tuple[int, ...]
 
     @property

@@ -9,7 +9,7 @@ from bisect import bisect_left, insort
 
 import msgspec
 
-from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec
+from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, and what vector instructions like."""
@@ -47,8 +47,11 @@ def slot_layout(model: ModelSpec, batch_size: int) -> SlotLayout:
 
 
 def _row_bytes(tensor: TensorSpec) -> int:
-    if tensor.dtype not in DTYPES:
-        raise ValueError(f"tensor {tensor.name}: dtype {tensor.dtype!r} is none of {', '.join(DTYPES)}")
+    if not is_dtype(tensor.dtype):
+        raise ValueError(
+            f"tensor {tensor.name}: dtype {tensor.dtype!r} is none of {', '.join(DTYPES)}, "
+            "nor slots of bytes such as S64"
+        )
     if any(axis < 0 for axis in tensor.shape):
         raise ValueError(f"tensor {tensor.name}: shape {tensor.shape} has a negative axis")
     return tensor.row_bytes

@@ -1,0 +1,51 @@
+"""The protocol's datatypes and ours: ``FP32`` is ``float32``, ``BYTES`` is slots of bytes such as ``S64``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import TensorSpec
+
+BYTES = "BYTES"
+
+_DTYPES = {
+    "BOOL": "bool",
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BF16": "bfloat16",
+    **{f"INT{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"UINT{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
+DTYPES: Mapping[str, str] = MappingProxyType(_DTYPES)
+"""For each datatype of numbers, what `mainspring.messages.model` calls it."""
+DATATYPES: Mapping[str, str] = MappingProxyType({dtype: name for name, dtype in _DTYPES.items()})
+"""The same the other way round."""
+
+
+class Unfit(Exception):
+    """What a client sent can't be served: a reason code, and what was wrong and would be right."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+
+
+def datatype_of(dtype: str) -> str:
+    """Return the protocol's name of a dtype that `mainspring.messages.model.is_dtype` knows."""
+    return DATATYPES.get(dtype, BYTES)
+
+
+def dtype_of(model: str, tensor: TensorSpec, datatype: str) -> str:
+    """Return the dtype of a tensor that came with ``datatype``; raise `Unfit` if the model takes another."""
+    wanted = DATATYPES.get(tensor.dtype, BYTES)
+    if datatype != wanted:
+        known = "" if datatype in DTYPES or datatype == BYTES else ", which is no datatype"
+        detail = f"input {tensor.name!r} came as {datatype[:40]!r}{known}; model {model!r} takes {wanted}"
+        if datatype == BYTES:
+            detail += ", and has no slots for BYTES there"
+        raise Unfit(Reason.BAD_INPUT, detail)
+    return tensor.dtype

@@ -1,0 +1,82 @@
+"""Which deadline a request has, of the many ways to give one.
+
+A client may give several: Triton's request parameter ``timeout`` in microseconds, the parameter ``slo_ms``,
+the header ``x-mainspring-slo-ms``, and gRPC's own deadline. The nearest one counts. A client that gives none
+gets the model's default, or else the server's; without those the request is best effort. All count from the
+moment at which the gateway had the request's first bytes to the reply on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.gateway.oip.datatypes import Unfit
+from mainspring.messages.codes import Reason
+
+SLO_HEADER = "x-mainspring-slo-ms"
+"""HTTP header, or gRPC metadata, with an SLO in milliseconds."""
+SLO_PARAMETER = "slo_ms"
+TIMEOUT_PARAMETER = "timeout"
+MAX_NS = (1 << 63) - 1
+
+Default = Callable[[str], int | None]
+"""A model's default SLO in nanoseconds by the model's name; None if it has none."""
+
+
+def slo_ns(
+    *,
+    timeout_us: object = None,
+    slo_ms: object = None,
+    header: str | None = None,
+    left_ns: int | None = None,
+    default_ns: int | None = None,
+) -> int | None:
+    """Return the time from arrival to the deadline; None for best effort.
+
+    ``timeout_us`` and ``slo_ms`` are the request's parameters as they came, ``header`` the header's text,
+    ``left_ns`` what gRPC's deadline leaves, ``default_ns`` what counts if there is none of them. A timeout
+    of 0 is none, as Triton has it. Raises `Unfit` for what is no duration.
+    """
+    nearest = left_ns
+    if timeout_us is not None and timeout_us != 0:
+        nearest = _nearer(nearest, _timeout_ns(timeout_us))
+    if slo_ms is not None:
+        nearest = _nearer(nearest, _milliseconds_ns(f"the parameter {SLO_PARAMETER}", slo_ms))
+    if header is not None:
+        nearest = _nearer(nearest, _milliseconds_ns(f"the header {SLO_HEADER}", header))
+    return default_ns if nearest is None else nearest
+
+
+def _nearer(one: int | None, other: int) -> int:
+    return other if one is None or other < one else one
+
+
+def _timeout_ns(value: object) -> int:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Unfit(
+            Reason.BAD_SLO,
+            f"the parameter {TIMEOUT_PARAMETER} is {_shown(value)}; it is a whole number of microseconds, "
+            "0 for none",
+        )
+    return min(value * 1_000, MAX_NS)
+
+
+def _milliseconds_ns(what: str, value: object) -> int:
+    given = value
+    if isinstance(value, str):
+        try:
+            value = float(value) if len(value) < 40 else None
+        except ValueError:
+            value = None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e15:
+        raise Unfit(
+            Reason.BAD_SLO, f"{what} is {_shown(given)}; it is a number of milliseconds, greater than 0"
+        )
+    return round(value * 1e6) or 1
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."

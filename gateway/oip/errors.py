@@ -1,0 +1,87 @@
+"""What a refusal is in HTTP and in gRPC, and the sentence that says it.
+
+Triton answers a request that missed its deadline with 503, and so does every refusal here that another
+moment may turn into an answer; 504 would make gateways between blame themselves. gRPC has a code of its own
+for deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+
+BAD_REQUEST = (400, "INVALID_ARGUMENT")
+NOT_FOUND = (404, "NOT_FOUND")
+EXISTS = (409, "ALREADY_EXISTS")
+CANCELLED = (499, "CANCELLED")
+FAILED = (500, "INTERNAL")
+NOT_SERVED = (501, "UNIMPLEMENTED")
+UNAVAILABLE = (503, "UNAVAILABLE")
+OVERLOADED = (503, "RESOURCE_EXHAUSTED")
+LATE = (503, "DEADLINE_EXCEEDED")
+
+STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
+    {
+        Reason.DEADLINE_UNREACHABLE: LATE,
+        Reason.DEADLINE_PASSED: LATE,
+        Reason.TIMED_OUT: LATE,
+        Reason.UNKNOWN_MODEL: NOT_FOUND,
+        Reason.BAD_INPUT: BAD_REQUEST,
+        Reason.BAD_OUTPUT: BAD_REQUEST,
+        Reason.BAD_SLO: BAD_REQUEST,
+        Reason.TOO_MANY_ROWS: BAD_REQUEST,
+        Reason.DUPLICATE_KEY: BAD_REQUEST,
+        Reason.BAD_MESSAGE: BAD_REQUEST,
+        Reason.CANCELLED: CANCELLED,
+        Reason.NO_WORKER: UNAVAILABLE,
+        Reason.MODEL_NOT_READY: UNAVAILABLE,
+        Reason.MODEL_REMOVED: NOT_FOUND,
+        Reason.MODEL_EXISTS: EXISTS,
+        Reason.WORKER_FAILED: FAILED,
+        Reason.OVERLOADED: OVERLOADED,
+        Reason.CONTROLLER_UNREACHABLE: UNAVAILABLE,
+        Reason.SHUTTING_DOWN: UNAVAILABLE,
+    }
+)
+"""For each reason its HTTP status and the name of its gRPC code."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refusal as JSON. Standard clients read ``error``; the rest is for programs that know of it."""
+
+    error: str
+    reason: str = ""
+    """Of `mainspring.messages.codes.Reason`."""
+    earliest_finish_ms: float | None = None
+    """Time from this reply to the earliest finish that was possible, where it is known."""
+
+
+def http_status(reason: Reason) -> int:
+    """Return the status of a refusal over HTTP."""
+    return STATUSES.get(reason, FAILED)[0]
+
+
+def grpc_code(reason: Reason) -> str:
+    """Return the name of a refusal's code over gRPC, such as ``DEADLINE_EXCEEDED``."""
+    return STATUSES.get(reason, FAILED)[1]
+
+
+def sentence(reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> str:
+    """Return what a person reads: the code, what was wrong, and when an answer was possible."""
+    said = f"{reason.value}: {detail}"
+    if earliest_finish_left_ns is None:
+        return said
+    return f"{said}; the earliest finish that was possible is {earliest_finish_left_ns / 1e6:.1f} ms from now"
+
+
+def error_body(reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> ErrorBody:
+    """Return a refusal as JSON says it."""
+    return ErrorBody(
+        sentence(reason, detail, earliest_finish_left_ns),
+        reason.value,
+        None if earliest_finish_left_ns is None else round(earliest_finish_left_ns / 1e6, 3),
+    )
