@@ -10,17 +10,19 @@ import msgspec
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.post import Post
+from mainspring.controller.retiring import Retiring
 from mainspring.controller.sessions import GatewaySession, SessionTable
-from mainspring.controller.specs import MAX_NAME_CHARACTERS, spec_fault
+from mainspring.controller.specs import MAX_NAME_CHARACTERS, served_fault, spec_fault
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import ModelAdded, ModelRemoved
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.messages.peers import (
     AdminReply,
     AdminRequest,
     ClusterStatus,
     ModelDown,
     ModelUp,
+    Served,
     WorkerStatus,
 )
 
@@ -46,9 +48,12 @@ class Catalogue:
         """``clock`` only measures how long it takes to make a status."""
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
+        self.served: dict[str, ServedModel] = {}
+        """The models of a repository, by what clients call them."""
         self.draining = False
         """Whether the controller is leaving, so that changes are refused."""
         self._max_models = max_models
+        self._retiring = Retiring()
         self._scheduler = scheduler
         self._sessions = sessions
         self._post = post
@@ -59,10 +64,11 @@ class Catalogue:
 
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Do what an administrator asks and answer."""
-        asked = (request.add is not None) + (request.remove is not None) + request.status
+        wishes = (request.add, request.remove, request.serve)
+        asked = sum(wish is not None for wish in wishes) + request.status
         reply = AdminReply(request.token)
         if asked != 1:
-            detail = f"{asked} of add, remove and status were asked for; ask for exactly one"
+            detail = f"{asked} of add, remove, serve and status were asked for; ask for exactly one"
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
         elif request.status:
             reply = AdminReply(request.token, status=self.status(now_ns))
@@ -77,6 +83,7 @@ class Catalogue:
         known = self.models.get(spec.name)
         if known is not None:
             if (known.weights_hash, known.executable) == (spec.weights_hash, spec.executable):
+                self._keep(known)
                 return None
             detail = (
                 f"model {spec.name!r} is served with other weights; remove it first, or choose another name"
@@ -99,9 +106,59 @@ class Catalogue:
         """Serve a model no more; return why not, or None."""
         if self.models.pop(name, None) is None:
             return Reason.UNKNOWN_MODEL, f"there is no model {name[:MAX_NAME_CHARACTERS]!r} to remove"
+        self._retiring.end(name)
         self._scheduler.handle(now_ns, ModelRemoved(name))
         self._post.to_gateways(ModelDown(name))
         return None
+
+    def retire(self, now_ns: int, name: str) -> tuple[Reason, str] | None:
+        """Remove a model once no gateway has a request for it in flight; return why not, or None."""
+        if name not in self.models or name in self._retiring:
+            return None if name in self._retiring else self.remove(now_ns, name)
+        if self._retiring.begin(name, [gateway.number for gateway in self._sessions.gateways.values()]):
+            return self.remove(now_ns, name)
+        self._post.to_gateways(ModelDown(name, drain=True))
+        return None
+
+    def serve(self, model: ServedModel) -> tuple[Reason, str] | None:
+        """Have requests for a repository's model go to these versions from now on; return why not, or None.
+
+        No versions: it is served no more.
+        """
+        fault = served_fault(model)
+        if fault is not None:
+            return Reason.BAD_MESSAGE, f"model {model.name[:MAX_NAME_CHARACTERS]!r} can't be served: {fault}"
+        unknown = [name for name in model.versions.values() if name not in self.models]
+        if unknown:
+            detail = f"there is no model {unknown[0][:MAX_NAME_CHARACTERS]!r} to serve; add it first"
+            return Reason.UNKNOWN_MODEL, detail
+        if not model.versions:
+            self.served.pop(model.name, None)
+        elif model.name not in self.served and len(self.served) >= self._max_models:
+            return Reason.OVERLOADED, f"{self._max_models} models are served, which is the bound (max_models)"
+        else:
+            self.served[model.name] = model
+        self._post.to_gateways(Served(model))
+        return None
+
+    def welcome(self, gateway: GatewaySession) -> None:
+        """Tell a new gateway of all models."""
+        for spec in self.models.values():
+            self._post.to(gateway, ModelUp(spec))
+        for served in self.served.values():
+            self._post.to(gateway, Served(served))
+        for name in self._retiring.joined(gateway.number):
+            self._post.to(gateway, ModelDown(name, drain=True))
+
+    def drained(self, now_ns: int, gateway: GatewaySession, name: str) -> None:
+        """Take note that a gateway holds no request for a model that is to go."""
+        if self._retiring.drained(name, gateway.number):
+            self.remove(now_ns, name)
+
+    def gateway_left(self, now_ns: int, gateway: GatewaySession) -> None:
+        """Wait for this gateway no longer."""
+        for name in self._retiring.left(gateway.number):
+            self.remove(now_ns, name)
 
     def status(self, now_ns: int) -> ClusterStatus:
         """Return the cluster as it is now, or was a moment ago; see `STATUS_AGE_NS`, `STATUS_COST_AGE`."""
@@ -127,8 +184,16 @@ class Catalogue:
             return Reason.SHUTTING_DOWN, "the controller is stopping"
         if request.add is not None:
             return self.add(now_ns, request.add)
+        if request.serve is not None:
+            return self.serve(request.serve)
         assert request.remove is not None
-        return self.remove(now_ns, request.remove)
+        return (self.retire if request.drain else self.remove)(now_ns, request.remove)
+
+    def _keep(self, spec: ModelSpec) -> None:
+        """Have a model that was to go stay after all."""
+        if spec.name in self._retiring:
+            self._retiring.end(spec.name)
+            self._post.to_gateways(ModelUp(spec))
 
     def _dropped_by_workers(self) -> dict[str, int]:
         """Return what each connected worker could not use, with its name before the reason."""

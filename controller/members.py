@@ -21,7 +21,6 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import (
     GatewayHello,
     Goodbye,
-    ModelUp,
     Pong,
     Welcome,
     WorkerDown,
@@ -141,6 +140,7 @@ class Members:
         elif isinstance(session, GatewaySession):
             self._sessions.close(session, name_lost)
             self._scheduler.handle(now_ns, GatewayLeft(session.number))
+            self._catalogue.gateway_left(now_ns, session)
 
     def drop(self, now_ns: int, worker: str, reason: str) -> None:
         """Break with a worker, as the scheduler has done; it may say hello again."""
@@ -214,8 +214,7 @@ class Members:
 
     def _welcome_gateway(self, now_ns: int, session: GatewaySession) -> None:
         self._post.to(session, Welcome(PROTOCOL_VERSION, session.number))
-        for spec in self._catalogue.models.values():
-            self._post.to(session, ModelUp(spec))
+        self._catalogue.welcome(session)
         for worker in self._sessions.workers.values():
             self._post.to(session, WorkerUp(worker.name, worker.hello.data_address))
         self._post.to(session, session.ping(now_ns))

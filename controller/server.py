@@ -17,7 +17,7 @@ from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.feed import LoggedScheduler, about
 from mainspring.controller.router import Router
 from mainspring.controller.shell import Shell
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter
@@ -37,9 +37,16 @@ class Controller:
     """One controller, bound when it is made; `serve` runs it in the calling thread."""
 
     def __init__(
-        self, config: ControllerConfig, scheduler_config: SchedulerConfig, models: Sequence[ModelSpec]
+        self,
+        config: ControllerConfig,
+        scheduler_config: SchedulerConfig,
+        models: Sequence[ModelSpec],
+        served: Sequence[ServedModel] = (),
     ) -> None:
-        """Bind and load the models. Raises OSError if the address is taken, ValueError on a bad model."""
+        """Bind and load the models; ``served`` are those of a repository, as clients know them.
+
+        Raises OSError if the address is taken, ValueError on a bad model.
+        """
         self.scheduler = Scheduler(scheduler_config)
         """The scheduler itself; only its ``status`` and ``validate`` are for others, once `serve` is over."""
         self._config = config
@@ -66,7 +73,7 @@ class Controller:
         self._drain_until_ns = self._drain_check_ns = 0
         self._departures = 0
         try:
-            self._add(models)
+            self._add(models, served)
         except ValueError:
             self.close()
             raise
@@ -107,9 +114,10 @@ class Controller:
         self._router.close()
         self._feed.close()
 
-    def _add(self, models: Sequence[ModelSpec]) -> None:
-        for spec in models:
-            refusal = self._shell.catalogue.add(time.monotonic_ns(), spec)
+    def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
+        catalogue = self._shell.catalogue
+        refusals = [catalogue.add(time.monotonic_ns(), spec) for spec in models]
+        for refusal in (*refusals, *map(catalogue.serve, served)):
             if refusal is not None:
                 raise ValueError(refusal[1])
 
@@ -180,13 +188,15 @@ def run(
     models: Sequence[ModelSpec],
     stop: threading.Event,
     on_ready: Callable[[str], None] | None = None,
+    served: Sequence[ServedModel] = (),
 ) -> None:
     """Run a controller until ``stop`` is set and it has drained.
 
-    ``on_ready`` is told the address, the real port included, once peers can connect. Raises OSError that
-    names the address if it is taken, and ValueError on an unknown policy or a model that can't be served.
+    ``on_ready`` is told the address, the real port included, once peers can connect; ``served`` are a
+    repository's models as clients know them. Raises OSError that names the address if it is taken, and
+    ValueError on an unknown policy or a model that can't be served.
     """
-    controller = Controller(config, scheduler_config, models)
+    controller = Controller(config, scheduler_config, models, served)
     if on_ready is not None:
         on_ready(controller.address)
     controller.serve(stop)

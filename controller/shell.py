@@ -24,6 +24,7 @@ from mainspring.messages.peers import (
     AdminRequest,
     Arrival,
     Cancel,
+    Drained,
     GatewayHello,
     Goodbye,
     Pong,
@@ -120,6 +121,8 @@ class Shell:
                     self._dropped.count("foreign_request")
             case AdminRequest():
                 self.catalogue.answer(now_ns, session, message)
+            case Drained(name=name):
+                self.catalogue.drained(now_ns, session, name)
             case _:
                 self._from_any(now_ns, session, message)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, TensorSpec, is_dtype
+from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, ServedModel, TensorSpec, is_dtype
 
 MAX_NAME_CHARACTERS = 128
 MAX_PAGES = 1 << 24
@@ -19,6 +19,10 @@ MAX_DURATION_NS = 3_600 * 10**9
 """The longest LOAD or INFER that a profile may name: an hour."""
 MAX_ROW_BYTES = 1 << 40
 """Of one tensor."""
+MAX_VERSION = (1 << 63) - 1
+MAX_VERSIONS = 1024
+"""Versions of one model that may be served at one time."""
+MAX_CONFIG_CHARACTERS = 1 << 20
 
 
 def spec_fault(spec: ModelSpec) -> str | None:
@@ -36,6 +40,24 @@ def spec_fault(spec: ModelSpec) -> str | None:
         or _tensors_fault("inputs", spec.inputs)
         or _tensors_fault("outputs", spec.outputs)
     )
+
+
+def served_fault(model: ServedModel) -> str | None:
+    """Return what is wrong with a repository's model that came from outside, or None."""
+    if not 0 < len(model.name) <= MAX_NAME_CHARACTERS:
+        return f"its name has {len(model.name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    if len(model.versions) > MAX_VERSIONS:
+        return f"it has {len(model.versions)} versions; it may have at most {MAX_VERSIONS}"
+    wrong = [version for version in model.versions if not 0 < version <= MAX_VERSION]
+    if wrong:
+        return f"it has a version {wrong[0]}; versions are numbers from 1 up"
+    if model.slo_ns is not None and not 0 < model.slo_ns <= MAX_DURATION_NS:
+        return f"its SLO is {model.slo_ns:,} ns; it must be above 0 and at most {MAX_DURATION_NS:,}"
+    if len(model.config) > MAX_CONFIG_CHARACTERS:
+        return (
+            f"its configuration has {len(model.config):,} characters; it may have {MAX_CONFIG_CHARACTERS:,}"
+        )
+    return None
 
 
 def _memory_fault(spec: ModelSpec) -> str | None:

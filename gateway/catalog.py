@@ -1,35 +1,103 @@
 """The models and workers that the controller told this gateway of. Pure.
 
+What clients call a model is resolved here, for every front end alike: to the model of that name, or, for a
+model of a repository, to one of its versions. The table of a repository's model is replaced as a whole, so
+a request is for the old versions or for the new ones, and stays with what it was taken for.
+
 A controller that welcomes the gateway anew tells it everything again. Until it has, what was known before
 stays: a client does not hear "unknown model" because the controller was away for a moment.
 """
 
 from __future__ import annotations
 
-from mainspring.gateway.validation import Signature
-from mainspring.messages.model import ModelSpec
+import msgspec
+
+from mainspring.gateway.validation import BadRequest, Signature, shorten, unknown_model
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec, ServedModel
 
 _CONFIRM_NS = 1_000_000_000
 """Time from a welcome in which what was known before must be told again."""
 
 
 class Catalog:
-    """Signatures by model name, data addresses by worker."""
+    """Signatures by model name, a repository's models by what clients call them, data addresses by worker."""
 
     def __init__(self) -> None:
         self.signatures: dict[str, Signature] = {}
+        """By the scheduler's name; clients know those of a repository by another."""
+        self.served: dict[str, ServedModel] = {}
+        """A repository's models by what clients call them."""
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
+        self._old_served: dict[str, None] = {}
         self._old_workers: dict[str, None] = {}
         self._confirm_by_ns: int | None = None
 
+    # --- what clients ask for ---
+
+    def resolve(self, name: str, version: int | None = None) -> Signature:
+        """Return what a request for this model and version is for; None is the highest version.
+
+        A model that is of no repository has the version 1 alone. Raises `BadRequest`.
+        """
+        served = self.served.get(name)
+        if served is not None:
+            wanted = max(served.versions) if version is None else version
+            signature = self.signatures.get(served.versions.get(wanted, ""))
+            if signature is not None:
+                return signature
+        elif (signature := self.signatures.get(name)) is not None and not signature.spec.served_as:
+            if version is None or version == signature.spec.version:
+                return signature
+            raise BadRequest(Reason.UNKNOWN_MODEL, _no_version(name, version, (signature.spec.version,)))
+        versions = self._versions(name)
+        if not versions:
+            raise BadRequest(Reason.UNKNOWN_MODEL, unknown_model(name, dict.fromkeys(self.names())))
+        if version is None:
+            version = max(versions)
+        if version not in versions:
+            raise BadRequest(Reason.UNKNOWN_MODEL, _no_version(name, version, tuple(sorted(versions))))
+        return versions[version]
+
+    def names(self) -> list[str]:
+        """Return what clients may ask for, sorted."""
+        own = {name for name, signature in self.signatures.items() if not signature.spec.served_as}
+        return sorted(own.union(self.served))
+
+    def versions(self, name: str) -> tuple[int, ...]:
+        """Return the versions that are served, ascending; empty if the model is not."""
+        if name in self.served:
+            return tuple(sorted(self._versions(name)))
+        signature = self.signatures.get(name)
+        return (signature.spec.version,) if signature is not None and not signature.spec.served_as else ()
+
+    def options(self, name: str) -> ServedModel:
+        """Return how a repository's model is served; for any other, the defaults without versions."""
+        return self.served.get(name) or ServedModel(name, {})
+
     def models(self) -> tuple[ModelSpec, ...]:
-        """Return the models, by name."""
-        return tuple(self.signatures[name].spec for name in sorted(self.signatures))
+        """Return the default version of each model under the name that clients use, by name."""
+        found = []
+        for name in self.names():
+            versions = self.versions(name)
+            if versions:
+                spec = self.resolve(name).spec
+                found.append(spec if spec.name == name else _renamed(spec, name))
+        return tuple(found)
+
+    def _versions(self, name: str) -> dict[int, Signature]:
+        """Return what is known of the versions of a repository's model."""
+        served = self.served.get(name)
+        found = served.versions.items() if served is not None else ()
+        return {version: self.signatures[each] for version, each in found if each in self.signatures}
+
+    # --- what the controller tells ---
 
     def begin_session(self, now_ns: int) -> None:
         """Wait for a controller to confirm what is known."""
         self._old_models = dict.fromkeys(self.signatures)
+        self._old_served = dict.fromkeys(self.served)
         self._old_workers = dict.fromkeys(self.workers)
         self._confirm_by_ns = now_ns + _CONFIRM_NS
 
@@ -45,6 +113,14 @@ class Catalog:
         """Take no more requests for the model."""
         self.signatures.pop(name, None)
         self._old_models.pop(name, None)
+
+    def serve(self, model: ServedModel) -> None:
+        """Take requests for a repository's model to these versions from now on; none, if there are none."""
+        if model.versions:
+            self.served[model.name] = model
+        else:
+            self.served.pop(model.name, None)
+        self._old_served.pop(model.name, None)
 
     def worker_up(self, worker: str, address: str) -> None:
         """Send inputs for the worker to this address."""
@@ -67,8 +143,21 @@ class Catalog:
         self._confirm_by_ns = None
         for name in self._old_models:
             del self.signatures[name]
+        for name in self._old_served:
+            del self.served[name]
         gone = list(self._old_workers)
         for worker in gone:
             del self.workers[worker]
-        self._old_models, self._old_workers = {}, {}
+        self._old_models, self._old_served, self._old_workers = {}, {}, {}
         return gone
+
+
+def _no_version(name: str, version: int, served: tuple[int, ...]) -> str:
+    numbers = ", ".join(map(str, served[-8:]))
+    more = f"{len(served) - 8} older ones and " if len(served) > 8 else ""
+    plural = "s" * (len(served) > 1)
+    return f"model {shorten(name)} has no version {version}; it is served in version{plural} {more}{numbers}"
+
+
+def _renamed(spec: ModelSpec, name: str) -> ModelSpec:
+    return msgspec.structs.replace(spec, name=name)

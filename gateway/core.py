@@ -66,6 +66,10 @@ class GatewayCore:
         """Requests without an answer on one connection."""
         return len(self._by_connection.get(connection, ()))
 
+    def holds(self, model: str) -> bool:
+        """Whether a request for the model, by the scheduler's name, is in flight; looks at all requests."""
+        return any(request.accepted.model == model for request in self._pending.values())
+
     # --- front ends ---
 
     def submit(

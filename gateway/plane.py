@@ -20,6 +20,7 @@ from mainspring.gateway.admin import AdminTable, Reply, Wish
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.departing import Departing
 from mainspring.gateway.links import ControllerLink, WorkerLinks
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.session import ControllerSession, SessionEvent
@@ -64,6 +65,7 @@ class Plane:
         self._max_slo_ns = milliseconds(config.max_slo_ms)
         self._session = ControllerSession(config)
         self._admin = AdminTable(config)
+        self._departing = Departing(self.core.holds)
         self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
         self._workers = WorkerLinks(hub, config, lambda _: self._count("bad_framing_from_workers"))
 
@@ -85,7 +87,7 @@ class Plane:
             return
         try:
             accepted = check_request(
-                request, [len(frame) for frame in frames], self.catalog.signatures, self._max_slo_ns
+                request, [len(frame) for frame in frames], self.catalog.resolve, self._max_slo_ns
             )
         except BadRequest as error:
             self._refuse(Refuse(connection, request.key, error.reason, error.detail))
@@ -150,6 +152,9 @@ class Plane:
                 self._model_up(message)
             case peers.ModelDown():
                 self.catalog.model_down(message.name)
+                self._departing.model_down(now_ns, message)
+            case peers.Served():
+                self.catalog.serve(message.model)
             case peers.WorkerUp():
                 self._worker_up(message)
             case peers.WorkerDown():
@@ -193,12 +198,14 @@ class Plane:
 
     def _controller_lost(self, now_ns: int) -> None:
         self.core.controller_lost(now_ns)
+        self._departing.controller_lost()
         for connection, reply in self._admin.controller_lost():
             self._reply(connection, reply)
 
     def _model_up(self, message: peers.ModelUp) -> None:
         try:
             self.catalog.model_up(message.model)
+            self._departing.keep(message.model.name)
         except ValueError as error:
             self.counts["bad_models"] += 1
             log.warning("%s", error)
@@ -248,7 +255,7 @@ class Plane:
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
         nearest_ns = self._session.next_wakeup_ns()
-        for part in (self.core, self._admin, self.catalog):
+        for part in (self.core, self._admin, self.catalog, self._departing):
             wakeup_ns = part.next_wakeup_ns()
             if wakeup_ns is not None and wakeup_ns < nearest_ns:
                 nearest_ns = wakeup_ns
@@ -261,6 +268,9 @@ class Plane:
             self._reply(connection, reply)
         for worker in self.catalog.tick(now_ns):
             self._worker_lost(now_ns, worker)
+        for name in self._departing.tick(now_ns):
+            if not self._controller.send(peers.Drained(name)):
+                self.counts["unsent_to_controller"] += 1
         match self._session.tick(now_ns):
             case SessionEvent.HELLO:
                 self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))

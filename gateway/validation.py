@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Accepted(msgspec.Struct, frozen=True):
     """A request that passed: what the request table needs to know of it."""
 
     model: str
+    """By the scheduler's name, which for a repository's model stands for one version of it."""
     rows: int
     slo_ns: int | None
     frame_order: tuple[int, ...]
@@ -77,22 +78,24 @@ def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool
     return (now.spec.inputs, now.spec.outputs) != (then.spec.inputs, then.spec.outputs)
 
 
+Resolve = Callable[[str, int | None], Signature]
+"""What a model's name and version stand for; raises `BadRequest` (`Catalog.resolve`)."""
+
+
 def check_request(
-    request: InferRequest, frame_bytes: Sequence[int], signatures: Mapping[str, Signature], max_slo_ns: int
+    request: InferRequest, frame_bytes: Sequence[int], resolve: Resolve, max_slo_ns: int
 ) -> Accepted:
     """Return the request as the request table takes it; raise `BadRequest`.
 
     ``frame_bytes`` are the sizes of the tensors' frames that came with it.
     """
-    signature = signatures.get(request.model)
-    if signature is None:
-        raise BadRequest(Reason.UNKNOWN_MODEL, unknown_model(request.model, signatures))
+    signature = resolve(request.model, request.version)
     _check_slo(request.slo_ns, max_slo_ns)
     order = _order_inputs(request, signature)
     rows = _check_shapes(request, signature, order)
     _check_bytes(request, signature, frame_bytes, rows)
     return Accepted(
-        model=request.model,
+        model=signature.spec.name,
         rows=rows,
         slo_ns=request.slo_ns,
         frame_order=order,

@@ -49,6 +49,8 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
     """Time from arrival at the gateway to the deadline; None for best effort."""
     outputs: tuple[str, ...] | None = None
     """Names of the outputs wanted; None for all."""
+    version: int | None = None
+    """Version of the model; None for its default, the highest that is served."""
 
 
 class Timing(msgspec.Struct, frozen=True):

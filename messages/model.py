@@ -85,6 +85,15 @@ class ModelSpec(msgspec.Struct, frozen=True):
     profiles: dict[str, Profile]
     """Seed durations by device kind."""
     workspace_bytes: int = 0
+    served_as: str = ""
+    """What clients call it if it is a version of a repository's model; empty if they call it by ``name``."""
+    version: int = 1
+    """Which version of the model it is."""
+
+    @property
+    def public_name(self) -> str:
+        """What clients call it."""
+        return self.served_as or self.name
 
     @property
     def artifact(self) -> Artifact:
@@ -110,3 +119,22 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def output_row_bytes(self) -> int:
         """Bytes of one row of every output together."""
         return sum(tensor.row_bytes for tensor in self.outputs)
+
+
+class ServedModel(msgspec.Struct, frozen=True):
+    """A model of a repository as clients know it: which of its versions are served, and with what options.
+
+    A gateway replaces the whole of it at once: a request is for the version of the moment it arrives in.
+    """
+
+    name: str
+    """What clients call it."""
+    versions: dict[int, str]
+    """For each version that is served, the name of its `ModelSpec`; the highest is the default. Empty: the
+    model is served no more."""
+    slo_ns: int | None = None
+    """SLO of requests that bring none; None for the server's default."""
+    cache: bool = False
+    """Whether equal requests may be answered from the prediction cache."""
+    config: str = ""
+    """Its configuration as JSON, in the field names of the Open Inference Protocol's ``ModelConfig``."""

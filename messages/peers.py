@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
-from mainspring.messages.model import Artifact, ModelSpec
+from mainspring.messages.model import Artifact, ModelSpec, ServedModel
 
 # --- any peer and the controller ---
 
@@ -110,6 +110,16 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     add: ModelSpec | None = None
     remove: str | None = None
     status: bool = False
+    serve: ServedModel | None = None
+    """Have every gateway take requests for this name to these models from now on."""
+    drain: bool = False
+    """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
+
+
+class Drained(msgspec.Struct, frozen=True, tag="drained"):
+    """The gateway has no request for the model in flight, and takes none."""
+
+    name: str
 
 
 # --- controller to gateway ---
@@ -138,6 +148,14 @@ class ModelDown(msgspec.Struct, frozen=True, tag="model_down"):
     """Requests for the model are to be refused from now on."""
 
     name: str
+    drain: bool = False
+    """The gateway is to say `Drained` once those that it took before are answered."""
+
+
+class Served(msgspec.Struct, frozen=True, tag="served"):
+    """Requests for a repository's model are for these versions from now on."""
+
+    model: ServedModel
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):
@@ -243,7 +261,7 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     """EXEC's duration."""
 
 
-ToController = WorkerHello | GatewayHello | Pong | Goodbye | Arrival | Cancel | AdminRequest
+ToController = WorkerHello | GatewayHello | Pong | Goodbye | Arrival | Cancel | AdminRequest | Drained
 """What a controller may receive, beside a worker's `Result`."""
 
 ToWorker = Welcome | Refused | Ping | Goodbye
@@ -258,6 +276,7 @@ ToGateway = (
     | WorkerDown
     | ModelUp
     | ModelDown
+    | Served
     | Dispatch
     | Rejected
     | AdminReply

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.validation import Accepted, BadRequest, Signature, check_request, nearest
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.validation import Accepted, BadRequest, check_request, nearest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -26,7 +28,9 @@ SPEC = ModelSpec(
     outputs=(TensorSpec("first", "float32", ()), TensorSpec("last", "float32", (2,))),
     profiles={},
 )
-SIGNATURES = {name: Signature(SPEC) for name in ("encoder", "resnet50", "resnet18")}
+CATALOG = Catalog()
+for _name in ("encoder", "resnet50", "resnet18"):
+    CATALOG.model_up(msgspec.structs.replace(SPEC, name=_name))
 IDS = TensorHeader("ids", "int64", (2, 3))
 MASK = TensorHeader("mask", "float32", (2, 3, 2))
 
@@ -38,7 +42,9 @@ def check(
     slo_ns: int | None = 50_000_000,
     outputs: tuple[str, ...] | None = None,
 ) -> Accepted:
-    return check_request(InferRequest(1, model, inputs, slo_ns, outputs), frame_bytes, SIGNATURES, HOUR_NS)
+    return check_request(
+        InferRequest(1, model, inputs, slo_ns, outputs), frame_bytes, CATALOG.resolve, HOUR_NS
+    )
 
 
 def test_a_right_request_passes() -> None:
@@ -116,7 +122,7 @@ def test_wrong_requests_are_refused(wrong: dict[str, object], reason: Reason, sa
 
 def test_no_models_at_all() -> None:
     with pytest.raises(BadRequest, match="no model is"):
-        check_request(InferRequest(1, "m", (), None), (), {}, HOUR_NS)
+        check_request(InferRequest(1, "m", (), None), (), Catalog().resolve, HOUR_NS)
 
 
 def test_suggestions_among_thousands_are_quick() -> None:

@@ -1,0 +1,116 @@
+"""What a model's name stands for: plain models, versions of a repository's, and models that depart."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.departing import LOOK_NS, Departing
+from mainspring.gateway.validation import BadRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.peers import ModelDown
+from tests.gateway.fakes import make_spec
+
+
+def version_spec(name: str, version: int, content: str = "aa") -> ModelSpec:
+    return msgspec.structs.replace(
+        make_spec(f"{name}@{version}-{content}"), served_as=name, version=version, weights_hash=content * 32
+    )
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    catalog = Catalog()
+    catalog.model_up(make_spec("plain"))
+    for version in (1, 2, 10):
+        catalog.model_up(version_spec("net", version))
+    catalog.serve(ServedModel("net", {1: "net@1-aa", 10: "net@10-aa"}, slo_ns=7))
+    return catalog
+
+
+def refusal(catalog: Catalog, name: str, version: int | None = None) -> str:
+    with pytest.raises(BadRequest) as caught:
+        catalog.resolve(name, version)
+    assert caught.value.reason is Reason.UNKNOWN_MODEL
+    return caught.value.detail
+
+
+def test_the_default_is_the_highest_version_that_is_served(catalog: Catalog) -> None:
+    assert catalog.resolve("net").spec.name == "net@10-aa"
+    assert catalog.resolve("net", 1).spec.name == "net@1-aa"
+    assert catalog.versions("net") == (1, 10)
+    assert catalog.options("net").slo_ns == 7
+
+
+def test_a_version_that_is_known_but_not_served_is_refused_with_those_that_are(catalog: Catalog) -> None:
+    assert "no version 2; it is served in versions 1, 10" in refusal(catalog, "net", 2)
+    assert "no version 3; it is served in version 1" in refusal(catalog, "plain", 3)
+    assert catalog.resolve("plain", 1) is catalog.resolve("plain")
+
+
+def test_the_schedulers_names_are_not_for_clients(catalog: Catalog) -> None:
+    assert "not served" in refusal(catalog, "net@2-aa")
+    assert catalog.names() == ["net", "plain"]
+    assert [(spec.name, spec.version) for spec in catalog.models()] == [("net", 10), ("plain", 1)]
+    assert catalog.versions("net@1-aa") == catalog.versions("nothing") == ()
+
+
+def test_a_table_is_replaced_whole_and_an_empty_one_ends_the_model(catalog: Catalog) -> None:
+    catalog.serve(ServedModel("net", {2: "net@2-aa"}))
+    assert catalog.versions("net") == (2,)
+    assert catalog.options("net").slo_ns is None
+    catalog.serve(ServedModel("net", {}))
+    assert "did you mean" not in refusal(catalog, "net", 2)
+    assert catalog.names() == ["plain"]
+
+
+def test_a_version_whose_model_is_gone_gives_way_to_the_others(catalog: Catalog) -> None:
+    catalog.model_down("net@10-aa")
+    assert catalog.resolve("net").spec.version == 1
+    catalog.model_down("net@1-aa")
+    assert "not served" in refusal(catalog, "net")
+    assert catalog.versions("net") == ()
+    assert [spec.name for spec in catalog.models()] == ["plain"]
+
+
+def test_what_a_new_controller_does_not_confirm_is_forgotten(catalog: Catalog) -> None:
+    catalog.serve(ServedModel("gone", {2: "net@2-aa"}))
+    catalog.begin_session(0)
+    for version in (1, 10):
+        catalog.model_up(version_spec("net", version))
+    catalog.serve(ServedModel("net", {1: "net@1-aa"}))
+    due_ns = catalog.next_wakeup_ns()
+    assert due_ns is not None
+    assert catalog.versions("gone") == (2,)
+    catalog.tick(due_ns)
+    assert catalog.names() == ["net"]
+    assert catalog.versions("net") == (1,)
+
+
+def test_a_model_departs_once_nothing_is_in_flight_for_it() -> None:
+    held = {"a", "b"}
+    departing = Departing(held.__contains__)
+    assert departing.next_wakeup_ns() is None
+    for name in ("a", "b", "c"):
+        departing.model_down(5, ModelDown(name, drain=True))
+    assert departing.next_wakeup_ns() == 5
+    assert departing.tick(5) == ["c"]
+    held.discard("b")
+    assert departing.tick(6) == []
+    assert departing.tick(5 + LOOK_NS) == ["b"]
+    departing.keep("a")
+    held.clear()
+    assert departing.tick(10**12) == []
+    assert departing.next_wakeup_ns() is None
+
+
+def test_a_departure_is_forgotten_with_its_controller_or_when_the_model_is_gone() -> None:
+    departing = Departing(lambda _: False)
+    departing.model_down(0, ModelDown("a", drain=True))
+    departing.controller_lost()
+    assert departing.tick(10**9) == []
+    departing.model_down(0, ModelDown("a", drain=True))
+    departing.model_down(0, ModelDown("a"))
+    assert departing.tick(10**9) == []
