@@ -1,8 +1,10 @@
 """The gateway's process: clients and their tensors on one side, the controller and the workers on the other.
 
 * ``core``       -- the request table: exactly one reply for each request, whatever dies
-* ``pending``, ``answers``, ``bounds``, ``catalog``, ``validation``, ``admin``, ``session``, ``sends``
-  -- the table's parts, pure like it
+* ``table``, ``pending``, ``answers``, ``refusals``, ``bounds``, ``catalog``, ``validation``, ``admin``,
+  ``session``, ``sends`` -- the table's parts, pure like it
+* ``cache``      -- outputs that were computed before for the same inputs; ``sharing``: equal requests that
+  wait at one time; pure
 * ``plane``      -- the table wired to controller and workers, for any front end; ``links``: its ends
 * ``zeromq``     -- the front end for Mainspring's own clients; ``backlog`` and ``multipart`` are its parts
 * ``server``     -- one thread, one wait for all sockets; the process's life

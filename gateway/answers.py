@@ -20,6 +20,35 @@ def answer(
     now_ns: int, request: Pending, dispatch: Dispatched, execute_ns: int, frames: tuple[Frame, ...]
 ) -> Answer:
     """Return the reply: the outputs that the client wants, and where its time went."""
+    timing = Timing(
+        total_ns=now_ns - request.arrived_ns,
+        # A request that shares another's execution may have come after its dispatch.
+        queue_ns=max(0, dispatch.at_ns - request.arrived_ns),
+        execute_ns=execute_ns,
+        left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
+        batch_size=dispatch.batch_size,
+        cold_start=dispatch.cold,
+        worker=dispatch.worker,
+    )
+    return _answer(request, frames, timing)
+
+
+def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Answer:
+    """Return the reply with outputs that were computed before: no worker had a part in it."""
+    timing = Timing(
+        total_ns=now_ns - request.arrived_ns,
+        queue_ns=0,
+        execute_ns=0,
+        left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
+        batch_size=0,
+        cold_start=False,
+        worker="",
+        cached=True,
+    )
+    return _answer(request, frames, timing)
+
+
+def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answer:
     accepted = request.accepted
     specs = accepted.signature.spec.outputs
     wanted = [specs[index] for index in accepted.output_order]
@@ -28,13 +57,5 @@ def answer(
         key=request.key,
         outputs=tuple([TensorHeader(spec.name, spec.dtype, (accepted.rows, *spec.shape)) for spec in wanted]),
         frames=tuple([frames[index] for index in accepted.output_order]),
-        timing=Timing(
-            total_ns=now_ns - request.arrived_ns,
-            queue_ns=dispatch.at_ns - request.arrived_ns,
-            execute_ns=execute_ns,
-            left_ns=None if request.deadline_ns is None else request.deadline_ns - now_ns,
-            batch_size=dispatch.batch_size,
-            cold_start=dispatch.cold,
-            worker=dispatch.worker,
-        ),
+        timing=timing,
     )

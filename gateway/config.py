@@ -60,6 +60,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long the controller may take to answer a wish to change or see the cluster."""
     max_admin_requests: int = 256
     """Such wishes at one time; one more is refused as overloaded."""
+    cache_models: tuple[str, ...] = ()
+    """Models whose outputs are kept for equal requests, by name or pattern such as ``resnet*``; a model
+    repository turns the cache on for its own."""
+    cache_bytes: int = 256 << 20
+    """Bytes that the outputs which are kept for equal requests may take."""
     burst_messages: int = 16
     """Messages taken from one socket before the next socket is served."""
     drain_timeout_ms: float = 5_000.0

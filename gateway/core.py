@@ -7,6 +7,9 @@ any front end submits, and gets one `Answer` or `Refuse` back through its `Conne
 A request is *waiting* (there is no controller), *submitted* (the controller knows its id) or *dispatched*
 (its inputs were pushed to a worker at least once). A new controller, or one that forgot this gateway,
 gets all that is pending under new ids; outputs that come for an old id are accepted all the same.
+
+Where a model's outputs are cached, a request may be answered at once, or *follow* another one of equal inputs
+and be none of the above (`sharing`).
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mainspring.gateway.answers import answer, wrong_outputs
-from mainspring.gateway.bounds import Refusal, no_room
+from mainspring.gateway import refusals
+from mainspring.gateway.answers import answer, answer_kept, wrong_outputs
+from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.pending import Dispatched, Pending, Timers
+from mainspring.gateway.pending import Dispatched, Patience, Pending
 from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
+from mainspring.gateway.sharing import Sharing
+from mainspring.gateway.table import Table
 from mainspring.gateway.validation import Accepted, Signature, is_outdated
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
@@ -35,23 +41,28 @@ _NUMBER_SHIFT = 40
 class GatewayCore:
     """The request table; see the module's docstring."""
 
-    def __init__(self, config: GatewayConfig, signatures: Mapping[str, Signature] = _NO_SIGNATURES) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        signatures: Mapping[str, Signature] = _NO_SIGNATURES,
+        cache: PredictionCache | None = None,
+    ) -> None:
         """``signatures``: what is known of the models at present, by name; only looked at."""
         self._config = config
         self._signatures = signatures
-        self._grace_ns = milliseconds(config.grace_ms)
-        self._best_effort_ns = milliseconds(config.best_effort_timeout_ms)
+        self._cache = PredictionCache(config.cache_bytes) if cache is None else cache
+        self._sharing = Sharing()
+        self._patience = Patience(config)
         self._rejoin_ns = milliseconds(config.hello_interval_ms)
         self._wait_ns = milliseconds(config.controller_wait_ms)
         self._number: int | None = None
+        self._lost_ns = 0
         self._closing = False
         self._serial = 0
         self._next_id = 0
-        self._pending: dict[int, Pending] = {}
-        self._by_id: dict[int, Pending] = {}
-        self._by_connection: dict[Connection, dict[int, Pending]] = {}
-        self._input_bytes = 0
-        self._timers = Timers(self._pending)
+        self._table = Table(config)
+        self._pending, self._by_id = self._table.pending, self._table.by_id
+        self._timers = self._table.timers
         self._sends: list[Send] = []
         self.counts: Counter[str] = Counter()
         """What happened, by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
@@ -64,7 +75,7 @@ class GatewayCore:
 
     def connection_in_flight(self, connection: Connection) -> int:
         """Requests without an answer on one connection."""
-        return len(self._by_connection.get(connection, ()))
+        return self._table.count_of(connection)
 
     def holds(self, model: str) -> bool:
         """Whether a request for the model, by the scheduler's name, is in flight; looks at all requests."""
@@ -73,33 +84,34 @@ class GatewayCore:
     # --- front ends ---
 
     def submit(
-        self, now_ns: int, connection: Connection, key: int, accepted: Accepted, frames: list[Frame]
+        self,
+        now_ns: int,
+        connection: Connection,
+        key: int,
+        accepted: Accepted,
+        frames: list[Frame],
+        digest: bytes | None = None,
     ) -> None:
-        """Take a request that passed validation, or refuse it; ``frames`` as the client ordered them."""
-        ordered = tuple([frames[place] for place in accepted.frame_order])
-        deadline_ns = None if accepted.slo_ns is None else now_ns + accepted.slo_ns
-        request = Pending(
-            serial=self._serial,
-            connection=connection,
-            key=key,
-            accepted=accepted,
-            frames=ordered,
-            arrived_ns=now_ns,
-            deadline_ns=deadline_ns,
-            expires_ns=now_ns + self._best_effort_ns if deadline_ns is None else deadline_ns + self._grace_ns,
-            input_bytes=sum(map(len, ordered)),
-        )
-        refusal = self._refusal(request)
+        """Take a request that passed validation, or refuse it; ``frames`` as the client ordered them.
+
+        ``digest`` is the cache's for it; None for a model whose outputs are not kept.
+        """
+        request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
+        refusal = refusals.CLOSING if self._closing else self._table.refusal(request)
         if refusal is not None:
             # Never entered: a duplicate's key belongs to the request that is in flight.
             self._sends.append(Refuse(connection, key, *refusal))
             return
         self._serial += 1
         self.counts["submitted"] += 1
-        self._pending[request.serial] = request
-        self._by_connection.setdefault(connection, {})[key] = request
-        self._input_bytes += request.input_bytes
-        if self._number is not None:
+        if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
+            self.counts["answered"] += 1
+            self._sends.append(answer_kept(now_ns, request, kept))
+            return
+        self._table.add(request)
+        if digest is not None and self._sharing.join(request):
+            self._timers.arm(request, request.expires_ns)
+        elif self._number is not None:
             self._arrive(request)
             self._timers.arm(request, request.expires_ns)
         else:
@@ -107,13 +119,13 @@ class GatewayCore:
 
     def cancel(self, connection: Connection, key: int) -> None:
         """Give a request up for its client; nothing happens if it has been answered."""
-        request = self._by_connection.get(connection, {}).get(key)
+        request = self._table.find(connection, key)
         if request is not None:
-            self._give_up(request, Reason.CANCELLED, "the client cancelled the request")
+            self._give_up(request, *refusals.CANCELLED)
 
     def forget_connection(self, connection: Connection) -> None:
         """Give up the requests of a client that is gone: no replies."""
-        for request in list(self._by_connection.get(connection, {}).values()):
+        for request in self._table.of_connection(connection):
             self._withdraw(request)
             self._remove(request)
             self.counts["abandoned"] += 1
@@ -124,6 +136,8 @@ class GatewayCore:
         """Submit what is pending to a controller that does not know it, under new ids."""
         self._number = number
         for request in self._pending.values():
+            if request.follows:
+                continue
             self._withdraw(request)
             if request.deadline_ns is None or request.deadline_ns > now_ns:
                 self._arrive(request)
@@ -135,9 +149,10 @@ class GatewayCore:
         if self._number is None:
             return
         self._number = None
+        self._lost_ns = now_ns
         for request in list(self._pending.values()):
             request.request_id = None
-            if not request.dispatches:
+            if not request.dispatches and not request.follows:
                 self._wait_for_controller(now_ns, request)
 
     def arrival_unsent(self, now_ns: int, request_id: int) -> None:
@@ -153,8 +168,7 @@ class GatewayCore:
         if now_ns + ARRIVAL_RETRY_NS < until_ns:
             self._timers.arm(request, now_ns + ARRIVAL_RETRY_NS)
         else:
-            detail = "it could not be sent: the controller is not connected, or does not read"
-            self._refuse(request, Reason.CONTROLLER_UNREACHABLE, detail)
+            self._refuse(request, *refusals.UNSENT)
 
     def dispatched(self, now_ns: int, message: Dispatch) -> None:
         """Push the inputs of each request that still waits; tell the worker which don't."""
@@ -164,8 +178,7 @@ class GatewayCore:
         for request_id, cold in zip(message.request_ids, message.cold, strict=True):
             request = self._by_id.get(request_id)
             if request is not None and is_outdated(request.accepted, self._signatures):
-                detail = f"model {request.accepted.model!r} was replaced by one with other inputs or outputs"
-                self._give_up(request, Reason.MODEL_REMOVED, detail)
+                self._give_up(request, *refusals.replaced(request.accepted.model))
                 request = None
             if request is None or request.request_id != request_id:
                 self.counts["withdrawn_inputs"] += 1
@@ -215,15 +228,22 @@ class GatewayCore:
         wrong = wrong_outputs(request.accepted, frames)
         if wrong is not None:
             self.counts["bad_outputs"] += 1
-            detail = f"worker {dispatch.worker} answered with {wrong}"
-            self._give_up(request, Reason.WORKER_FAILED, detail)
+            self._give_up(request, *refusals.bad_outputs(dispatch.worker, wrong))
             return
         if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
             # The controller has sent it elsewhere meanwhile, or is about to.
             self._withdraw(request)
-        self._remove(request)
-        self.counts["answered"] += 1
-        self._sends.append(answer(now_ns, request, dispatch, message.execute_ns, frames))
+        waiting = [request]
+        if request.digest is not None:
+            self._cache.put(request.accepted, request.digest, frames)
+            waiting = self._sharing.take(request.digest)
+            self._cache.counts_of(request.accepted.model).shared += len(waiting) - 1
+        for each in waiting:
+            if each is not request:
+                self._withdraw(each)
+            self._remove(each)
+            self.counts["answered"] += 1
+            self._sends.append(answer(now_ns, each, dispatch, message.execute_ns, frames))
 
     # --- time ---
 
@@ -234,16 +254,16 @@ class GatewayCore:
     def tick(self, now_ns: int) -> None:
         """Answer what has run out of time; send again what could not be sent to the controller."""
         while (request := self._timers.pop_due(now_ns)) is not None:
-            unsent = request.request_id is None and not request.dispatches
+            unsent = request.request_id is None and not request.dispatches and not request.follows
             if now_ns < request.expires_ns and not (unsent and self._number is None):
                 self._timers.arm(request, request.expires_ns)
                 in_time = request.deadline_ns is None or now_ns < request.deadline_ns
                 if request.request_id is None and self._number is not None and in_time:
                     self._arrive(request)
             elif unsent:
-                self._unreachable(request, now_ns)
+                self._refuse(request, *refusals.unreachable(now_ns, request))
             else:
-                self._time_out(request, now_ns)
+                self._give_up(request, *refusals.timed_out(now_ns, request))
 
     def shut_down(self) -> None:
         """Refuse all that comes from now on."""
@@ -251,8 +271,9 @@ class GatewayCore:
 
     def abandon(self) -> None:
         """Answer all that is left: the gateway stops."""
+        self._sharing.clear()
         for request in list(self._pending.values()):
-            self._give_up(request, Reason.SHUTTING_DOWN, "the gateway stops")
+            self._give_up(request, *refusals.CLOSING)
 
     def drain(self) -> list[Send]:
         """Return what is to be sent, in order, and forget it."""
@@ -261,68 +282,28 @@ class GatewayCore:
 
     def validate(self) -> None:
         """Check that every table says the same; raise AssertionError with the story of what does not."""
-        for request in self._pending.values():
-            own = self._by_connection.get(request.connection, {}).get(request.key)
-            assert own is request, f"not under its key: {request.story()}"
-            lost = [each for each in request.ids if self._by_id.get(each) is not request]
-            assert not lost, f"ids {lost} do not lead to {request.story()}"
-            known = request.request_id is None or request.request_id == request.ids[-1]
-            assert known, f"not known by its last id: {request.story()}"
-        armed = self._timers.armed()
-        assert armed == {r.serial: r.wake_ns for r in self._pending.values()}, f"timers {armed}"
-        assert len(self._by_id) == sum(len(r.ids) for r in self._pending.values()), "ids of answered requests"
-        keys = sum(map(len, self._by_connection.values()))
-        assert keys == len(self._pending), f"{keys} keys for {len(self._pending)} requests"
-        assert all(self._by_connection.values()), "a connection without requests"
-        held = sum(r.input_bytes for r in self._pending.values())
-        assert held == self._input_bytes, f"{held} bytes held, {self._input_bytes} counted"
+        self._table.validate()
+        self._sharing.validate(self._pending.values())
+        self._cache.validate()
         ended = self.counts["answered"] + self.counts["refused"] + self.counts["abandoned"]
         assert self.counts["submitted"] == ended + len(self._pending), f"requests lost: {self.counts}"
 
     # --- the steps ---
 
-    def _refusal(self, request: Pending) -> Refusal | None:
-        """Return why the request can't be taken, if it can't."""
-        own = self._by_connection.get(request.connection, {})
-        if self._closing:
-            return Reason.SHUTTING_DOWN, "the gateway stops"
-        if request.key in own:
-            return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
-        return no_room(
-            self._config,
-            on_connection=len(own),
-            in_flight=len(self._pending),
-            held_bytes=self._input_bytes,
-            more_bytes=request.input_bytes,
-        )
-
     def _arrive(self, request: Pending) -> None:
         assert self._number is not None
-        request.request_id = (self._number << _NUMBER_SHIFT) | self._next_id
+        request_id = (self._number << _NUMBER_SHIFT) | self._next_id
         self._next_id += 1
-        request.ids.append(request.request_id)
-        self._by_id[request.request_id] = request
+        self._table.name(request, request_id)
         accepted = request.accepted
-        self._sends.append(Arrive(request.request_id, accepted.model, accepted.rows, request.deadline_ns))
+        self._sends.append(Arrive(request_id, accepted.model, accepted.rows, request.deadline_ns))
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
         if until_ns < now_ns + self._rejoin_ns:
-            self._unreachable(request, now_ns)
+            self._refuse(request, *refusals.unreachable(now_ns, request))
         else:
             self._timers.arm(request, min(until_ns, now_ns + self._wait_ns))
-
-    def _unreachable(self, request: Pending, now_ns: int) -> None:
-        waited_ms = (now_ns - request.arrived_ns) / 1e6
-        detail = f"the gateway has no connection to the controller (waited {waited_ms:.0f} ms)"
-        self._refuse(request, Reason.CONTROLLER_UNREACHABLE, detail)
-
-    def _time_out(self, request: Pending, now_ns: int) -> None:
-        best_effort = request.deadline_ns is None
-        limit = "the limit for best effort" if best_effort else "its deadline and the grace"
-        waited_ms = (now_ns - request.arrived_ns) / 1e6
-        detail = f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
-        self._give_up(request, Reason.TIMED_OUT, detail)
 
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
@@ -341,11 +322,15 @@ class GatewayCore:
         self._sends.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
 
     def _remove(self, request: Pending) -> None:
-        del self._pending[request.serial]
-        for each in request.ids:
-            del self._by_id[each]
-        own = self._by_connection[request.connection]
-        del own[request.key]
-        if not own:
-            del self._by_connection[request.connection]
-        self._input_bytes -= request.input_bytes
+        self._table.remove(request)
+        if request.digest is not None and (heir := self._sharing.leave(request)) is not None:
+            self._lead(heir)
+
+    def _lead(self, heir: Pending) -> None:
+        """Submit a request that followed one which ended without outputs."""
+        if self._number is not None:
+            self._arrive(heir)
+        else:
+            since_ns = max(heir.arrived_ns, self._lost_ns)
+            until_ns = heir.expires_ns if heir.deadline_ns is None else heir.deadline_ns
+            self._timers.arm(heir, min(until_ns, since_ns + self._wait_ns))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.sends import Connection, Frame
 from mainspring.gateway.validation import Accepted
 
@@ -41,6 +42,10 @@ class Pending:
     expires_ns: int
     """When it is answered with a time-out."""
     input_bytes: int
+    digest: bytes | None = None
+    """What the cache finds its outputs by; None if they are not kept."""
+    follows: bool = False
+    """Whether another request of the same digest is submitted in its place."""
     wake_ns: int = 0
     """Its next timer."""
     request_id: int | None = None
@@ -56,6 +61,40 @@ class Pending:
             f"request {self.serial} (key {self.key} of {self.connection}, model {self.accepted.model!r}, "
             f"arrived {self.arrived_ns}, deadline {self.deadline_ns}, id {self.request_id} of {self.ids}, "
             f"timer {self.wake_ns}, {sent})"
+        )
+
+
+class Patience:
+    """How long requests wait for outputs at most."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._grace_ns = milliseconds(config.grace_ms)
+        self._best_effort_ns = milliseconds(config.best_effort_timeout_ms)
+
+    def begin(
+        self,
+        serial: int,
+        now_ns: int,
+        connection: Connection,
+        key: int,
+        accepted: Accepted,
+        frames: Sequence[Frame],
+        digest: bytes | None,
+    ) -> Pending:
+        """Return a request that came now; ``frames`` as its client ordered them."""
+        ordered = tuple([frames[place] for place in accepted.frame_order])
+        deadline_ns = None if accepted.slo_ns is None else now_ns + accepted.slo_ns
+        return Pending(
+            serial=serial,
+            connection=connection,
+            key=key,
+            accepted=accepted,
+            frames=ordered,
+            arrived_ns=now_ns,
+            deadline_ns=deadline_ns,
+            expires_ns=now_ns + self._best_effort_ns if deadline_ns is None else deadline_ns + self._grace_ns,
+            input_bytes=sum(map(len, ordered)),
+            digest=digest,
         )
 
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import zmq
 
 from mainspring.gateway.admin import AdminTable, Reply, Wish
+from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core import GatewayCore
@@ -53,7 +54,8 @@ class Plane:
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
         self.catalog = Catalog()
-        self.core = GatewayCore(config, self.catalog.signatures)
+        self.cache = PredictionCache(config.cache_bytes, config.cache_models)
+        self.core = GatewayCore(config, self.catalog.signatures, self.cache)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
         self.front_ends: dict[str, FrontEnd] = {}
@@ -92,7 +94,11 @@ class Plane:
         except BadRequest as error:
             self._refuse(Refuse(connection, request.key, error.reason, error.detail))
             return
-        self.core.submit(monotonic_ns(), connection, request.key, accepted, list(frames))
+        now_ns = monotonic_ns()
+        digest = self.cache.digest(accepted, frames)
+        if digest is not None:
+            self.cache.took(accepted.model, digest, monotonic_ns() - now_ns)
+        self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest)
 
     def cancel(self, connection: Connection, key: int) -> None:
         """Give up a request of this connection."""
@@ -152,9 +158,11 @@ class Plane:
                 self._model_up(message)
             case peers.ModelDown():
                 self.catalog.model_down(message.name)
+                self.cache.forget(message.name)
                 self._departing.model_down(now_ns, message)
             case peers.Served():
                 self.catalog.serve(message.model)
+                self.cache.switch(message.model.name, message.model.cache or None)
             case peers.WorkerUp():
                 self._worker_up(message)
             case peers.WorkerDown():
@@ -205,6 +213,7 @@ class Plane:
     def _model_up(self, message: peers.ModelUp) -> None:
         try:
             self.catalog.model_up(message.model)
+            self.cache.revise(self.catalog.signatures, message.model.name)
             self._departing.keep(message.model.name)
         except ValueError as error:
             self.counts["bad_models"] += 1
@@ -228,7 +237,7 @@ class Plane:
         self.core.worker_lost(now_ns, worker)
 
     def _admin_reply(self, message: peers.AdminReply) -> None:
-        answered = self._admin.answered(message, {**self.core.counts, **self.counts})
+        answered = self._admin.answered(message, {**self.core.counts, **self.cache.counts, **self.counts})
         if answered is None:
             self.counts["late_admin_replies"] += 1
         else:
@@ -266,8 +275,11 @@ class Plane:
         self.core.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
             self._reply(connection, reply)
+        confirm_ns = self.catalog.next_wakeup_ns()
         for worker in self.catalog.tick(now_ns):
             self._worker_lost(now_ns, worker)
+        if confirm_ns is not None and confirm_ns <= now_ns:
+            self.cache.revise(self.catalog.signatures)
         for name in self._departing.tick(now_ns):
             if not self._controller.send(peers.Drained(name)):
                 self.counts["unsent_to_controller"] += 1

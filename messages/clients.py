@@ -61,12 +61,16 @@ class Timing(msgspec.Struct, frozen=True):
     queue_ns: int
     """From arrival at the gateway to the controller's dispatch."""
     execute_ns: int
-    """EXEC's duration, of the whole batch."""
+    """EXEC's duration, of the whole batch; 0 for cached outputs."""
     left_ns: int | None
     """Time to the deadline when the reply left; negative if late; None for best effort."""
     batch_size: int
+    """0 for cached outputs."""
     cold_start: bool
     worker: str
+    """Empty for cached outputs."""
+    cached: bool = False
+    """Whether the gateway had the outputs from an earlier request of equal inputs."""
 
 
 class InferReply(msgspec.Struct, frozen=True, tag="infer_reply"):

@@ -322,5 +322,5 @@ def test_timers_of_answered_requests_do_not_pile_up() -> None:
         submit(core, key, slo_ms=None)
         core.cancel(ALICE, key)
         core.drain()
-    assert len(core._timers._heap) < 2_000
+    assert len(core._table.timers._heap) < 2_000
     core.validate()

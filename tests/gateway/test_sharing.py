@@ -1,0 +1,344 @@
+"""Requests of equal inputs: one execution, and still exactly one reply each, whatever happens."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mainspring.gateway.cache import PredictionCache
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Send, Withdraw
+from mainspring.gateway.validation import Accepted, Signature
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import Dispatch, Output, Rejected
+from tests.gateway.fakes import make_spec
+
+MS = 1_000_000
+ALICE = Connection("zeromq", b"alice")
+BOB = Connection("http", b"bob")
+SIGNATURE = Signature(make_spec("m"))
+OUTPUTS = (b"o" * 16, b"p" * 4)
+
+
+def accepted(slo_ms: int | None = 50, outputs: tuple[int, ...] = (0, 1)) -> Accepted:
+    slo_ns = None if slo_ms is None else slo_ms * MS
+    return Accepted("m", 1, slo_ns, (0,), outputs, SIGNATURE)
+
+
+def core_with(number: int | None = 5) -> GatewayCore:
+    core = GatewayCore(GatewayConfig(), {"m": SIGNATURE}, PredictionCache(1 << 20, ["m"]))
+    if number is not None:
+        core.controller_welcomed(0, number)
+    return core
+
+
+def submit(
+    core: GatewayCore,
+    key: int,
+    slo_ms: int | None = 50,
+    *,
+    now_ns: int = 0,
+    value: int = 7,
+    connection: Connection = ALICE,
+    outputs: tuple[int, ...] = (0, 1),
+) -> list[Send]:
+    request = accepted(slo_ms, outputs)
+    frames = [bytes([value]) * 16]
+    core.submit(now_ns, connection, key, request, list(frames), core._cache.digest(request, frames))
+    core.validate()
+    return core.drain()
+
+
+def arrival(sends: list[Send]) -> int:
+    [send] = [each for each in sends if isinstance(each, Arrive)]
+    return send.request_id
+
+
+def replies(sends: list[Send]) -> dict[int, Answer | Refuse]:
+    return {each.key: each for each in sends if isinstance(each, Answer | Refuse)}
+
+
+def run(core: GatewayCore, request_id: int, now_ns: int = MS) -> list[Send]:
+    core.dispatched(now_ns, Dispatch(1, "w", (request_id,), (False,), 4))
+    core.outputs(now_ns, Output(1, request_id, 300), OUTPUTS)
+    core.validate()
+    return core.drain()
+
+
+def test_equal_requests_share_one_execution_and_the_next_one_needs_none() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1))
+    assert submit(core, 2, 60, connection=BOB, outputs=(1,)) == []
+    assert submit(core, 3, None) == []
+    assert arrival(submit(core, 4, value=8)) != first
+    sent = replies(run(core, first, 5 * MS))
+    assert sorted(sent) == [1, 2, 3]
+    assert all(isinstance(each, Answer) for each in sent.values())
+    second = sent[2]
+    assert isinstance(second, Answer)
+    assert (second.connection, second.frames) == (BOB, (OUTPUTS[1],))
+    assert second.timing.left_ns == 55 * MS
+    assert (second.timing.worker, second.timing.cached) == ("w", False)
+    [hit] = submit(core, 5, now_ns=6 * MS, outputs=(1, 0))
+    assert isinstance(hit, Answer)
+    assert hit.frames == (OUTPUTS[1], OUTPUTS[0])
+    assert [header.name for header in hit.outputs] == ["sum", "twice"]
+    assert (hit.timing.cached, hit.timing.left_ns, hit.timing.worker) == (True, 50 * MS, "")
+    counts = core._cache.counts_of("m")
+    assert (counts.hits, counts.misses, counts.shared) == (1, 4, 2)
+    assert core.in_flight == 1
+
+
+def test_a_more_urgent_request_does_not_wait_for_work_that_is_planned_later() -> None:
+    core = core_with()
+    patient = arrival(submit(core, 1, 500))
+    urgent = arrival(submit(core, 2, 50))
+    assert submit(core, 3, 100) == []
+    sends = run(core, urgent)
+    assert sorted(replies(sends)) == [1, 2, 3]
+    assert Withdraw(patient) in sends
+
+
+def test_when_the_leader_is_refused_the_most_urgent_follower_is_submitted() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1, 50))
+    submit(core, 2, 900)
+    submit(core, 3, 80)
+    core.rejected(Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
+    core.validate()
+    sends = core.drain()
+    assert isinstance(replies(sends)[1], Refuse)
+    [again] = [each for each in sends if isinstance(each, Arrive)]
+    assert again.deadline_ns == 80 * MS
+    assert sorted(replies(run(core, again.request_id))) == [2, 3]
+
+
+def test_when_the_leader_is_cancelled_or_leaves_its_followers_are_not_lost() -> None:
+    core = core_with()
+    submit(core, 1)
+    submit(core, 2, connection=BOB)
+    submit(core, 3, connection=BOB)
+    core.cancel(ALICE, 1)
+    sends = core.drain()
+    assert list(replies(sends)) == [1]
+    second = arrival(sends)
+    core.forget_connection(BOB)
+    core.validate()
+    sends = core.drain()
+    assert Withdraw(second) in sends
+    assert replies(sends) == {}
+    assert core.in_flight == 0
+
+
+def test_a_cancelled_follower_leaves_the_leader_alone() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1))
+    submit(core, 2)
+    core.cancel(ALICE, 2)
+    [refuse] = core.drain()
+    assert isinstance(refuse, Refuse)
+    assert (refuse.key, refuse.reason) == (2, Reason.CANCELLED)
+    assert list(replies(run(core, first))) == [1]
+
+
+def test_a_follower_is_refused_by_its_own_deadline() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1, 50))
+    submit(core, 2, 50, now_ns=20 * MS)
+    core.dispatched(MS, Dispatch(1, "w", (first,), (False,), 4))
+    core.tick(150 * MS)
+    core.validate()
+    sends = core.drain()
+    assert list(replies(sends)) == [1]
+    # The leader's worker is silent; its deadline has passed, and so has the follower's.
+    core.tick(170 * MS)
+    last = replies(core.drain())[2]
+    assert isinstance(last, Refuse)
+    assert last.reason is Reason.TIMED_OUT
+
+
+def test_outputs_that_are_no_good_answer_the_leader_alone() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1))
+    submit(core, 2)
+    core.dispatched(0, Dispatch(1, "w", (first,), (False,), 4))
+    core.outputs(1, Output(1, first, 1), ())
+    sends = core.drain()
+    assert list(replies(sends)) == [1]
+    assert len(core._cache) == 0
+    assert sorted(replies(run(core, arrival(sends)))) == [2]
+
+
+def test_a_controller_that_comes_late_gets_the_leader_alone() -> None:
+    core = core_with(None)
+    submit(core, 1, 900)
+    submit(core, 2, 900)
+    core.controller_welcomed(100 * MS, 6)
+    first = arrival(core.drain())
+    assert sorted(replies(run(core, first, 200 * MS))) == [1, 2]
+
+
+def test_a_follower_that_inherits_waits_for_a_lost_controller_like_any_other() -> None:
+    core = core_with()
+    submit(core, 1, None)
+    submit(core, 2, None)
+    core.controller_lost(100 * MS)
+    core.cancel(ALICE, 1)
+    core.validate()
+    core.drain()
+    assert core.next_wakeup_ns() == 100 * MS + 5_000 * MS
+    core.tick(100 * MS + 5_000 * MS)
+    last = replies(core.drain())[2]
+    assert isinstance(last, Refuse)
+    assert last.reason is Reason.CONTROLLER_UNREACHABLE
+
+
+def test_a_stop_answers_followers_too() -> None:
+    core = core_with()
+    submit(core, 1)
+    submit(core, 2)
+    core.shut_down()
+    core.abandon()
+    core.validate()
+    sends = core.drain()
+    assert sorted(replies(sends)) == [1, 2]
+    assert not [each for each in sends if isinstance(each, Arrive)]
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """Few different inputs, so that most requests share; everything else that can happen, in any order."""
+
+    @initialize()
+    def start(self) -> None:
+        config = GatewayConfig(max_in_flight=14, max_in_flight_per_connection=9, controller_wait_ms=400.0)
+        self.cache = PredictionCache(1_200, ["m"])
+        self.core = GatewayCore(config, {"m": SIGNATURE}, self.cache)
+        self.now_ns = 0
+        self.next_key = 0
+        self.next_action = 0
+        self.entered: dict[tuple[Connection, int], tuple[int, int | None]] = {}
+        self.replies: Counter[tuple[Connection, int]] = Counter()
+        self.gone: set[tuple[Connection, int]] = set()
+        self.values: dict[int, int] = {}
+        self.pushed: list[tuple[int, int]] = []
+
+    @rule(
+        connection=st.sampled_from([ALICE, BOB]),
+        slo_ms=st.sampled_from([None, 1, 50, 60, 500]),
+        value=st.integers(0, 2),
+    )
+    def submit(self, connection: Connection, slo_ms: int | None, value: int) -> None:
+        self.next_key += 1
+        request, frames = accepted(slo_ms), [bytes([value]) * 16]
+        deadline_ns = None if slo_ms is None else self.now_ns + slo_ms * MS
+        self.entered[connection, self.next_key] = (value, deadline_ns)
+        digest = self.cache.digest(request, frames)
+        self.core.submit(self.now_ns, connection, self.next_key, request, list(frames), digest)
+        self._drain(value)
+
+    @rule(number=st.integers(1, 3))
+    def welcome(self, number: int) -> None:
+        self.core.controller_welcomed(self.now_ns, number)
+
+    @rule()
+    def lose_controller(self) -> None:
+        self.core.controller_lost(self.now_ns)
+
+    @rule(worker=st.sampled_from(["w", "v"]))
+    def worker_lost(self, worker: str) -> None:
+        self.core.worker_lost(self.now_ns, worker)
+
+    @rule()
+    def model_replaced(self) -> None:
+        self.cache.forget("m")
+
+    @rule(data=st.data(), worker=st.sampled_from(["w", "v"]))
+    def dispatch(self, data: st.DataObject, worker: str) -> None:
+        if self.values:
+            self.next_action += 1
+            request_id = data.draw(st.sampled_from(sorted(self.values)))
+            message = Dispatch(self.next_action, worker, (request_id,), (False,), 4)
+            self.core.dispatched(self.now_ns, message)
+
+    @rule(data=st.data(), good=st.sampled_from([True, True, False]))
+    def outputs(self, data: st.DataObject, good: bool) -> None:
+        if self.pushed:
+            action_id, request_id = data.draw(st.sampled_from(self.pushed))
+            frames = (bytes([self.values[request_id]]) * 16, bytes(4)) if good else ()
+            self.core.outputs(self.now_ns, Output(action_id, request_id, 1), frames)
+
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        if self.values:
+            request_id = data.draw(st.sampled_from(sorted(self.values)))
+            self.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, ""))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.entered:
+            self.core.cancel(*data.draw(st.sampled_from(list(self.entered))))
+
+    @rule(data=st.data())
+    def no_room(self, data: st.DataObject) -> None:
+        if self.values:
+            self.core.arrival_unsent(self.now_ns, data.draw(st.sampled_from(sorted(self.values))))
+
+    @rule(connection=st.sampled_from([ALICE, BOB]))
+    def leave(self, connection: Connection) -> None:
+        self._drain()
+        self.gone |= {each for each in self.entered if each[0] == connection and not self.replies[each]}
+        self.core.forget_connection(connection)
+
+    @rule(step_ms=st.sampled_from([0, 1, 60, 600]))
+    def wait(self, step_ms: int) -> None:
+        self.now_ns += step_ms * MS
+        self.core.tick(self.now_ns)
+
+    @invariant()
+    def one_reply_each(self) -> None:
+        self._drain()
+        self.core.validate()
+        assert not [each for each, count in self.replies.items() if count > 1]
+        assert not [each for each in self.gone if self.replies[each]]
+        wakeup_ns = self.core.next_wakeup_ns()
+        assert (wakeup_ns is None) == (self.core.in_flight == 0)
+
+    def _drain(self, value: int | None = None) -> None:
+        """Take what came out; ``value`` is the input of the one request that may have been submitted."""
+        for send in self.core.drain():
+            match send:
+                case Arrive():
+                    self.values[send.request_id] = self._value_of(send.request_id, value)
+                case Push() if not send.message.withdrawn:
+                    assert send.frames == (bytes([self.values[send.message.request_id]]) * 16,)
+                    self.pushed.append((send.message.action_id, send.message.request_id))
+                case Answer():
+                    self.replies[send.connection, send.key] += 1
+                    wanted = self.entered[send.connection, send.key][0]
+                    assert send.frames[0] == bytes([wanted]) * 16, "another input's outputs"
+                case Refuse():
+                    self.replies[send.connection, send.key] += 1
+
+    def _value_of(self, request_id: int, value: int | None) -> int:
+        request = self.core._by_id.get(request_id)
+        if request is None:
+            return self.values.get(request_id, 0 if value is None else value)
+        return self.entered[request.connection, request.key][0]
+
+    def teardown(self) -> None:
+        for _ in range(len(self.entered) + 1):
+            self.now_ns += 3_600_000 * MS
+            self.core.tick(self.now_ns)
+        self._drain()
+        assert self.core.in_flight == 0
+        self.core.validate()
+        missing = [each for each in self.entered if not self.replies[each] and each not in self.gone]
+        assert not missing, f"no reply: {missing}"
+
+
+AnyInterleaving.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestAnyInterleaving = AnyInterleaving.TestCase
