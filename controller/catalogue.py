@@ -65,13 +65,15 @@ class Catalogue:
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Do what an administrator asks and answer."""
         wishes = (request.add, request.remove, request.serve)
-        asked = sum(wish is not None for wish in wishes) + request.status
+        asked = sum(wish is not None for wish in wishes) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
-            detail = f"{asked} of add, remove, serve and status were asked for; ask for exactly one"
+            detail = f"{asked} of add, remove, serve, status and metrics were asked for; ask for exactly one"
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
         elif request.status:
             reply = AdminReply(request.token, status=self.status(now_ns))
+        elif request.metrics:
+            reply = AdminReply(request.token, metrics=self._scheduler.metrics(now_ns, len(self.models)))
         else:
             refusal = self._change(now_ns, request)
             if refusal is not None:

@@ -34,6 +34,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Peers at one time; one more is refused."""
     max_models: int = 65_536
     """Models at one time; adding one more is refused."""
+    metrics_models: int = 50
+    """Models with a label of their own in the metrics that are asked for; the others share one."""
     start_grace_ms: float = 1000.0
     """After its start, how long the controller keeps requests for the first worker to join, so that a restart
     costs none; requests whose deadline is sooner are rejected at once."""

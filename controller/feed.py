@@ -17,9 +17,11 @@ from mainspring.controller.counters import Dropped
 from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import Event, Wakeup
+from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
+from mainspring.telemetry.actions import ActionCounts
 from mainspring.telemetry.log import EventLogWriter
 
 _LOGGER = logging.getLogger(__name__)
@@ -37,7 +39,10 @@ def about(config: SchedulerConfig) -> dict[str, object]:
 class LoggedScheduler:
     """`Scheduler` with its log: the same calls, none of which raises."""
 
-    def __init__(self, scheduler: Scheduler, log: EventLogWriter | None, dropped: Dropped) -> None:
+    def __init__(
+        self, scheduler: Scheduler, log: EventLogWriter | None, dropped: Dropped, metrics_models: int = 50
+    ) -> None:
+        """``metrics_models``: as `ControllerConfig.metrics_models`."""
         self.dirty = False
         """Whether events were taken in since the last ``schedule``."""
         self.last_action_id = 0
@@ -46,6 +51,7 @@ class LoggedScheduler:
         self._log = log
         self._dropped = dropped
         self._tally = Tally()
+        self._actions = ActionCounts(metrics_models)
         self._paused_until_ns = 0
         self._unwritten: list[tuple[int, Event | Command]] = []
 
@@ -86,9 +92,10 @@ class LoggedScheduler:
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
-        tally, log = self._tally, self._log
+        tally, actions, log = self._tally, self._actions, self._log
         for now_ns, entry in entries:
             tally.take(entry)
+            actions.take(entry)
             if log is not None:
                 try:
                     log.append(now_ns, entry)
@@ -120,6 +127,11 @@ class LoggedScheduler:
         return msgspec.structs.replace(
             status, dropped_messages={f"event log off: {self._log.problem}": self._log.dropped}
         )
+
+    def metrics(self, now_ns: int, models_served: int) -> ClusterMetrics:
+        """Return what a gateway that is scraped wants to know."""
+        self.settle()
+        return self._actions.metrics(now_ns, models_served, self._scheduler.queued)
 
     def flush(self) -> None:
         """Hand the log to the operating system."""

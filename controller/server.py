@@ -66,7 +66,7 @@ class Controller:
                 config.event_log_max_bytes,
                 about(scheduler_config),
             )
-        self._feed = LoggedScheduler(self.scheduler, log, self._dropped)
+        self._feed = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
         self._shell = Shell(config, self._feed, self._router, self._dropped)
         self._error_limit = AnswerLimit()
         self._arrived_ns = self._collected_ns = time.monotonic_ns()

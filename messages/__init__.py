@@ -9,6 +9,7 @@ One file for each subject:
 * ``commands`` -- what comes out of the scheduler
 * ``peers``    -- gateway and worker to controller and to each other
 * ``clients``  -- client to gateway
+* ``metrics``  -- what the controller counts for whoever scrapes
 * ``codec``    -- bytes to messages and back
 
 Every message is a frozen, tagged ``msgspec.Struct`` encoded as a MessagePack map. Times are ``int``

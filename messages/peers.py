@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import Resident
+from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import Artifact, ModelSpec, ServedModel
 
 # --- any peer and the controller ---
@@ -110,6 +111,8 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     add: ModelSpec | None = None
     remove: str | None = None
     status: bool = False
+    metrics: bool = False
+    """A gateway's own: it is being scraped."""
     serve: ServedModel | None = None
     """Have every gateway take requests for this name to these models from now on."""
     drain: bool = False
@@ -224,12 +227,13 @@ class ClusterStatus(msgspec.Struct, frozen=True):
 
 
 class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
-    """Answer to an `AdminRequest`: neither error nor status means done."""
+    """Answer to an `AdminRequest`: neither error, status nor metrics means done."""
 
     token: int
     reason: Reason | None = None
     detail: str = ""
     status: ClusterStatus | None = None
+    metrics: ClusterMetrics | None = None
 
 
 # --- gateway to worker, and back ---
@@ -252,6 +256,21 @@ class Input(msgspec.Struct, frozen=True, tag="input"):
     """The request is already answered: no frames follow, its rows stay zero, no outputs are wanted."""
 
 
+class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Where a request's time on its worker went; durations, for nobody else has the worker's clock."""
+
+    input_ns: int
+    """Copying its inputs into IO memory."""
+    wait_ns: int
+    """From then to EXEC's begin."""
+    output_ns: int
+    """From EXEC's end until its outputs were sent."""
+    load_ns: int = 0
+    """Of the LOAD that brought the model in, if this request found it resident nowhere."""
+    loaded_ns: int = 0
+    """From that LOAD's end to EXEC's begin."""
+
+
 class Output(msgspec.Struct, frozen=True, tag="output"):
     """One request's outputs; a frame follows for each, in the order of the model's outputs."""
 
@@ -259,6 +278,8 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     request_id: int
     execute_ns: int
     """EXEC's duration."""
+    times: OutputTimes | None = None
+    """None from workers of a release that does not tell them."""
 
 
 ToController = WorkerHello | GatewayHello | Pong | Goodbye | Arrival | Cancel | AdminRequest | Drained

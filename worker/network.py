@@ -26,6 +26,7 @@ from mainspring.worker.config import WorkerConfig
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.jobs import Reservation
+from mainspring.worker.moments import Moments
 from mainspring.worker.session import Session, State
 from mainspring.worker.sockets import GONE, Sockets
 
@@ -85,6 +86,7 @@ class Network:
         self._sockets = sockets
         self._executors = executors
         self._inputs = inputs
+        self._moments = Moments()
         self._outbox = outbox
         self._notes = notes
         now_ns = time.monotonic_ns()
@@ -179,11 +181,14 @@ class Network:
             if results and results[0].status is Status.OK:
                 if isinstance(action, Unload):
                     self._executors.unload(action.model)
+                    self._moments.unloaded(action.model)
                 elif isinstance(action, Release):
                     self._executors.release(action.model)
         for result in results:
             self._inputs.refuse(result.action_id)
             self._send_result(result)
+        if not results:
+            self._moments.accepted(action)
         if isinstance(action, Infer) and prepared is not None and io is not None:
             for request_id, held in self._inputs.open(action, prepared.model, io):
                 # Unusable inputs of one request end the action for all of them.
@@ -204,6 +209,7 @@ class Network:
         with self._executors.driving() as core:
             core.abandon()
         self._inputs.clear()
+        self._moments.clear()
 
     def _greet(self, now_ns: int) -> None:
         """Say hello, unless EXEC or LOAD still runs a job of the session before."""
@@ -255,13 +261,16 @@ class Network:
         return self._inputs.expects(action_id, request_id) and self._executors.awaits_inputs(action_id)
 
     def _place(self, action_id: int, request_id: int, held: HeldInput) -> None:
+        begin_ns = time.monotonic_ns()
         fault = self._inputs.place(action_id, request_id, held)
+        placed_ns = time.monotonic_ns()
         result = None
         with self._executors.driving() as core:
             if fault:
-                result = core.input_refused(time.monotonic_ns(), action_id, request_id, fault)
+                result = core.input_refused(placed_ns, action_id, request_id, fault)
             else:
-                core.input_arrived(action_id, request_id, time.monotonic_ns())
+                core.input_arrived(action_id, request_id, placed_ns)
+                self._moments.placed(action_id, request_id, begin_ns, placed_ns)
         if fault:
             self._drop("gateway: unusable input", fault)
         if result is not None:
@@ -274,7 +283,8 @@ class Network:
         not given the same work twice.
         """
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
-            header = encode(Output(result.action_id, request_id, result.device_ns))
+            times = self._moments.times(time.monotonic_ns(), result, request_id)
+            header = encode(Output(result.action_id, request_id, result.device_ns, times))
             fault = self._sockets.to_gateway(sender, header, frames)
             if fault:
                 self._drop(fault, f"the output of request {request_id}")
@@ -288,6 +298,7 @@ class Network:
     def _finish(self, result: Result) -> None:
         """Send a result and forget the action."""
         self._inputs.close(result.action_id)
+        self._moments.ended(result)
         self._send_result(result)
 
     def _send_result(self, result: Result) -> None:

@@ -1,0 +1,180 @@
+"""Counts of actions for whoever scrapes: an observer of the controller's event stream. Pure.
+
+It reads what the event log is written from (design, rule 9) and keeps only sums, so what it costs does not
+grow with time: a look at an entry's type for each, and about two microseconds for each action. Requests are
+counted by their gateways, which see them end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.codes import Status
+from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.events import Event, ModelRemoved, WorkerJoined, WorkerLeft
+from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
+from mainspring.telemetry.bounded import OTHER, BoundedLabels
+from mainspring.telemetry.histograms import BATCH_BOUNDS, ERROR_BOUNDS_NS, LATENCY_BOUNDS_NS, Histogram
+
+WORKERS_REMEMBERED = 4_096
+"""Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""
+
+Action = Infer | Load | Prepare | Release | Unload
+
+
+class _Model:
+    """Counts of one label."""
+
+    __slots__ = ("batch", "infer_error", "load", "load_error", "rows")
+
+    def __init__(self) -> None:
+        self.load = Histogram(LATENCY_BOUNDS_NS)
+        self.infer_error = Histogram(ERROR_BOUNDS_NS)
+        self.load_error = Histogram(ERROR_BOUNDS_NS)
+        self.batch = Histogram(BATCH_BOUNDS)
+        self.rows = 0
+
+    def state(self, model: str) -> ModelActions:
+        return ModelActions(
+            model,
+            self.load.state(),
+            self.infer_error.state(),
+            self.load_error.state(),
+            self.batch.state(),
+            self.rows,
+        )
+
+
+class _Worker:
+    """Counts of one worker, and the pages that its models hold."""
+
+    def __init__(self) -> None:
+        self.device_kind = ""
+        self.pages = 0
+        self.resident: dict[str, int] = {}
+        self.busy_ns = {"exec": 0, "load": 0, "prepare": 0}
+        self.ended: Counter[str] = Counter()
+
+    def state(self, name: str) -> WorkerActions:
+        used = sum(self.resident.values())
+        return WorkerActions(
+            name, self.device_kind, self.pages, used, dict(self.busy_ns), dict(sorted(self.ended.items()))
+        )
+
+
+class ActionCounts:
+    """See the module's docstring: `take` every entry of the stream in order, `metrics` at any time."""
+
+    def __init__(self, models: int) -> None:
+        """At most so many models have a label of their own."""
+        self._labels: BoundedLabels[_Model] = BoundedLabels(models, _Model)
+        self._models: dict[str, _Model] = {}
+        """Where each model is counted that something was counted for."""
+        self._activity: Counter[str] = Counter()
+        self._open: dict[int, Action] = {}
+        self._workers: dict[str, _Worker] = {}
+        self._gone: dict[str, _Worker] = {}
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            **dict.fromkeys((Infer, Load, Prepare, Release, Unload), self._began),
+            Result: self._ended,
+            WorkerJoined: self._joined,
+            WorkerLeft: self._left,
+            DropWorker: self._left,
+            ModelRemoved: self._removed,
+        }
+
+    def take(self, entry: Event | Command) -> None:
+        """Take note of what went into the scheduler or came out of it."""
+        handler = self._handlers.get(type(entry))
+        if handler is not None:
+            handler(entry)
+
+    def metrics(self, now_ns: int, models_served: int, requests_queued: int) -> ClusterMetrics:
+        """Return all counts; models change their labels here and nowhere else."""
+        if self._labels.due(now_ns):
+            for name in self._labels.rank(now_ns, self._activity.items()):
+                self._models[name] = self._labels.counters(name)
+            self._activity.clear()
+        shown = self._labels.shown()
+        return ClusterMetrics(
+            duration_bounds_ns=LATENCY_BOUNDS_NS,
+            error_bounds_ns=ERROR_BOUNDS_NS,
+            batch_bounds=BATCH_BOUNDS,
+            models=tuple(model.state("" if name == OTHER else name) for name, model in shown),
+            workers=tuple(worker.state(name) for name, worker in sorted(self._workers.items())),
+            models_served=models_served,
+            requests_queued=requests_queued,
+        )
+
+    def _began(self, action: Action) -> None:
+        self._open[action.action_id] = action
+
+    def _ended(self, result: Result) -> None:
+        action = self._open.pop(result.action_id, None)
+        worker = self._workers.get(result.worker)
+        if action is None or worker is None:
+            return
+        worker.ended[_ENDINGS[type(action), result.status]] += 1
+        if result.status is not Status.OK:
+            return
+        actual_ns = result.end_ns - result.begin_ns
+        if isinstance(action, Infer):
+            worker.busy_ns["exec"] += actual_ns
+            self._inferred(action, actual_ns)
+        elif isinstance(action, Load):
+            worker.busy_ns["load"] += actual_ns
+            worker.resident[action.model] = len(action.pages)
+            self._loaded(action, actual_ns)
+        elif isinstance(action, Prepare):
+            worker.busy_ns["prepare"] += actual_ns
+        elif isinstance(action, Unload):
+            worker.resident.pop(action.model, None)
+
+    def _inferred(self, action: Infer, actual_ns: int) -> None:
+        model = self._models.get(action.model) or self._first(action.model)
+        model.infer_error.observe(action.predicted_duration_ns - actual_ns)
+        model.batch.observe(action.batch_size)
+        model.rows += sum(action.rows)
+        self._activity[action.model] += 1
+
+    def _loaded(self, action: Load, actual_ns: int) -> None:
+        model = self._models.get(action.model) or self._first(action.model)
+        model.load_error.observe(action.predicted_duration_ns - actual_ns)
+        model.load.observe(actual_ns)
+        self._activity[action.model] += 1
+
+    def _joined(self, event: WorkerJoined) -> None:
+        known = self._workers.get(event.worker) or self._gone.pop(event.worker, _Worker())
+        worker = self._workers[event.worker] = known
+        worker.device_kind = event.device_kind
+        worker.pages = event.pages
+        worker.resident = {held.model: len(held.pages) for held in event.resident}
+
+    def _left(self, entry: WorkerLeft | DropWorker) -> None:
+        worker = self._workers.pop(entry.worker, None)
+        if worker is None:
+            return
+        self._open = {id_: action for id_, action in self._open.items() if action.worker != entry.worker}
+        self._gone[entry.worker] = worker
+        if len(self._gone) > WORKERS_REMEMBERED:
+            del self._gone[next(iter(self._gone))]
+
+    def _first(self, name: str) -> _Model:
+        """Return where to count for a model that nothing was counted for so far."""
+        model = self._models[name] = self._labels.counters(name)
+        return model
+
+    def _removed(self, event: ModelRemoved) -> None:
+        self._models.pop(event.name, None)
+        self._activity.pop(event.name, None)
+        self._labels.forget(event.name)
+
+
+_ENDINGS = {
+    (kind, status): f"{kind.__name__.upper()} {status.value}"
+    for kind in (Infer, Load, Prepare, Release, Unload)
+    for status in Status
+}

@@ -1,0 +1,91 @@
+"""Counts by name with a bound on the names: the busiest have a label of their own, the rest share one. Pure.
+
+Every label is a time series for whoever scrapes, and a cluster has thousands of models. So at most ``limit``
+names are in the *top*; what happens to any other name is counted in one shared counter, `OTHER`. A name that
+leaves the top keeps its counter, which is not shown until it comes back and then goes on: no counter ever
+goes down, and what was counted in one place never moves to another, which would show as a burst that never
+was. The sum over the labels shown is therefore not the total since the start; rates are right at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+OTHER = "other"
+"""Label of all names outside the top; a name that is really called so is never in it."""
+RANK_NS = 60_000_000_000
+"""Least time between two rankings, so that a name in the top stays there for some scrapes."""
+LEAD = 2
+"""A name takes another's place if it was this many times as busy: two that are alike don't take turns."""
+CHANGES = 4
+"""One in so many places may change hands at one ranking: each change is a new series for the server."""
+
+Counters = TypeVar("Counters")
+
+
+class BoundedLabels(Generic[Counters]):
+    """The counters of the names in the top, and of the rest."""
+
+    def __init__(self, limit: int, make: Callable[[], Counters]) -> None:
+        """At most ``limit`` names have a label of their own; ``make`` returns counters that are all zero."""
+        self._limit = limit
+        self._make = make
+        self._top: dict[str, int] = {}
+        """Each name's score at the last ranking."""
+        self._known: dict[str, Counters] = {}
+        """Of each name that is in the top or was."""
+        self._ranked_ns: int | None = None
+        self.other = make()
+        """What is counted for all names outside the top."""
+
+    def counters(self, name: str) -> Counters:
+        """Return where to count for a name from now on, until `rank` says otherwise."""
+        if name in self._top:
+            return self._known[name]
+        if len(self._top) < self._limit and name != OTHER:
+            return self._enter(name, 0)
+        return self.other
+
+    def shown(self) -> list[tuple[str, Counters]]:
+        """Return every label with its counters, sorted; `OTHER` last."""
+        return [*((name, self._known[name]) for name in sorted(self._top)), (OTHER, self.other)]
+
+    def due(self, now_ns: int) -> bool:
+        """Say whether it is time for `rank`."""
+        return self._ranked_ns is None or now_ns - self._ranked_ns >= RANK_NS
+
+    def rank(self, now_ns: int, activity: Iterable[tuple[str, int]]) -> list[str]:
+        """Let busier names take places in the top; return the names whose `counters` are others now.
+
+        ``activity``: how often something was counted for a name since the last ranking, where not 0.
+        """
+        self._ranked_ns = now_ns
+        recent = dict(activity)
+        for name, score in self._top.items():
+            self._top[name] = score // 2 + recent.pop(name, 0)
+        recent.pop(OTHER, None)
+        outside = sorted(recent, key=lambda name: (-recent[name], name))
+        idle = sorted(self._top, key=lambda name: (self._top[name], name))
+        changed: list[str] = []
+        for name in outside[: max(1, self._limit // CHANGES)]:
+            if len(self._top) >= self._limit:
+                if not idle or recent[name] <= LEAD * self._top[idle[0]]:
+                    break
+                changed.append(idle[0])
+                del self._top[idle.pop(0)]
+            changed.append(name)
+            self._enter(name, recent[name])
+        return changed
+
+    def forget(self, name: str) -> None:
+        """Free the place of a name that will not come back; its next counters begin at zero."""
+        self._top.pop(name, None)
+        self._known.pop(name, None)
+
+    def _enter(self, name: str, score: int) -> Counters:
+        self._top[name] = score
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = self._make()
+        return known
