@@ -28,6 +28,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a request without a deadline waits before the gateway answers it with a time-out."""
     max_slo_ms: float = 3_600_000.0
     """The longest SLO that is taken for meant; a longer one is refused."""
+    default_slo_ms: float | None = None
+    """SLO of requests over HTTP and gRPC that bring none; without it they are best effort."""
+    model_slo_ms: dict[str, float] = {}
+    """The same for single models, by name; a model repository may say it for its own."""
     max_in_flight: int = 50_000
     """Requests without an answer in all; one more is refused as overloaded."""
     max_in_flight_per_connection: int = 8_192
@@ -39,6 +43,27 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_connections: int = 20_000
     """Clients that the gateway remembers; one more makes it forget one that has nothing in flight, which
     has to say hello again."""
+    http_max_connections: int = 20_000
+    """HTTP clients at one time; one more closes a connection that has long been idle, or is refused."""
+    http_max_header_bytes: int = 32 << 10
+    """Size of a request's line and headers."""
+    http_max_body_bytes: int = 64 << 20
+    """Size of a request's body, as it comes and inflated."""
+    http_max_json_bytes: int = 16 << 20
+    """Size of the JSON in it. While JSON is read, some 5 ms for a megabyte, nobody else is served: large
+    tensors are to come as binary data."""
+    http_max_pipelined: int = 64
+    """Requests that one connection may send ahead of their replies; more are not read before some are out."""
+    http_header_timeout_ms: float = 10_000.0
+    """How long a request's line and headers may take to come."""
+    http_body_idle_ms: float = 10_000.0
+    """How long nothing may come of a request's body."""
+    http_body_timeout_ms: float = 120_000.0
+    """How long a request's body may take to come."""
+    http_idle_timeout_ms: float = 75_000.0
+    """How long a connection without requests stays open."""
+    http_write_timeout_ms: float = 30_000.0
+    """How long a client may read nothing of its replies before it is cut off."""
     reply_backlog_messages: int = 16_384
     """Replies that may wait for one client to read them; a client that reads too slowly for it is cut off."""
     reply_backlog_bytes: int = 512 << 20
@@ -85,6 +110,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+        for name, slo_ms in self.model_slo_ms.items():
+            if not slo_ms > 0:
+                raise ValueError(
+                    f"the gateway's model_slo_ms is {slo_ms} for {name!r}; it must be greater than 0"
+                )
 def milliseconds(value: float) -> int:
     """Return a duration given in milliseconds as nanoseconds."""
     return round(value * 1_000_000)

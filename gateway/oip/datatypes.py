@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec
 
@@ -25,13 +26,8 @@ DATATYPES: Mapping[str, str] = MappingProxyType({dtype: name for name, dtype in 
 """The same the other way round."""
 
 
-class Unfit(Exception):
-    """What a client sent can't be served: a reason code, and what was wrong and would be right."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
+class Unfit(BadRequest):
+    """What came in the protocol's words can't be made a request: a reason code, and what would be right."""
 
 
 def datatype_of(dtype: str) -> str:

@@ -8,10 +8,10 @@ moment at which the gateway had the request's first bytes to the reply on the wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import ServedModel
 
 SLO_HEADER = "x-mainspring-slo-ms"
 """HTTP header, or gRPC metadata, with an SLO in milliseconds."""
@@ -19,8 +19,16 @@ SLO_PARAMETER = "slo_ms"
 TIMEOUT_PARAMETER = "timeout"
 MAX_NS = (1 << 63) - 1
 
-Default = Callable[[str], int | None]
-"""A model's default SLO in nanoseconds by the model's name; None if it has none."""
+
+def default_slo_ns(config: GatewayConfig, options: ServedModel) -> int | None:
+    """Return the SLO of requests for a model that bring none; None for best effort.
+
+    ``options`` are the model's own: a repository may say it there, the gateway's configuration for any.
+    """
+    if options.slo_ns is not None:
+        return options.slo_ns
+    default_ms = config.model_slo_ms.get(options.name, config.default_slo_ms)
+    return None if default_ms is None else milliseconds(default_ms)
 
 
 def slo_ns(

@@ -1,0 +1,269 @@
+"""The body of an inference request: JSON, then the bytes of its binary tensors, to what the table takes.
+
+A binary tensor stays where it lies in the body. Names, shapes and sizes are checked where all protocols
+check them, by `mainspring.gateway.validation`; here only what that needs is made of the body.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mainspring.gateway.oip import compression, elements, json_data
+from mainspring.gateway.oip.datatypes import Unfit, dtype_of
+from mainspring.gateway.validation import Signature
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import TensorSpec, slot_bytes
+from mainspring.messages.peers import TensorHeader
+
+_NO_NUMBERS = (b"NaN", b"Infinity")
+
+_NO_DATA = msgspec.Raw()
+
+
+class _InputParameters(msgspec.Struct):
+    binary_data_size: int | None = None
+    shared_memory_region: str | None = None
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+    data: msgspec.Raw = _NO_DATA
+    parameters: _InputParameters | None = None
+
+
+class _LooseInput(msgspec.Struct):
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+    data: list[Any] | None = None
+    parameters: _InputParameters | None = None
+
+
+class _OutputParameters(msgspec.Struct):
+    binary_data: bool | None = None
+    classification: int = 0
+    shared_memory_region: str | None = None
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: _OutputParameters | None = None
+
+
+class Parameters(msgspec.Struct):
+    """A request's parameters, as far as they are read; others are let pass."""
+
+    timeout: Any = None
+    slo_ms: Any = None
+    priority: Any = None
+    binary_data_output: bool = False
+
+
+class _Request(msgspec.Struct):
+    inputs: tuple[_Input, ...]
+    id: str = ""
+    parameters: Parameters | None = None
+    outputs: tuple[_Output, ...] = ()
+
+
+class _LooseRequest(msgspec.Struct):
+    inputs: tuple[_LooseInput, ...]
+    id: str = ""
+    parameters: Parameters | None = None
+    outputs: tuple[_Output, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Request)
+_NO_PARAMETERS = Parameters()
+_NO_INPUT_PARAMETERS = _InputParameters()
+
+
+class Form(NamedTuple):
+    """How an output is to be sent."""
+
+    binary: bool
+    classes: int = 0
+    """How many of the highest values to name instead; 0 for the tensor itself."""
+
+
+JSON = Form(False)
+BINARY = Form(True)
+
+
+class Wanted(NamedTuple):
+    """What the reply is to look like."""
+
+    id: str = ""
+    default: Form = JSON
+    forms: Mapping[str, Form] = {}
+    """Of outputs that were asked for by name."""
+
+
+class Parsed(NamedTuple):
+    """A request's body."""
+
+    inputs: tuple[TensorHeader, ...]
+    frames: list[Any]
+    """A bytes-like for each input."""
+    outputs: tuple[str, ...] | None
+    parameters: Parameters
+    wanted: Wanted
+
+
+def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_json_bytes: int) -> Parsed:
+    """Return what a body says; raise `Unfit`.
+
+    ``json_bytes`` is what the header ``Inference-Header-Content-Length`` says; None without it. 0: the body
+    is the model's one input.
+    """
+    if json_bytes == 0:
+        return _raw(signature, body)
+    if json_bytes is None:
+        json_bytes = len(body)
+    elif json_bytes > len(body):
+        raise Unfit(
+            Reason.BAD_MESSAGE,
+            f"Inference-Header-Content-Length is {json_bytes:,} and the body has {len(body):,} bytes",
+        )
+    if json_bytes > max_json_bytes:
+        raise compression.TooLarge("the JSON (send tensors as binary data)", max_json_bytes)
+    request = _decode(body[:json_bytes])
+    headers, frames = [], []
+    offset = json_bytes
+    for tensor in request.inputs:
+        parameters = tensor.parameters or _NO_INPUT_PARAMETERS
+        if parameters.shared_memory_region is not None:
+            raise Unfit(Reason.BAD_INPUT, f"input {tensor.name!r} is in shared memory, which is not served")
+        data: json_data.Data | memoryview | None = tensor.data
+        size = parameters.binary_data_size
+        if size is not None:
+            if not 0 <= size <= len(body) - offset:
+                left = f"{len(body) - offset:,} bytes are left"
+                raise Unfit(Reason.BAD_INPUT, f"input {tensor.name!r} has binary_data_size {size:,}; {left}")
+            data = body[offset : offset + size]
+            offset += size
+        header, frame = _tensor(signature, tensor, data)
+        headers.append(header)
+        frames.append(frame)
+    if offset != len(body):
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"{len(body) - offset:,} bytes follow the last input's; the binary_data_size of each input must "
+            "sum up to what follows the JSON",
+        )
+    return Parsed(
+        tuple(headers),
+        frames,
+        tuple([output.name for output in request.outputs]) or None,
+        request.parameters or _NO_PARAMETERS,
+        _wanted(request),
+    )
+
+
+def _decode(text: memoryview) -> _Request | _LooseRequest:
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        if isinstance(error, msgspec.ValidationError) or not any(each in bytes(text) for each in _NO_NUMBERS):
+            raise _unreadable(error) from None
+    try:
+        return msgspec.convert(json.loads(bytes(text)), _LooseRequest)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> Unfit:
+    return Unfit(Reason.BAD_MESSAGE, f"the request's JSON can't be read: {str(error)[:300]}")
+
+
+def _raw(signature: Signature, body: memoryview) -> Parsed:
+    """Take the body for the model's one input: as many rows as it has, or one element of BYTES."""
+    inputs = signature.spec.inputs
+    if len(inputs) != 1:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"a body without JSON is a model's one input; model {signature.spec.public_name!r} has "
+            f"{len(inputs)} inputs",
+        )
+    tensor = inputs[0]
+    slot = slot_bytes(tensor.dtype)
+    frame: Any = body
+    if slot is not None:
+        if math.prod(tensor.shape) != 1:
+            raise Unfit(
+                Reason.BAD_INPUT,
+                f"a body without JSON is one element of BYTES; a row of input {tensor.name!r} has "
+                f"{math.prod(tensor.shape)}",
+            )
+        rows, frame = 1, elements.to_slots(tensor.name, [bytes(body)], slot)
+    else:
+        rows, rest = divmod(len(body), tensor.row_bytes or 1)
+        if rest or not rows:
+            raise Unfit(
+                Reason.BAD_INPUT,
+                f"a body of {len(body):,} bytes without JSON is no number of rows of input {tensor.name!r}, "
+                f"which have {tensor.row_bytes:,} bytes each",
+            )
+    header = TensorHeader(tensor.name, tensor.dtype, (rows, *tensor.shape))
+    return Parsed((header,), [frame], None, _NO_PARAMETERS, Wanted(default=BINARY))
+
+
+def _tensor(
+    signature: Signature, tensor: _Input | _LooseInput, data: json_data.Data | memoryview | None
+) -> tuple[TensorHeader, Any]:
+    """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
+    index = signature.inputs.get(tensor.name)
+    if index is None:
+        return TensorHeader(tensor.name, tensor.datatype, tensor.shape), b""
+    spec = signature.spec.inputs[index]
+    header = TensorHeader(
+        tensor.name, dtype_of(signature.spec.public_name, spec, tensor.datatype), tensor.shape
+    )
+    rows = tensor.shape[0] if tensor.shape else 0
+    if tensor.shape[1:] != spec.shape or not 1 <= rows <= signature.max_rows:
+        return header, b""
+    if data is None or data is _NO_DATA:
+        raise Unfit(
+            Reason.BAD_INPUT, f"input {tensor.name!r} has neither data nor the parameter binary_data_size"
+        )
+    return header, _content(spec, rows, data)
+
+
+def _content(spec: TensorSpec, rows: int, data: json_data.Data | memoryview) -> Any:
+    slot = slot_bytes(spec.dtype)
+    if not isinstance(data, memoryview):
+        return json_data.to_bytes(spec.name, data, spec.dtype, rows * math.prod(spec.shape))
+    if slot is None:
+        return data
+    found = elements.split(spec.name, data, rows * math.prod(spec.shape))
+    return elements.to_slots(spec.name, found, slot)
+
+
+def _wanted(request: _Request | _LooseRequest) -> Wanted:
+    binary = request.parameters is not None and request.parameters.binary_data_output
+    default = BINARY if binary else JSON
+    forms = {}
+    for output in request.outputs:
+        parameters = output.parameters
+        if parameters is None:
+            continue
+        if parameters.shared_memory_region is not None:
+            raise Unfit(
+                Reason.BAD_OUTPUT, f"output {output.name!r} is to go to shared memory, which is not served"
+            )
+        if parameters.classification < 0:
+            raise Unfit(
+                Reason.BAD_OUTPUT,
+                f"output {output.name!r} has classification {parameters.classification}; "
+                "it is a number of classes",
+            )
+        asked = default.binary if parameters.binary_data is None else parameters.binary_data
+        forms[output.name] = Form(asked, parameters.classification)
+    return Wanted(request.id, default, forms)

@@ -1,0 +1,127 @@
+"""Bodies as tritonclient reads them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from mainspring.gateway.oip import elements, json_data
+from mainspring.gateway.oip.classification import classify
+from mainspring.gateway.oip.metadata import model_config, model_metadata
+from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
+from mainspring.gateway.oip.response import Body, parameters_of, render
+from mainspring.messages.model import TensorSpec
+from mainspring.messages.peers import TensorHeader
+from tests.gateway.oip.models import TIMING, answer_of, arrays, equal, rendered, signature
+
+
+def as_read(body: Body) -> Any:
+    """Return what tritonclient makes of a body."""
+    http = pytest.importorskip("tritonclient.http")
+    content = body.text + b"".join(map(bytes, body.tensors))
+    assert len(content) == body.size
+    return http.InferenceServerClient.parse_response_body(
+        content, header_length=len(body.text) if body.tensors else None
+    )
+
+
+@given(arrays(), st.booleans())
+def test_numbers_arrive_as_they_were(drawn: tuple[str, NDArray[Any]], binary: bool) -> None:
+    dtype, array = drawn
+    header = TensorHeader("y", dtype, array.shape)
+    body = rendered(header, array.tobytes(), Wanted(forms={"y": Form(binary)}))
+    assert bool(body.tensors) is binary
+    found = as_read(body).as_numpy("y")
+    assert equal(found, array)
+
+
+@given(st.lists(st.text(max_size=8), min_size=1, max_size=5), st.booleans())
+def test_slots_arrive_as_bytes_elements(texts: list[str], binary: bool) -> None:
+    texts = [text.replace("\0", "0") for text in texts]
+    frame = elements.to_slots("y", [text.encode() for text in texts], 40)
+    body = rendered(TensorHeader("y", "S40", (len(texts), 1)), frame, Wanted(default=Form(binary)))
+    found = as_read(body).as_numpy("y")
+    assert found.shape == (len(texts), 1)
+    assert [each if isinstance(each, str) else each.decode() for each in found[:, 0]] == texts
+
+
+def test_a_frame_is_sent_from_where_it_lies() -> None:
+    frame = memoryview(bytes(8))
+    body = rendered(TensorHeader("y", "float32", (1, 2)), frame, Wanted(default=BINARY))
+    assert body.tensors[0] is frame
+
+
+def test_the_rest_of_a_response() -> None:
+    frame = np.array([[1, 2]], np.float32).tobytes()
+    answer = answer_of(TensorHeader("y", "float32", (1, 2)), frame)
+    found = json.loads(render("name", "3", Wanted(id="17"), answer).text)
+    assert found == {
+        "model_name": "name",
+        "model_version": "3",
+        "id": "17",
+        "parameters": {
+            "queue_ns": 2,
+            "batch_size": 8,
+            "cold_start": True,
+            "worker": "worker-0",
+            "deadline_ns_left": 4,
+        },
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}],
+    }
+    best_effort = parameters_of(msgspec.structs.replace(TIMING, left_ns=None))
+    assert b"deadline_ns_left" not in msgspec.json.encode(best_effort)
+
+
+@given(arrays(), st.integers(1, 5))
+def test_classes_are_the_highest_values_in_their_order(drawn: tuple[str, NDArray[Any]], count: int) -> None:
+    dtype, array = drawn
+    numbers = json_data.to_array(array.tobytes(), dtype).reshape(array.shape)
+    named = classify(numbers, count)
+    for row, found in zip(numbers.reshape(len(numbers), -1), named, strict=True):
+        assert len(found) == min(count, row.size)
+        indices = [int(each.split(b":")[1]) for each in found]
+        assert len(set(indices)) == len(indices)
+        chosen = row[indices].tolist()
+        if not np.isnan(row.astype(np.float64)).any():
+            assert chosen == sorted(row.tolist(), reverse=True)[: len(found)]
+
+
+def test_classes_are_named_as_triton_names_them() -> None:
+    rows = np.array([[1, 5, 10, 4], [0.5, 0.25, 2, 2]], np.float32)
+    assert classify(rows, 2) == [[b"10.000000:2", b"5.000000:1"], [b"2.000000:2", b"2.000000:3"]]
+    assert classify(rows.astype(np.uint8), 1) == [[b"10:2"], [b"2:2"]]
+    body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(False, 2)}))
+    output = json.loads(body.text)["outputs"][0]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+    assert output["data"] == ["10.000000:2", "5.000000:1", "2.000000:2", "2.000000:3"]
+    body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(True, 9)}))
+    assert as_read(body).as_numpy("y").shape == (2, 4)
+
+
+@pytest.mark.parametrize("form", [JSON, BINARY])
+def test_text_that_is_no_unicode_arrives_marked_in_json_and_whole_in_binary(form: Form) -> None:
+    found = as_read(rendered(TensorHeader("y", "S2", (1,)), b"\xff\0", Wanted(default=form))).as_numpy("y")
+    assert found[0] == (b"\xff" if form is BINARY else "\ufffd")
+
+
+def test_metadata_names_tensors_with_a_free_first_axis() -> None:
+    spec = signature(
+        TensorSpec("x", "float32", (3, 4)),
+        outputs=[TensorSpec("y", "S8", ()), TensorSpec("z", "bfloat16", (2,))],
+    ).spec
+    found = msgspec.to_builtins(model_metadata("name", spec, (1, 3)))
+    assert (found["name"], found["versions"]) == ("name", ("1", "3"))
+    assert found["inputs"] == ({"name": "x", "datatype": "FP32", "shape": (-1, 3, 4)},)
+    assert [each["datatype"] for each in found["outputs"]] == ["BYTES", "BF16"]
+    config = model_config("name", spec, '{"max_batch_size": 4, "parameters": {"a": {"string_value": "b"}}}')
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3, 4]}]
+    assert [each["data_type"] for each in config["output"]] == ["TYPE_STRING", "TYPE_BF16"]
+    assert (config["max_batch_size"], config["name"]) == (4, "name")
+    assert model_config("name", spec)["max_batch_size"] == 8
