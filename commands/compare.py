@@ -12,6 +12,11 @@ if TYPE_CHECKING:
 
     from mainspring.telemetry.comparison import Run
 
+HOW_TO_BOUND = (
+    "simulate computes it (--bound for long runs), for a live run from its event log: "
+    "simulate --log DIR --policy P"
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb to the command line."""
@@ -68,7 +73,7 @@ def show(runs: Sequence[Run]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from mainspring.telemetry.comparison import rows, warnings
+    from mainspring.telemetry.comparison import of_possible, rows, warnings
 
     table = Table(title="runs side by side", title_justify="left", title_style="bold")
     table.add_column("", style="dim")
@@ -79,3 +84,5 @@ def show(runs: Sequence[Run]) -> None:
     Console().print(table)
     for warning in warnings(runs):
         typer.echo(f"mind: {warning}", err=True)
+    if None in of_possible(runs):
+        typer.echo(f"what was possible is not known of every run: {HOW_TO_BOUND}", err=True)

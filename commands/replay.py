@@ -126,7 +126,12 @@ def _run(
         with claimed(output, "another replay", "choose another folder with --output"):
             with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
                 summary, _ = replayer.play(
-                    workload, progress=line, stop=stop, rows=(recipe.rows,), notes={"workload": title}
+                    workload,
+                    progress=line,
+                    stop=stop,
+                    rows=(recipe.rows,),
+                    duration_ns=recipe.duration_ns,
+                    notes={"workload": title},
                 )
             analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
             fields = publish(output, title, summary, analysis)

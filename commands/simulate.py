@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.commands.simulating.bounding import Bound
+from mainspring.launch.foreground import PolicyOptions
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mainspring.simulator.spec import SimulationSpec
-    from mainspring.telemetry.report import Summary
-    from mainspring.telemetry.summary import Analysis
+    from mainspring.simulator.spec_file import Table
 
 Spec = Annotated[Path | None, typer.Argument(metavar="[SPEC]", help="TOML or JSON; see docs/simulation.md.")]
 Settings = Annotated[
@@ -23,17 +25,34 @@ Sweeps = Annotated[
     list[str] | None,
     typer.Option("--sweep", metavar="KEY=V1,V2", help="Simulate with each value, on every core; repeatable."),
 ]
-Log = Annotated[Path | None, typer.Option(help="Decide a recorded event log again; with --policy: what if?")]
+Log = Annotated[
+    Path | None,
+    typer.Option(help="Decide a recorded event log again; with --policy or --policy-option: what if?"),
+]
+Policy = Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")]
+Trace = Annotated[Path | None, typer.Option(help="Azure file of the workloads that need one.")]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Sweep over this Ray cluster; local starts one.")
+]
+Processes = Annotated[int | None, typer.Option(min=1, help="Of a sweep. Default: every core.")]
+Calibrate = Annotated[
+    bool, typer.Option("--calibrate", help="Only measure what the scheduler costs here: a \\[cost] table.")
+]
+Scenario = Annotated[
+    int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")
+]
 VALIDATE_EVERY = 100
 """Turns of the controller between two checks of all invariants."""
-_OVER_SPEC = {"spec", "seed", "policy", "settings", "trace"}
+_OVER_SPEC = {"spec", "seed", "policy", "policy_option", "settings", "trace"}
+_REPORTED = {"bound", "output", "as_json"}
 _TAKEN = {
     "--scenario": {"scenario", "policy"},
     "--log without --policy": {"log", "as_json"},
-    "--log with --policy": {"log", "policy", "seed", "output", "as_json"},
-    "--sweep": {*_OVER_SPEC, "sweep", "ray", "processes", "output", "as_json"},
+    "--log with --policy": {"log", "policy", "policy_option", "seed", *_REPORTED},
+    "--sweep": {*_OVER_SPEC, "sweep", "ray", "processes", *_REPORTED},
     "--calibrate": {*_OVER_SPEC, "calibrate"},
-    "a SPEC without --sweep": {*_OVER_SPEC, "validate", "output", "as_json"},
+    "a SPEC without --sweep": {*_OVER_SPEC, "validate", *_REPORTED},
 }
 """Parameters that each way to simulate heeds."""
 
@@ -46,24 +65,19 @@ def register(app: typer.Typer) -> None:
 def simulate(
     context: typer.Context,
     spec: Spec = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the spec's.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Instead of the spec's, or of the log's.")] = None,
+    seed: Seed = None,
+    policy: Policy = None,
+    policy_option: PolicyOptions = None,
     settings: Settings = None,
-    trace: Annotated[Path | None, typer.Option(help="Azure file of the workloads that need one.")] = None,
+    trace: Trace = None,
     log: Log = None,
     sweep: Sweeps = None,
-    ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Sweep over this Ray cluster; local starts one.")
-    ] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="Of a sweep. Default: every core.")] = None,
+    ray: Ray = None,
+    processes: Processes = None,
     validate: Annotated[bool, typer.Option("--validate", help="Check invariants as it runs (slow).")] = False,
-    calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate", help="Only measure what the scheduler costs here: a \\[cost] table."),
-    ] = False,
-    scenario: Annotated[
-        int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")
-    ] = None,
+    calibrate: Calibrate = False,
+    scenario: Scenario = None,
+    bound: Bound = None,
     output: Annotated[
         Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")
     ] = Path("out/simulate"),
@@ -72,31 +86,31 @@ def simulate(
     """Simulate a cluster: the real scheduler and worker cores, in virtual time."""
     if sum(each is not None for each in (spec, log, scenario)) != 1:
         raise typer.BadParameter("give a SPEC, or --log DIR, or --scenario SEED", param_hint="SPEC")
-    _refuse_what_is_not_heeded(context)
+    way = _refuse_what_is_not_heeded(context)
     if scenario is not None:
         _scenario(scenario, policy)
     elif log is not None:
-        _from_log(log, policy, seed or 0, output, as_json=as_json)
+        _from_log(log, way, policy, policy_option or [], seed or 0, output, bound=bound, as_json=as_json)
     elif spec is not None:
         over = [*(settings or [])]
         over += [] if seed is None else [f"seed={seed}"]
-        over += [] if policy is None else [f'scheduler.policy="{policy}"']
-        over += [] if trace is None else [f'workload.trace="{trace.absolute()}"']
+        table = _table(spec, over, trace, policy, policy_option or [])
         if sweep:
-            _sweep(spec, over, sweep, ray, processes, output, as_json=as_json)
+            _sweep(table, spec.name, sweep, ray, processes, output, bound=bound, as_json=as_json)
         elif calibrate:
-            _calibrate(_read(spec, over))
+            _calibrate(_checked(table, spec.name))
         else:
-            _simulate(_read(spec, over), output, validate=validate, as_json=as_json)
+            _simulate(_checked(table, spec.name), output, validate=validate, bound=bound, as_json=as_json)
 
 
-def _refuse_what_is_not_heeded(context: typer.Context) -> None:
-    """Raise BadParameter for an option that was typed and would change nothing."""
+def _refuse_what_is_not_heeded(context: typer.Context) -> str:
+    """Return the way to simulate; raise BadParameter for an option typed that would change nothing."""
     given = context.params
     if given["scenario"] is not None:
         way = "--scenario"
     elif given["log"] is not None:
-        way = "--log without --policy" if given["policy"] is None else "--log with --policy"
+        other = given["policy"] is not None or given["policy_option"]
+        way = "--log with --policy" if other else "--log without --policy"
     elif given["sweep"]:
         way = "--sweep"
     else:
@@ -107,6 +121,7 @@ def _refuse_what_is_not_heeded(context: typer.Context) -> None:
         takes = [each.opts[0] for each in context.command.params if each.name in _TAKEN[way]]
         options = ", ".join(each for each in takes if each.startswith("--") and each not in way)
         raise typer.BadParameter(f"{', '.join(idle)} would change nothing: {way} takes only {options}")
+    return way
 
 
 def _typed(context: typer.Context, name: str) -> bool:
@@ -114,24 +129,43 @@ def _typed(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _read(path: Path, settings: Sequence[str]) -> SimulationSpec:
-    from mainspring.launch.policies import check_policy
-    from mainspring.simulator.spec_file import read_spec
+def _table(
+    path: Path, settings: Sequence[str], trace: Path | None, policy: str | None, options: Sequence[str]
+) -> Table:
+    """Return a spec's table with what was typed put over it."""
+    from mainspring.launch.policies import parse_options
+    from mainspring.simulator.spec_file import put_policy, put_trace, read_table
 
-    spec = read_spec(path, settings)
+    table = read_table(path, settings)
+    if trace is not None:
+        put_trace(table, trace)
+    put_policy(table, policy, parse_options(options))
+    return table
+
+
+def _checked(table: Table, source: str) -> SimulationSpec:
+    from mainspring.launch.policies import check_policy
+    from mainspring.simulator.spec_file import parse_spec
+
+    spec = parse_spec(table, source)
     check_policy(spec.scheduler.policy, spec.scheduler.policy_options)
     return spec
 
 
-def _simulate(spec: SimulationSpec, output: Path, *, validate: bool, as_json: bool) -> None:
+def _simulate(
+    spec: SimulationSpec, output: Path, *, validate: bool, bound: bool | None, as_json: bool
+) -> None:
     from rich.console import Console
 
+    from mainspring.commands.simulating.bounding import bounded_run, check_bound
+    from mainspring.commands.simulating.report import report
     from mainspring.launch.run_dir import claimed
     from mainspring.simulator.cluster import build_cluster
     from mainspring.simulator.run import simulate as run_spec
     from mainspring.simulator.workloads import title
     from mainspring.traces.display import ProgressLine
 
+    check_bound(spec, bound)
     cluster = build_cluster(spec)
     heading = title(spec, len(cluster.models))
     length_s = spec.warm_up_s + spec.duration_s
@@ -140,7 +174,8 @@ def _simulate(spec: SimulationSpec, output: Path, *, validate: bool, as_json: bo
             run = run_spec(
                 spec, cluster=cluster, progress=line, validate_every=VALIDATE_EVERY if validate else 0
             )
-        _report(output, heading, run.summary, run.analysis, as_json=as_json)
+        run = bounded_run(run, cluster, bound)
+        report(output, heading, run.summary, run.analysis, as_json=as_json)
     if not run.summary.offered:
         typer.echo("mind: no request came after the warm-up, so its shares and rates say nothing", err=True)
     if not as_json:
@@ -151,90 +186,42 @@ def _simulate(spec: SimulationSpec, output: Path, *, validate: bool, as_json: bo
         )
 
 
-def _report(
-    output: Path, heading: str, summary: Summary, analysis: Analysis | None, *, as_json: bool
+def _from_log(
+    log: Path,
+    way: str,
+    policy: str | None,
+    options: Sequence[str],
+    seed: int,
+    output: Path,
+    *,
+    bound: bool | None,
+    as_json: bool,
 ) -> None:
-    import msgspec
-    from rich.console import Console
+    from mainspring.commands.simulating.recorded import decide_again, decide_otherwise
+    from mainspring.launch.policies import parse_options
 
-    from mainspring.telemetry.publish import publish
-    from mainspring.traces.display import summary_table
-
-    fields = publish(output, heading, summary, analysis)
-    if as_json:
-        typer.echo(msgspec.json.encode(fields).decode())
+    if way == "--log without --policy":
+        decide_again(log, as_json=as_json)
     else:
-        Console().print(summary_table(heading, summary))
-        typer.echo(f"{output / 'summary.json'}  {output / 'report.png'}")
-
-
-def _from_log(log: Path, policy: str | None, seed: int, output: Path, *, as_json: bool) -> None:
-    if policy is None:
-        _decide_again(log, as_json=as_json)
-        return
-    from rich.console import Console
-
-    from mainspring.commands.compare import publish_comparison, show
-    from mainspring.launch.policies import check_policy
-    from mainspring.launch.run_dir import claimed
-    from mainspring.simulator.recorded import read_recording
-    from mainspring.simulator.whatif import other_policy, what_happened, what_if
-    from mainspring.telemetry.comparison import run_of
-    from mainspring.telemetry.publish import publish
-    from mainspring.traces.display import ProgressLine
-
-    check_policy(policy)
-    recording = read_recording(log)
-    with claimed(output, "another simulation", "choose another folder with --output"):
-        happened = what_happened(recording)
-        with ProgressLine(Console(stderr=True), recording.end_ns / 1e9) as line:
-            instead = what_if(recording, other_policy(recording, policy), seed=seed, progress=line)
-        live = f"recorded, {recording.scheduler.policy}"
-        publish(output / "recorded", live, happened.summary, happened.analysis)
-        heading = f"what if: {policy} on {log}"
-        _report(output, heading, instead.summary, instead.analysis, as_json=as_json)
-        runs = [
-            run_of(live, happened.summary, happened.analysis),
-            run_of(f"simulated, {policy}", instead.summary, instead.analysis),
-        ]
-        publish_comparison(runs, output)
-    if not as_json:
-        show(runs)
-
-
-def _decide_again(log: Path, *, as_json: bool) -> None:
-    import msgspec
-
-    from mainspring.simulator.redecide import redecide
-
-    found = redecide(log)
-    if as_json:
-        typer.echo(msgspec.json.encode(found).decode())
-    elif found.difference is None:
-        typer.echo(
-            f"{found.commands:,} commands of {found.events:,} events in {found.runs} run(s): all as recorded"
-        )
-    else:
-        typer.echo(f"it differs {found.difference.story()}")
-    if found.difference is not None:
-        raise typer.Exit(1)
+        chosen = parse_options(options)
+        decide_otherwise(log, policy, chosen, seed, output, bound=bound, as_json=as_json)
 
 
 def _sweep(
-    path: Path,
-    settings: Sequence[str],
+    table: Table,
+    source: str,
     sweeps: Sequence[str],
     ray: str | None,
     processes: int | None,
     output: Path,
     *,
+    bound: bool | None,
     as_json: bool,
 ) -> None:
     import msgspec
     from rich.console import Console
 
     from mainspring.launch.run_dir import claimed
-    from mainspring.simulator.spec_file import read_table
     from mainspring.simulator.sweep import SweepPoint, run_sweep
     from mainspring.simulator.sweep_report import draw_sweep, sweep_table
     from mainspring.telemetry.report import write_json
@@ -243,17 +230,20 @@ def _sweep(
         share = f"{point.summary.goodput_share:.2%} in time"
         typer.echo(f"{done}/{of}  {' '.join(point.settings)}: {share}, {point.wall_s:.1f} s", err=True)
 
-    table = read_table(path, settings)
     with claimed(output, "another simulation", "choose another folder with --output"):
-        found = run_sweep(table, path.name, sweeps, processes=processes, ray_address=ray, on_done=told)
+        found = run_sweep(
+            table, source, sweeps, processes=processes, ray_address=ray, bound=bool(bound), on_done=told
+        )
         write_json(output / "sweep.json", found)
-        draw_sweep(output / "sweep.png", f"{path.name}: {' '.join(sweeps)}", found)
+        draw_sweep(output / "sweep.png", f"{source}: {' '.join(sweeps)}", found)
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
         console = Console()
-        console.print(sweep_table(path.name, found, console.width))
+        console.print(sweep_table(source, found, console.width))
         typer.echo(f"{output / 'sweep.json'}  {output / 'sweep.png'}")
+    if bound is None:
+        typer.echo("--bound adds what share each point reached of what was possible", err=True)
 
 
 def _calibrate(spec: SimulationSpec) -> None:

@@ -94,8 +94,27 @@ def split_unit(name: str) -> tuple[str, str]:
 
 
 def _wrong_value(where: str, key: str, value: Any, kind: Any, error: msgspec.ValidationError) -> str:
-    unit = split_unit(key)[1]
-    if isinstance(value, str) and unit and (found := re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", value)):
+    if get_origin(kind) is dict and isinstance(value, Mapping):
+        for name, item in value.items():
+            try:
+                msgspec.convert(item, get_args(kind)[1])
+            except msgspec.ValidationError as inner:
+                return _wrong_entry(
+                    where, f"{key}.{name}", split_unit(key)[1], item, get_args(kind)[1], inner
+                )
+    return _wrong_entry(where, key, split_unit(key)[1], value, kind, error)
+
+
+def _wrong_entry(
+    where: str, key: str, unit: str, value: Any, kind: Any, error: msgspec.ValidationError
+) -> str:
+    plain = get_origin(kind) is not dict
+    if (
+        plain
+        and isinstance(value, str)
+        and unit
+        and (found := re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", value))
+    ):
         right = _in_unit(found[1], found[2], unit)
         example = f": write {key} = {right}" if right else ""
         return f"{where}: {key} is a plain number of {UNITS[unit]}, not the text {value!r}{example}"
@@ -132,6 +151,8 @@ def _type_name(kind: Any) -> str:
     arguments = get_args(kind)
     if kind in names:
         return names[kind]
+    if arguments and get_origin(kind) is dict:
+        return f"a table, each value {_type_name(arguments[1])}"
     if arguments and get_origin(kind) in (tuple, list):
         return f"a list, each item {_type_name(arguments[0])}"
     return " or ".join(_type_name(part) for part in arguments if part is not type(None)) or str(kind)

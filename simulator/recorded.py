@@ -25,7 +25,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.redecide import LogError, configuration
+from mainspring.simulator.redecide import LogError, configuration, lacks_start
 from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
 from mainspring.traces.arrival import Arrival
 
@@ -52,7 +52,11 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     joins: tuple[tuple[int, WorkerJoined], ...]
     """Workers' first joins, with their instants."""
     crashes: tuple[tuple[int, str, int], ...]
-    """(instant, worker, down time) of workers that left, as in `Faults.crashes`."""
+    """(instant, worker, down time) of workers that left and stayed away or came back with nothing, as in
+    `Faults.crashes`."""
+    session_losses: tuple[tuple[int, str, int], ...]
+    """(instant, worker, time away) of workers that came back with what they held, as in
+    `Faults.session_losses`."""
     changes: tuple[tuple[int, Event], ...]
     """Models that came, with measured durations too, and went later."""
     delay_ns: int
@@ -75,7 +79,7 @@ def read_recording(log: Path) -> Recording:
     if empty:
         raise LogError(f"{log} holds no event: it is no log of a controller")
     if reader.scheduler is None:
-        raise LogError(f"{log} lacks the start of its run: its oldest segments were deleted")
+        raise LogError(lacks_start(log))
     if not reader.requests:
         raise LogError(f"{log} has no request, so there is nothing to simulate")
     return reader.finish(log, reader.scheduler)
@@ -104,6 +108,7 @@ class _Reader:
         self._joins: dict[str, tuple[int, WorkerJoined]] = {}
         self._left: dict[str, int] = {}
         self._crashes: list[tuple[int, str, int]] = []
+        self._losses: list[tuple[int, str, int]] = []
         self._changes: list[tuple[int, Event]] = []
         self._open: dict[int, Infer | Load] = {}
         self._durations: dict[Key, list[int]] = {}
@@ -134,7 +139,9 @@ class _Reader:
             case WorkerJoined(worker=name):
                 if name in self._left:
                     left_ns = self._left.pop(name)
-                    self._crashes.append((left_ns, name, max(1, at_ns - left_ns)))
+                    # A process that began anew has prepared nothing yet.
+                    lost = self._losses if entry.prepared or entry.resident else self._crashes
+                    lost.append((left_ns, name, max(1, at_ns - left_ns)))
                 self._joins.setdefault(name, (at_ns, entry))
             case WorkerLeft(worker=name):
                 self._left[name] = at_ns
@@ -153,6 +160,7 @@ class _Reader:
             models=tuple(self._measured(spec, medians) for spec in self._models.values()),
             joins=tuple(self._joins.values()),
             crashes=tuple(sorted(self._crashes)),
+            session_losses=tuple(sorted(self._losses)),
             changes=tuple((at_ns, self._change(event, medians)) for at_ns, event in self._changes),
             delay_ns=int(np.median(self._delays)) if self._delays else 0,
             duration_jitter=float(np.std(logs[(logs >= low) & (logs <= high)])),

@@ -54,6 +54,8 @@ class Redecision(msgspec.Struct, frozen=True):
     commands: int
     """Commands that were compared."""
     difference: Difference | None
+    passed_over: int = 0
+    """Events of an older run whose beginning the log's bound had deleted."""
 
 
 class _Run:
@@ -97,31 +99,43 @@ def configuration(header: SegmentHeader) -> SchedulerConfig:
 
 
 def redecide(log: Path | str) -> Redecision:
-    """Decide a log again up to the first difference.
+    """Decide a log again up to the first difference, from the first run on that it holds from its beginning.
 
-    Raises OSError if it can't be read, and `LogError` if it holds no run from its beginning.
+    Raises OSError if it can't be read, and `LogError` if it holds no such run.
     """
     run: _Run | None = None
-    runs = events = commands = 0
+    runs = events = commands = passed_over = 0
     for now_ns, entry in read_entries(log):
         if isinstance(entry, SegmentHeader):
             if entry.first_of_run:
                 run, runs = _Run(entry), runs + 1
         elif run is None:
-            raise LogError(f"{log} lacks the start of its run: its oldest segments were deleted")
+            passed_over += isinstance(entry, Event)
         elif isinstance(entry, Event):
             if run.expected:
-                return Redecision(runs, events, commands, _difference(run, commands, now_ns, None))
+                difference = _difference(run, commands, now_ns, None)
+                return Redecision(runs, events, commands, difference, passed_over)
             events += 1
             run.take_event(now_ns, entry)
         elif run.agrees(now_ns, entry):
             commands += 1
         else:
-            return Redecision(runs, events, commands, _difference(run, commands, now_ns, entry))
+            difference = _difference(run, commands, now_ns, entry)
+            return Redecision(runs, events, commands, difference, passed_over)
     if run is None:
-        raise LogError(f"{log} holds no event: it is no log of a controller")
+        raise LogError(
+            lacks_start(log) if passed_over else f"{log} holds no event: it is no log of a controller"
+        )
     # The end of a log may be cut off between a call of the scheduler and its commands.
-    return Redecision(runs, events, commands, None)
+    return Redecision(runs, events, commands, None, passed_over)
+
+
+def lacks_start(log: Path | str) -> str:
+    """Return an error's sentence about a log that holds no run from its beginning."""
+    return (
+        f"{log} lacks the start of its run: its oldest segments were deleted to stay within "
+        "event_log_max_bytes; only a run that is logged from its start can be decided again, so set it higher"
+    )
 
 
 def _difference(run: _Run, commands: int, now_ns: int, recorded: Command | None) -> Difference:

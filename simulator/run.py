@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
+from mainspring.simulator.bound.possible import deadlines, is_wanted, possible
 from mainspring.simulator.cluster import Cluster, build_cluster
 from mainspring.simulator.controller import Record
 from mainspring.simulator.simulation import Simulation
@@ -16,6 +19,7 @@ from mainspring.simulator.spec import SimulationSpec
 from mainspring.simulator.workloads import build_source
 from mainspring.telemetry.report import Summary
 from mainspring.telemetry.summary import Analyser, Analysis
+from mainspring.traces.kind import Kind
 from mainspring.traces.progress import Progress
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
 from mainspring.traces.report import Note, summarise
@@ -24,8 +28,20 @@ from mainspring.traces.source import Source
 SLICE_NS = 50_000_000
 """Virtual time between looks at the clock."""
 PROGRESS_EVERY_S = 0.5
+FINISHED = "finished"
+"""How a run ends whose requests all came and were answered."""
 STRAGGLERS_NS = 62_000_000_000
 """After the last request every one has its answer within this: the gateway gives it at last."""
+
+
+NO_BOUND = (
+    "what was possible is not known with closed-loop clients under deadlines: which requests come hangs "
+    "on the answers. Give them best_effort = true, or compare goodput itself"
+)
+
+
+class NoBound(ValueError):
+    """Nothing can be said of what was possible; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +101,44 @@ def simulate(
     )
     ended = play(simulation, records, end_ns, progress)
     wall_s = time.perf_counter() - began_s
-    summary = summarise(records, start_ns=warm_up_ns, notes=_notes(spec, simulation, ended, wall_s))
+    summary = summarise(
+        records,
+        start_ns=warm_up_ns,
+        duration_ns=end_ns - warm_up_ns if ended == FINISHED else 0,
+        notes=_notes(spec, simulation, ended, wall_s),
+    )
     analysis = None if analyser is None else analyser.finish()
     return SimulatedRun(spec, summary, analysis, records, fingerprint(records), wall_s)
+
+
+def bounded(
+    run: SimulatedRun,
+    cluster: Cluster,
+    *,
+    asked: bool | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> SimulatedRun:
+    """Return a run whose summary says what was possible for its requests.
+
+    With ``asked`` None only if that is quick, and there is a bound. ``progress`` is told which part of the
+    work is done. Raises `NoBound` if there is none and it was asked for.
+    """
+    if closed_under_deadlines(run.spec):
+        if asked:
+            raise NoBound(NO_BOUND)
+        return run
+    if not is_wanted(deadlines(run.records), asked):
+        return run
+    held = None
+    if not run.spec.warm_up_s:
+        held = {model.name for each in cluster.preloaded.values() for model in each.resident}
+    found = possible(run.records, cluster.models, cluster.workers, held=held, progress=progress)
+    return replace(run, summary=msgspec.structs.replace(run.summary, possible=found))
+
+
+def closed_under_deadlines(spec: SimulationSpec) -> bool:
+    """Return whether some closed-loop client's requests have deadlines."""
+    return any(each.kind == Kind.CLOSED.value and not each.best_effort for each in spec.workload)
 
 
 def _notes(spec: SimulationSpec, simulation: Simulation, ended: str, wall_s: float) -> dict[str, Note]:
@@ -114,7 +165,7 @@ def play(
 ) -> str:
     """Run until every request has its answer; return why it ended."""
     shown_s = time.perf_counter()
-    ended = "finished"
+    ended = FINISHED
     try:
         while simulation.now_ns < end_ns or not simulation.finished():
             if simulation.now_ns > end_ns + STRAGGLERS_NS:

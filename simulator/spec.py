@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,8 @@ from mainspring.traces.kind import FROM_FILE, Kind
 
 LOG = "log"
 """The kind of a workload that was recorded in an event log."""
+OF_LOG = ("kind", "log", "models")
+"""What one may say of such a workload: all else is as it was recorded."""
 KINDS = (*(kind.value for kind in Kind), LOG)
 
 
@@ -142,8 +145,13 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"there is no kind {self.kind!r} of workload: choose {', '.join(KINDS)}{hint}")
         if self.kind in FROM_FILE and self.trace is None:
             raise ValueError(f"a workload of kind {self.kind} is read from a file: name it with trace")
-        if self.kind == LOG and self.log is None:
-            raise ValueError("a workload of kind log is read from an event log: name its folder with log")
+        if self.kind == LOG:
+            if self.log is None:
+                raise ValueError("a workload of kind log is read from an event log: name its folder with log")
+            defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+            refuse_over_log(name for name, default in defaults.items() if getattr(self, name) != default)
+        elif self.log is not None:
+            raise ValueError(f"a workload of kind {self.kind} is not read from a log: take log out, or kind")
         for name in ("slo_ms", "scale", "time_scale", "cv"):
             check_range(name, getattr(self, name), above=0)
         if self.rate is not None:
@@ -152,6 +160,16 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True):
             check_range(name, getattr(self, name), least=0)
         for name in ("rows", "concurrency"):
             check_range(name, getattr(self, name), least=1)
+
+
+def refuse_over_log(given: Iterable[str]) -> None:
+    """Raise `ValueError` for what changes nothing of a workload of kind log."""
+    idle = [name for name in given if name not in OF_LOG]
+    if idle:
+        raise ValueError(
+            f"{', '.join(idle)} would change nothing of a workload of kind log, which has the requests, rows "
+            "and deadlines that were recorded: take it out"
+        )
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from mainspring.launch.tables import ConfigError, build, suggestion
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import ControllerCost, CostSpec, ProcessCosts
 from mainspring.simulator.spec import (
+    LOG,
     Crash,
     DeviceGroup,
     FaultsSpec,
@@ -25,7 +26,9 @@ from mainspring.simulator.spec import (
     NetworkSpec,
     SimulationSpec,
     WorkloadSpec,
+    refuse_over_log,
 )
+from mainspring.traces.kind import FROM_FILE
 
 LISTS: dict[str, type[msgspec.Struct]] = {
     "devices": DeviceGroup,
@@ -97,6 +100,37 @@ def apply_setting(table: Table, setting: str) -> None:
     _put(table, path, value, setting)
 
 
+def put_trace(table: Table, trace: Path) -> None:
+    """Let a spec's workloads that are read from an Azure file be read from this one.
+
+    Raises `ConfigError` if there are none.
+    """
+    readers = [part for part in _parts(table.get("workload", [])) if part.get("kind") in list(FROM_FILE)]
+    if not readers:
+        kinds = " or ".join(str(kind.value) for kind in FROM_FILE)
+        raise ConfigError(f"--trace {trace} would change nothing: no workload is of kind {kinds}")
+    for part in readers:
+        part["trace"] = str(trace.absolute())
+
+
+def put_policy(table: Table, policy: str | None, options: Mapping[str, Any]) -> None:
+    """Put a policy and options of it into the table of a spec.
+
+    Another policy than the table's takes none of the options that the table has for that one.
+    """
+    if policy is None and not options:
+        return
+    scheduler = table.setdefault("scheduler", {})
+    if not isinstance(scheduler, dict):
+        return
+    if policy is not None and policy != scheduler.get("policy", SchedulerConfig().policy):
+        scheduler["policy_options"] = {}
+    if policy is not None:
+        scheduler["policy"] = policy
+    if isinstance(kept := scheduler.setdefault("policy_options", {}), dict):
+        scheduler["policy_options"] = {**kept, **options}
+
+
 def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
     """Return the spec of a table as `read_table` returns it; ``source`` names it in errors.
 
@@ -107,7 +141,7 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
     for name, part in table.items():
         if name in LISTS:
             values[name] = tuple(
-                _build(LISTS[name], entry, f"{source}, [[{name}]] number {number}")
+                _entry(name, entry, f"{source}, [[{name}]] number {number}")
                 for number, entry in enumerate(_checked_list(part, name, source), start=1)
             )
         elif name in TABLES:
@@ -150,6 +184,16 @@ def _part(name: str, part: Table, source: str) -> msgspec.Struct:
         at = f"{source}, [cost.controller]"
         inner["controller"] = _build(ControllerCost, _checked_table(inner["controller"], at), at)
     return _build(TABLES[name], inner, where)
+
+
+def _entry(name: str, entry: Table, where: str) -> msgspec.Struct:
+    if entry.get("kind") == LOG and name == "workload":
+        try:
+            # A value that happens to be the default is none the less one that is not heeded.
+            refuse_over_log(key for key in entry if key in WorkloadSpec.__struct_fields__)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return _build(LISTS[name], entry, where)
 
 
 def _build(struct: type[Part], table: Mapping[str, Any], where: str) -> Part:

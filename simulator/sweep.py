@@ -20,7 +20,8 @@ import msgspec
 
 from mainspring.launch.tables import ConfigError
 from mainspring.scheduler.core import Scheduler
-from mainspring.simulator.run import simulate
+from mainspring.simulator.cluster import build_cluster
+from mainspring.simulator.run import NO_BOUND, bounded, closed_under_deadlines, simulate
 from mainspring.simulator.spec_file import Table, apply_setting, parse_spec
 from mainspring.telemetry.report import Summary
 
@@ -60,20 +61,22 @@ def run_sweep(
     *,
     processes: int | None = None,
     ray_address: str | None = None,
+    bound: bool = False,
     on_done: Callable[[SweepPoint, int, int], None] | None = None,
 ) -> list[SweepPoint]:
     """Simulate every point and return them in order.
 
-    ``table`` is a spec's (`spec_file.read_table`), ``source`` its name in errors. ``on_done`` is told each
-    point as it ends, how many have ended and how many there are. Raises `ConfigError` for a spec that is
+    ``table`` is a spec's (`spec_file.read_table`), ``source`` its name in errors. ``bound`` says whether each
+    point is to say what was possible. ``on_done`` is told each point as it ends, how many have ended and how
+    many there are. Raises `ConfigError` for a spec that is
     wrong at any point before the first is simulated.
     """
     settings = points(sweeps)
     specs = []
     for each in settings:
         specs.append(changed(table, each))
-        _check(specs[-1], f"{source} with {', '.join(each)}")
-    jobs = [(spec, source, each) for spec, each in zip(specs, settings, strict=True)]
+        _check(specs[-1], f"{source} with {', '.join(each)}", bound)
+    jobs = [(spec, source, each, bound) for spec, each in zip(specs, settings, strict=True)]
     over = _over_processes(jobs, processes) if ray_address is None else _over_ray(jobs, ray_address)
     found: dict[int, SweepPoint] = {}
     with closing(over):
@@ -92,9 +95,11 @@ def changed(table: Table, settings: Sequence[str]) -> Table:
     return fresh
 
 
-def _check(table: Table, where: str) -> None:
-    """Raise `ConfigError` for a spec that could not be simulated, a policy that there is not included."""
+def _check(table: Table, where: str, bound: bool) -> None:
+    """Raise `ConfigError` for a spec that can't be simulated, or bounded; for a policy that there is not."""
     spec = parse_spec(table, where)
+    if bound and closed_under_deadlines(spec):
+        raise ConfigError(f"{where}: {NO_BOUND}")
     try:
         Scheduler(spec.scheduler)
     except ValueError as error:
@@ -104,15 +109,17 @@ def _check(table: Table, where: str) -> None:
 REACHED_S = 5.0
 """How long a Ray cluster may take to answer."""
 
-Job = tuple[Table, str, tuple[str, ...]]
+Job = tuple[Table, str, tuple[str, ...], bool]
 Points = Generator[tuple[int, SweepPoint], None, None]
 """(place, outcome) as they end; closing it ends those that run."""
 
 
 def simulate_point(job: Job) -> SweepPoint:
-    """Simulate one point; runs in a process of its own."""
-    table, source, settings = job
-    run = simulate(parse_spec(table, source), analyse=False)
+    """Simulate one point; runs in a process of its own. Raises as `simulate` and `bounded` do."""
+    table, source, settings, bound = job
+    spec = parse_spec(table, source)
+    cluster = build_cluster(spec)
+    run = bounded(simulate(spec, cluster=cluster, analyse=False), cluster, asked=bound)
     return SweepPoint(settings, run.summary, run.fingerprint, run.wall_s)
 
 

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from mainspring.simulator.sweep import SweepPoint
+from mainspring.telemetry.report import Summary
 from mainspring.telemetry.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, finish_axes
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
@@ -62,12 +63,20 @@ def _told(found: Sequence[SweepPoint]) -> dict[str, list[str]]:
         "offered/s": [f"{each.offered_rate:,.1f}" for each in summaries],
         "goodput/s": [f"{each.goodput_rate:,.1f}" for each in summaries],
         "in time": [f"{each.goodput_share:.2%}" for each in summaries],
+        **_of_possible(summaries),
         "p50 ms": [_number(each.p50_ms) for each in summaries],
         "p99 ms": [_number(each.p99_ms) for each in summaries],
         "batch": [_number(each.mean_batch) for each in summaries],
         "cold": [f"{each.cold_start_share:.1%}" for each in summaries],
         "late": [f"{each.late:,}" for each in summaries],
     }
+
+
+def _of_possible(summaries: Sequence[Summary]) -> dict[str, list[str]]:
+    """Return a column of what was reached of what was possible, if any point knows."""
+    shares = [None if each.possible is None else each.possible.share for each in summaries]
+    cells = ["-" if share is None else f"{share:.2%}" for share in shares]
+    return {} if set(cells) <= {"-"} else {"of possible": cells}
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -66,6 +66,9 @@ def title(spec: SimulationSpec, models: int) -> str:
     devices = sum(group.count for group in spec.devices)
     parts = []
     for workload in spec.workload:
+        if workload.kind == LOG:
+            parts.append(f"the requests of {workload.log}")
+            continue
         load = f"{workload.rate:g} requests/s" if workload.rate is not None else f"scale {workload.scale:g}"
         if workload.kind == Kind.CLOSED.value:
             load = f"{workload.concurrency} in flight each"

@@ -122,13 +122,46 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     if any(run.exec_utilisation is not None for run in runs):
         shares = [run.exec_utilisation for run in runs]
         table.append(row("EXEC busy", ["-" if share is None else f"{share:.1%}" for share in shares]))
+    shares_of = of_possible(runs)
+    if any(found is not None for found in shares_of):
+        cells = [_possible_cell(run, found) for run, found in zip(runs, shares_of, strict=True)]
+        table.append(row("of what was possible", cells))
     return table
+
+
+def of_possible(runs: Sequence[Run]) -> list[tuple[float, str] | None]:
+    """Return for each run which share it reached of what was possible, and the run whose bound that is.
+
+    A run without a bound of its own is held against that of the first one with the same load, SLO and models,
+    if all requests of both have a deadline. None where there is no such run.
+    """
+    return [_of_possible(run, runs) for run in runs]
+
+
+def _of_possible(run: Run, runs: Sequence[Run]) -> tuple[float, str] | None:
+    if run.summary.possible is not None:
+        return run.summary.possible.share, run.name
+    for other in runs:
+        bound = other.summary.possible
+        if bound is None or bound.requests != other.summary.offered or warnings([other, run]):
+            continue
+        if bound.at_most and run.summary.slo_ms is not None:
+            return run.summary.goodput_share * bound.requests / bound.at_most, other.name
+    return None
+
+
+def _possible_cell(run: Run, found: tuple[float, str] | None) -> str:
+    if found is None:
+        return "-"
+    share, owner = found
+    return f"{share:.2%}" if owner == run.name else f"{share:.2%} (bound of {owner})"
 
 
 def comparison(runs: Sequence[Run]) -> dict[str, Any]:
     """Return what ``comparison.json`` holds."""
     return {
         "warnings": warnings(runs),
+        "of_possible": [None if found is None else found[0] for found in of_possible(runs)],
         "runs": [msgspec.to_builtins(run) for run in runs],
     }
 

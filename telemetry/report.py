@@ -31,6 +31,22 @@ class Series(msgspec.Struct, frozen=True):
     cold_starts: list[int]
 
 
+class Possible(msgspec.Struct, frozen=True):
+    """What a schedule that knows all arrivals beforehand could have done with a run's requests."""
+
+    requests: int
+    """Requests with a deadline, which alone count here."""
+    in_time: int
+    """Of these, how many were answered in time."""
+    at_most: float
+    """Of these, more than which no schedule could have answered in time (`simulator.bound`)."""
+
+    @property
+    def share(self) -> float:
+        """Return what was reached of what was possible; 1 if nothing was possible."""
+        return self.in_time / self.at_most if self.at_most else 1.0
+
+
 class Summary(msgspec.Struct, frozen=True):
     """What became of a run's requests; each is in exactly one of goodput, rejected, late, lost and unsent."""
 
@@ -71,7 +87,7 @@ class Summary(msgspec.Struct, frozen=True):
     replayer_lag_p99_us: float
     replayer_lag_max_us: float
     duration_s: float
-    """From the start of the workload to its last intended send."""
+    """From the start of the workload to its end; to its last intended send where the end is not known."""
     offered_rate: float
     goodput_rate: float
     slo_ms: float | None
@@ -81,6 +97,8 @@ class Summary(msgspec.Struct, frozen=True):
     start_ns: int
     """The workload's start on the monotonic clock of the machine (or on virtual time)."""
     series: Series
+    possible: Possible | None = None
+    """None if it was not computed, or can't be."""
     notes: dict[str, str | int | float | bool | None] = {}
     """What was run: workload, seed, cost of the replayer; free-form."""
 

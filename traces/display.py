@@ -64,6 +64,8 @@ def summary_table(title: str, summary: Summary) -> Table:
     table.add_column(justify="right")
     table.add_row("offered", f"{summary.offered:,} ({summary.offered_rate:,.1f}/s)")
     table.add_row("goodput", f"{summary.goodput:,} ({summary.goodput_share:.2%})")
+    if summary.possible is not None:
+        table.add_row("  of what was possible", f"{summary.possible.share:.2%}")
     for reason, count in sorted(summary.rejected.items(), key=lambda item: -item[1]):
         table.add_row(f"rejected: {reason.replace('_', ' ')}", f"{count:,}")
     table.add_row("late", _bad(summary.late))

@@ -73,6 +73,11 @@ class Records:
         return self._count
 
     @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models that were asked for; a request's ``model`` is an index of it."""
+        return tuple(self._models)
+
+    @property
     def in_flight(self) -> int:
         """Requests without an answer so far."""
         return self._count - self._answered

@@ -78,12 +78,14 @@ class Replayer:
         progress: Callable[[Progress], None] | None = None,
         stop: threading.Event | None = None,
         rows: Iterable[int] = (1,),
+        duration_ns: int = 0,
         notes: dict[str, str | int | float | bool | None] | None = None,
     ) -> tuple[Summary, Records]:
         """Send a workload and return what became of it, once all is answered or given up.
 
         Setting ``stop`` ends the sending; answers are still waited for. Inputs are made beforehand for
-        requests of ``rows``; for others, when they are first due. Raises `InputsError` for models that are
+        requests of ``rows``; for others, when they are first due. ``duration_ns`` is the workload's length,
+        over which rates are told if it is played to its end. Raises `InputsError` for models that are
         not served, `WorkloadError` for a workload without any request, before anything is sent.
         """
         self._inputs.check(workload.models)
@@ -111,7 +113,13 @@ class Replayer:
             "unexpected_replies": run.tally.unexpected,
             "links_lost": self._connection.link_lost - links_before,
         }
-        return summarise(run.records, start_ns=run.start_ns, notes=told | (notes or {})), run.records
+        summary = summarise(
+            run.records,
+            start_ns=run.start_ns,
+            duration_ns=duration_ns if ended == "finished" else 0,
+            notes=told | (notes or {}),
+        )
+        return summary, run.records
 
     def close(self) -> None:
         """Close the connection."""

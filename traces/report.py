@@ -47,13 +47,18 @@ class _Outcomes:
         self.lag_us: Floats = (self.sent["sent_ns"] - self.sent["intended_ns"]) / US_NS
 
 
-def summarise(records: Records, *, start_ns: int, notes: dict[str, Note] | None = None) -> Summary:
-    """Count and measure all requests of a run; ``start_ns`` is the instant that the records count from."""
+def summarise(
+    records: Records, *, start_ns: int, duration_ns: int = 0, notes: dict[str, Note] | None = None
+) -> Summary:
+    """Count and measure all requests of a run; ``start_ns`` is the instant that the records count from.
+
+    Rates are over ``duration_ns``, the workload's length, or to its last request if that is later.
+    """
     run = _Outcomes(records)
     offered, goodput = len(records), int(run.goodput.sum())
     answers_ms, refusals_ms = run.latency_ms[run.answered], run.latency_ms[run.refused]
     batches = run.replied["batch_size"][run.answered]
-    duration_s = float(run.sent["intended_ns"].max() / SECOND_NS) if offered else 0.0
+    duration_s = float(run.sent["intended_ns"].max(initial=duration_ns) / SECOND_NS)
     rate = 1 / duration_s if duration_s else 0.0
     slos_ns = run.sent["slo_ns"][run.sent["slo_ns"] != NO_DEADLINE]
     return Summary(

@@ -14,7 +14,7 @@ and where deadlines are tight on a single device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,17 +71,26 @@ class Bound:
 
 
 def goodput_bound(
-    streams: Sequence[Stream], fleet: Fleet, *, iterations: int = ITERATIONS, bucket_ns: int | None = None
+    streams: Sequence[Stream],
+    fleet: Fleet,
+    *,
+    iterations: int = ITERATIONS,
+    bucket_ns: int | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Bound:
     """Return how many of these requests could be answered by their deadlines at best.
 
     Deadlines that are earlier than an earlier request's of the same model are put off to it, which
     can only raise the bound. More iterations and shorter buckets bring it down. The result depends on the
-    arguments alone. Raises ValueError without requests or devices, or for arrivals out of order.
+    arguments alone. ``progress`` is told now and then which part of the work is done. Raises ValueError
+    without requests or devices, or for arrivals out of order.
     """
     _check(streams, fleet)
     dual = _Dual(streams, fleet, bucket_ns or _bucket_ns(streams))
-    dual.descend(iterations)
+    asked = iterations + 2 * _CONSTANT_STEPS
+    for count, _ in enumerate(dual.descend(iterations), 1):
+        if progress is not None:
+            progress(count / asked)
     offered = sum(len(stream.arrival_ns) for stream in streams)
     return Bound(min(*dual.values, float(offered)), offered, dual.values)
 
@@ -140,8 +149,8 @@ class _Dual:
         self._page_steps, self._load_steps = _Steps(), _Steps()
         self.values: list[float] = []
 
-    def descend(self, iterations: int) -> None:
-        """Find the best constant price, then let prices differ."""
+    def descend(self, iterations: int) -> Iterator[None]:
+        """Find the best constant price, then let prices differ; a value is noted at each step."""
         low, high = 0.0, 1.0
         for _ in range(_CONSTANT_STEPS):
             inner = [low + (high - low) * share for share in (0.4, 0.6)]
@@ -152,6 +161,7 @@ class _Dual:
                 }
                 self._ask()
                 values.append(self.values[-1])
+                yield
             low, high = (low, inner[1]) if values[0] <= values[1] else (inner[0], high)
         means = {kind: np.zeros(self._grid.count) for kind in self._fleet.devices}
         for turn in range(iterations):
@@ -163,6 +173,7 @@ class _Dual:
                 raised = self._time[kind] + step * self._worth[kind] * means[kind]
                 self._time[kind] = np.maximum(raised, 0)
             self._charge_memory(answer.choices)
+            yield
 
     def _ask(self) -> _Answer:
         """Note the dual's value at the present prices; return what the models do."""

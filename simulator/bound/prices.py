@@ -43,7 +43,7 @@ class Prices:
     def __init__(self, grid: Grid, per_ns: Floats) -> None:
         self.grid = grid
         self.per_ns = per_ns
-        self._before = np.concatenate(([0.0], np.cumsum(per_ns) * grid.bucket_ns))
+        self.before: Floats = np.concatenate(([0.0], np.cumsum(per_ns) * grid.bucket_ns))
         self._least: dict[int, tuple[Floats, Floats]] = {}
 
     def until(self, at_ns: Floats) -> Floats:
@@ -51,7 +51,7 @@ class Prices:
         grid = self.grid
         place = np.clip((at_ns - grid.start_ns) / grid.bucket_ns, 0, grid.count)
         bucket = np.minimum(place.astype(np.int64), grid.count - 1)
-        return self._before[bucket] + (place - bucket) * grid.bucket_ns * self.per_ns[bucket]
+        return self.before[bucket] + (place - bucket) * grid.bucket_ns * self.per_ns[bucket]
 
     def of(self, starts_ns: Floats, duration_ns: int) -> Floats:
         """Return what executions cost that begin at these instants."""
@@ -80,21 +80,37 @@ def _range_minima(values: Floats) -> Floats:
     return np.stack(levels)
 
 
+class _Instants:
+    """Instants whose time before them is priced many times: where in the grid each lies."""
+
+    def __init__(self, grid: Grid, at_ns: Floats) -> None:
+        place = np.clip((at_ns - grid.start_ns) / grid.bucket_ns, 0, grid.count)
+        self._bucket = np.minimum(place.astype(np.int64), grid.count - 1)
+        self._inside_ns: Floats = (place - self._bucket) * grid.bucket_ns
+
+    def priced(self, prices: Prices) -> Floats:
+        """Return what all time before the instants costs, as `Prices.until`."""
+        before: Floats = prices.before.take(self._bucket)
+        return before + self._inside_ns * prices.per_ns.take(self._bucket)
+
+
 class _Range:
     """Inclusive ranges of places in a table of `_range_minima`, looked up many times."""
 
     def __init__(self, low: Ints, high: Ints, places: int) -> None:
         high = np.minimum(high, places - 1)
-        self._some = high >= low
+        self._none = high < low
         self.low = np.clip(low, 0, places - 1)
-        self.high = np.where(self._some, high, self.low - 1)
+        self.high = np.where(self._none, self.low - 1, high)
         width = self.high - self.low + 1
-        self._level = np.log2(np.maximum(width, 1)).astype(np.int64)
-        self._second = np.maximum(self.high - (1 << self._level) + 1, 0)
+        level = np.log2(np.maximum(width, 1)).astype(np.int64)
+        second = np.maximum(self.high - (1 << level) + 1, 0)
+        self._one, self._other = level * places + self.low, level * places + second
 
     def least(self, table: Floats) -> Floats:
-        least = np.minimum(table[self._level, self.low], table[self._level, self._second])
-        return np.where(self._some, least, np.inf)
+        least: Floats = np.minimum(table.take(self._one), table.take(self._other))
+        least[self._none] = np.inf
+        return least
 
 
 class Windows:
@@ -106,12 +122,18 @@ class Windows:
 
     def __init__(self, grid: Grid, first_ns: Floats, last_ns: Floats, duration_ns: int) -> None:
         """The batches may begin within ``[first_ns, last_ns]``; an empty window is one of no batch."""
-        self._possible = last_ns >= first_ns
-        self._first_ns, self._last_ns = first_ns, np.maximum(last_ns, first_ns)
         self.duration_ns = duration_ns
+        self._count = len(first_ns)
+        self._rows = np.flatnonzero(last_ns >= first_ns)
+        """The batches that are possible; what follows is of these alone."""
+        self._first_ns, self._last_ns = first_ns[self._rows], last_ns[self._rows]
         self._grid = grid
         self._beginning = self._between(0)
         self._ending = self._between(duration_ns)
+        self._ends = [
+            (_Instants(grid, begins_ns), _Instants(grid, begins_ns + duration_ns))
+            for begins_ns in (self._first_ns, self._last_ns)
+        ]
 
     def _between(self, offset_ns: int) -> _Range:
         low, high = (
@@ -122,15 +144,18 @@ class Windows:
 
     def costs(self, prices: Prices) -> Floats:
         """Return the least cost of each batch; infinite for one that can't be in time."""
-        beginning, ending = prices.least_tables(self.duration_ns)
-        inner = np.minimum(self._beginning.least(beginning), self._ending.least(ending))
-        ends = np.minimum(
-            prices.of(self._first_ns, self.duration_ns), prices.of(self._last_ns, self.duration_ns)
-        )
-        return np.where(self._possible, np.minimum(inner, ends), np.inf)
+        costs: Floats = np.full(self._count, np.inf)
+        if len(self._rows):
+            beginning, ending = prices.least_tables(self.duration_ns)
+            least = np.minimum(self._beginning.least(beginning), self._ending.least(ending))
+            for begin, end in self._ends:
+                least = np.minimum(least, end.priced(prices) - begin.priced(prices))
+            costs[self._rows] = least
+        return costs
 
     def cheapest(self, prices: Prices, rows: Ints, rng: np.random.Generator) -> Floats:
-        """Return a begin of least cost for some of the batches, drawn among equal ones."""
+        """Return a begin of least cost for some of the possible batches, drawn among equal ones."""
+        rows = np.searchsorted(self._rows, rows)
         parts = [rows[at : at + PLACED_AT_ONCE] for at in range(0, len(rows), PLACED_AT_ONCE)]
         return np.concatenate([self._cheapest(prices, part, rng) for part in parts])
 

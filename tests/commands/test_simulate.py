@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mainspring.cli import build_app
 from mainspring.controller.feed import about
 from mainspring.launch.tables import ConfigError
-from mainspring.simulator.run import simulate
+from mainspring.simulator.run import NoBound, simulate
 from mainspring.simulator.spec_file import read_spec
 from mainspring.telemetry.log import EventLogWriter
 
@@ -101,10 +101,59 @@ def test_runs_are_compared_with_a_warning_where_they_should_not_be(spec: Path, t
     assert "goodput against the first" in run("compare", one, two, "--output", both)
 
 
+def test_a_comparison_ends_with_what_was_reached_of_what_was_possible(spec: Path, tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in "abc")
+    heavy = ("--set", "workload.rate=1500", "--set", "workload.slo_ms=20")
+    told = run("simulate", spec, *heavy, "--output", one)
+    assert "of what was possible" in told
+    found = json.loads((one / "summary.json").read_text())["possible"]
+    assert found["in_time"] < found["at_most"] <= found["requests"] > 1000
+    assert "of what was possible" not in run("simulate", spec, *heavy, "--no-bound", "--output", two)
+    told = run("compare", one, two, "--output", three)
+    share = f"{found['in_time'] / found['at_most']:.2%}"
+    line = next(line for line in told.splitlines() if "of what was possible" in line)
+    assert line.count(share) == 2
+    assert "bound of a" in line, "the second has none of its own and the same requests"
+    of_possible = json.loads((three / "comparison.json").read_text())["of_possible"]
+    assert of_possible[0] == pytest.approx(of_possible[1])
+    told = run("compare", two, two, "--output", three)
+    assert "what was possible is not known of every run: simulate computes it" in told
+
+
+def test_a_long_run_says_how_to_get_the_bound(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.simulator.bound.possible.QUICK_REQUESTS", 50)
+    told = run("simulate", spec, "--output", tmp_path / "a")
+    assert "what was possible was left out" in told
+    assert "--bound computes it" in told
+    assert "left out" not in run("simulate", spec, "--no-bound", "--output", tmp_path / "a")
+    told = run("simulate", spec, "--bound", "--output", tmp_path / "a")
+    assert "of what was possible" in told
+    assert "left out" not in told
+
+
+def test_closed_loop_clients_under_deadlines_are_said_to_have_no_bound(spec: Path, tmp_path: Path) -> None:
+    closed = ("--set", "workload.kind=closed", "--output", tmp_path / "a")
+    assert "not known with closed-loop clients" in run("simulate", spec, *closed)
+    for asked in (("--bound",), ("--bound", "--sweep", "seed=1,2")):
+        words = [str(each) for each in ("simulate", spec, *closed, *asked)]
+        with pytest.raises((NoBound, ConfigError), match="not known with closed-loop clients"):
+            CliRunner().invoke(build_app(), words, catch_exceptions=False)
+
+
+def test_options_of_the_policy_go_over_the_spec(spec: Path, tmp_path: Path) -> None:
+    mine = ("--policy", "mainspring", "--policy-option", "fairness=0.5", "--output", tmp_path / "a")
+    run("simulate", spec, *mine)
+    wrong = ["simulate", str(spec), "--policy", "edf", "--policy-option", "fairness=0.5"]
+    with pytest.raises(ConfigError, match="fairness"):
+        CliRunner().invoke(build_app(), wrong, catch_exceptions=False)
+
+
 def test_a_sweep_has_a_line_for_every_point_on_every_core(spec: Path, tmp_path: Path) -> None:
     arguments = ("--sweep", "workload.rate=50,100", "--sweep", "scheduler.policy=clockwork,edf", "--json")
     told = run("simulate", spec, *arguments, "--processes", "2", "--output", tmp_path / "s")
-    points = json.loads(told[told.index("[") :])
+    points = json.JSONDecoder().raw_decode(told[told.index("[") :])[0]
     assert [point["settings"] for point in points] == [
         ["workload.rate=50", "scheduler.policy=clockwork"],
         ["workload.rate=50", "scheduler.policy=edf"],
@@ -113,7 +162,12 @@ def test_a_sweep_has_a_line_for_every_point_on_every_core(spec: Path, tmp_path: 
     ]
     alone = simulate(read_spec(spec, ["workload.rate=100"]), analyse=False)
     assert points[2]["fingerprint"] == alone.fingerprint
+    assert not any(point["summary"]["possible"] for point in points)
+    assert "--bound adds" in told
     assert (tmp_path / "s/sweep.png").stat().st_size > 10_000
+    assert "of possible" in run(
+        "simulate", spec, "--sweep", "seed=1,2", "--bound", "--output", tmp_path / "s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,6 +232,8 @@ def test_a_run_without_requests_says_that_it_tells_nothing(spec: Path, tmp_path:
         (("SPEC", "--ray", "local", "--processes", "2"), "--ray, --processes", "a SPEC without --sweep"),
         (("SPEC", "--sweep", "seed=1,2", "--validate"), "--validate", "--sweep takes only"),
         (("SPEC", "--calibrate", "--output", "y"), "--output", "--calibrate takes only"),
+        (("--scenario", "1", "--policy-option", "a=1"), "--policy-option", "--scenario takes only --policy"),
+        (("--log", "x", "--bound"), "--bound", "--log without --policy"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(
@@ -224,5 +280,19 @@ def test_a_log_is_decided_again_and_under_another_policy(spec: Path, tmp_path: P
     told = run("simulate", "--log", tmp_path / "events", "--policy", "edf", "--output", tmp_path / "w")
     assert "what if: edf" in told
     assert "recorded, clockwork" in told
+    assert "of what was possible" in told
     for name in ("summary.json", "report.png", "recorded/summary.json", "comparison.png"):
         assert (tmp_path / "w" / name).is_file()
+
+
+def test_a_log_is_played_with_other_options_of_the_recorded_policy(spec: Path, tmp_path: Path) -> None:
+    log = recorded(spec, tmp_path / "events")
+    told = run(
+        *("simulate", "--log", log, "--policy", "mainspring", "--policy-option", "fairness=0.5"),
+        *("--no-bound", "--output", tmp_path / "w"),
+    )
+    assert "what if: mainspring" in told
+    assert "of what was possible" not in told
+    words = ["simulate", "--log", str(log), "--policy-option", "fairness=0.5"]
+    with pytest.raises(ConfigError, match=r"clockwork.*fairness"):
+        CliRunner().invoke(build_app(), words, catch_exceptions=False)

@@ -9,14 +9,14 @@ import pytest
 
 from mainspring.controller.feed import about
 from mainspring.messages.actions import Infer
-from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived
+from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, WorkerJoined, WorkerLeft
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import SpecError
-from mainspring.simulator.recorded import read_recording
+from mainspring.simulator.recorded import Recording, read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec
-from mainspring.simulator.whatif import other_policy, what_happened, what_if
+from mainspring.simulator.whatif import bounded, other_policy, what_happened, what_if
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries
 
 SPEC = SimulationSpec(
@@ -108,6 +108,11 @@ def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
     log.close()
     with pytest.raises(LogError, match="oldest segments were deleted"):
         redecide(tmp_path / "a")
+    whole = record(tmp_path / "a")
+    found = redecide(whole)
+    assert (found.runs, found.difference) == (1, None)
+    assert found.commands > 500, "the first run that is there from its beginning"
+    assert found.passed_over > 10
     (tmp_path / "empty").mkdir()
     with pytest.raises(LogError, match="no log of a controller"):
         redecide(tmp_path / "empty")
@@ -146,6 +151,68 @@ def test_workers_that_left_leave_again(tmp_path: Path) -> None:
     assert told[2] == pytest.approx(0.7e9, rel=0.02)
     instead = what_if(recording, other_policy(recording, "clockwork"))
     assert instead.analysis.summary.workers_lost == 1
+
+
+def test_a_worker_that_came_back_with_what_it_held_comes_back_with_it(tmp_path: Path) -> None:
+    def lose(log: Path, *, empty: bool) -> Recording:
+        """Let worker-1 be away for 300 ms."""
+        left_ns: int | None = None
+        joined: WorkerJoined | None = None
+        writer = EventLogWriter(log, about=about(SPEC.scheduler))
+        for now_ns, entry in read_entries(tmp_path / "whole"):
+            if isinstance(entry, SegmentHeader):
+                continue
+            if isinstance(entry, WorkerJoined) and entry.worker == "worker-1":
+                joined = entry
+            if left_ns is None and now_ns > 1_000_000_000:
+                left_ns = now_ns
+                writer.append(now_ns, WorkerLeft("worker-1", "silent"))
+            if left_ns is not None and now_ns > left_ns + 300_000_000 and joined is not None:
+                anew = msgspec.structs.replace(joined, prepared={}, resident=())
+                writer.append(now_ns, anew if empty else joined)
+                joined = None
+            writer.append(now_ns, entry)
+        writer.close()
+        return read_recording(log)
+
+    record(tmp_path / "whole", msgspec.structs.replace(SPEC, devices=(DeviceGroup(count=2, pages=64),)))
+    kept, lost = (lose(tmp_path / name, empty=empty) for name, empty in (("kept", False), ("lost", True)))
+    assert (len(kept.session_losses), len(kept.crashes)) == (1, 0)
+    assert (len(lost.session_losses), len(lost.crashes)) == (0, 1)
+    assert kept.session_losses[0][1:] == lost.crashes[0][1:]
+    assert kept.session_losses[0][2] == pytest.approx(3e8, rel=0.05)
+    held = []
+    for recording in (kept, lost):
+        instead = what_if(recording, other_policy(recording, "clockwork"))
+        assert instead.analysis.summary.workers_lost == 1
+        held.append(instead.analysis.summary.page_occupancy)
+    assert held[0] is not None
+    assert held[1] is not None
+    assert held[0] > 1.1 * held[1], "it should hold what it held before"
+
+
+def test_the_same_requests_are_bounded_once_for_what_happened_and_what_might_have(tmp_path: Path) -> None:
+    short = msgspec.structs.replace(SPEC, workload=(WorkloadSpec(rate=2500.0),), duration_s=0.6)
+    recording = read_recording(record(tmp_path, short))
+    happened, instead = bounded(
+        recording, what_happened(recording), what_if(recording, other_policy(recording, "edf"))
+    )
+    one, other = happened.summary.possible, instead.summary.possible
+    assert one is not None
+    assert other is not None
+    assert (one.requests, one.at_most) == (other.requests, other.at_most)
+    assert one.in_time == happened.summary.goodput
+    assert other.in_time == instead.summary.goodput
+    assert max(one.share, other.share) <= 1
+
+
+def test_options_of_another_policy_and_of_the_same_one(tmp_path: Path) -> None:
+    recording = read_recording(record(tmp_path, msgspec.structs.replace(SPEC, duration_s=0.2)))
+    own = SchedulerConfig(policy="mainspring", policy_options={"fairness": 0.25})
+    recording = msgspec.structs.replace(recording, scheduler=own)
+    assert other_policy(recording, "edf", {"skip_heads": True}).policy_options == {"skip_heads": True}
+    assert other_policy(recording, None, {"fairness": 0.5}).policy_options == {"fairness": 0.5}
+    assert other_policy(recording, "mainspring") == own
 
 
 def test_only_the_last_run_is_played_again_though_the_clock_began_anew(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from mainspring.launch.tables import ConfigError
-from mainspring.simulator.spec_file import read_spec
+from mainspring.simulator.spec import WorkloadSpec
+from mainspring.simulator.spec_file import put_policy, put_trace, read_spec, read_table
 
 GOOD = """
 duration_s = 3
@@ -70,6 +72,12 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         (("[[workload]]\nrate = 10", '[[workload]]\nkind = "azure2019"'), "name it with trace"),
         (('mode = "table"', 'mode = "tables"'), "mode"),
         (("seed = 4", "seed = ["), "is no TOML"),
+        (("[[workload]]\nrate = 10", '[[workload]]\nkind = "log"'), "name its folder with log"),
+        (
+            ("[[workload]]\nrate = 10", '[[workload]]\nkind = "log"\nlog = "x"\nslo_ms = 100\nscale = 2'),
+            r"\[\[workload\]\] number 1: slo_ms, scale would change nothing of a workload of kind log",
+        ),
+        (("rate = 10", 'rate = 10\nlog = "x"'), "poisson is not read from a log"),
     ],
 )
 def test_errors_say_where_and_what_would_be_right(tmp_path: Path, change: tuple[str, str], says: str) -> None:
@@ -95,6 +103,54 @@ def test_settings_go_over_the_file(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=says):
             read_spec(path, [wrong])
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (
+            '{ 1 = "2ms" }',
+            "infer_ms.1 is a plain number of milliseconds, not the text '2ms': write infer_ms.1 = 2",
+        ),
+        ("{ 1 = 2.6, 4 = true }", "infer_ms.4 expects a number of milliseconds, not true"),
+        ('"5ms"', "infer_ms expects a table, each value a number of milliseconds, not '5ms'"),
+    ],
+)
+def test_a_wrong_entry_of_a_table_is_named(tmp_path: Path, value: str, says: str) -> None:
+    text = f'[[devices]]\n[[models]]\nname = "m"\ninfer_ms = {value}\n[[workload]]\n'
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        read_spec(write(tmp_path, text))
+
+
+def test_what_python_says_of_a_recorded_workload_beyond_its_log_is_refused() -> None:
+    with pytest.raises(ValueError, match="rate would change nothing of a workload of kind log"):
+        WorkloadSpec(kind="log", log="events", rate=5.0)
+
+
+def test_another_policy_takes_none_of_the_options_of_the_first(tmp_path: Path) -> None:
+    own = '[scheduler]\npolicy = "mainspring"\npolicy_options = { fairness = 0.5 }\n'
+    for policy, options, expected in (
+        (None, {}, ("mainspring", {"fairness": 0.5})),
+        ("mainspring", {"hold": 1.0}, ("mainspring", {"fairness": 0.5, "hold": 1.0})),
+        ("edf", {"skip_heads": True}, ("edf", {"skip_heads": True})),
+        (None, {"fairness": 0.1}, ("mainspring", {"fairness": 0.1})),
+    ):
+        table = read_table(write(tmp_path, own))
+        put_policy(table, policy, options)
+        assert (table["scheduler"]["policy"], table["scheduler"]["policy_options"]) == expected
+    table = read_table(write(tmp_path, "seed = 1\n"))
+    put_policy(table, None, {"fairness": 0.1})
+    assert table["scheduler"] == {"policy_options": {"fairness": 0.1}}
+
+
+def test_a_trace_goes_to_the_workloads_that_are_read_from_one(tmp_path: Path) -> None:
+    table = read_table(write(tmp_path, '[[workload]]\nkind = "azure2019"\n[[workload]]\nrate = 5\n'))
+    put_trace(table, tmp_path / "t.csv")
+    assert [each.get("trace") for each in table["workload"]] == [str(tmp_path / "t.csv"), None]
+    with pytest.raises(
+        ConfigError, match="would change nothing: no workload is of kind azure2019 or azure2021"
+    ):
+        put_trace(read_table(write(tmp_path, GOOD)), tmp_path / "t.csv")
 
 
 def test_paths_are_relative_to_the_file_and_files_must_be_there(tmp_path: Path) -> None:

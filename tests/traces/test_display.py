@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from mainspring.messages.codes import Reason
+from mainspring.telemetry.report import Possible
 from mainspring.traces.display import ProgressLine, progress_text, summary_table
 from mainspring.traces.progress import Progress
 from mainspring.traces.records import Records
@@ -44,6 +46,15 @@ def test_the_table_names_each_reason() -> None:
     Console(file=output, width=100).print(summary_table("run", summarise(records, start_ns=0)))
     assert "rejected: no worker" in output.getvalue()
     assert "3 (" in output.getvalue()
+
+
+def test_the_table_says_what_was_reached_of_what_was_possible() -> None:
+    summary = summarise(Records(), start_ns=0)
+    for found, told in ((None, False), (Possible(requests=10, in_time=6, at_most=8.0), True)):
+        output = io.StringIO()
+        table = summary_table("run", msgspec.structs.replace(summary, possible=found))
+        Console(file=output, width=100).print(table)
+        assert ("of what was possible" in output.getvalue()) == told == ("75.00%" in output.getvalue())
 
 
 def test_the_table_says_when_the_replayer_fell_behind() -> None:

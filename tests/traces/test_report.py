@@ -96,6 +96,18 @@ def test_cold_starts_batches_and_seconds() -> None:
     assert (summary.models, summary.duration_s, summary.slo_ms) == (2, 3.0, None)
 
 
+def test_rates_are_over_the_workloads_length_where_it_is_known() -> None:
+    records = Records()
+    for index in range(4):
+        records.outputs(records.sent(index * SECOND_NS, 0, "m", 1, None), index * SECOND_NS + MS, timing())
+    for length_s, told_s in ((0, 3.0), (8, 8.0), (2, 3.0)):
+        summary = summarise(records, start_ns=0, duration_ns=length_s * SECOND_NS)
+        assert (summary.duration_s, summary.offered_rate, summary.goodput_rate) == (
+            told_s,
+            *2 * (4 / told_s,),
+        )
+
+
 def test_a_run_without_requests_has_a_report() -> None:
     summary = summarise(Records(), start_ns=0)
     assert (summary.offered, summary.goodput_share, summary.p99_ms) == (0, 1.0, None)
