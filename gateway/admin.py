@@ -10,10 +10,25 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.sends import Connection
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel, StatusReply
 from mainspring.messages.codes import Reason
+from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.peers import AdminReply, AdminRequest
 
-Wish = AddModel | RemoveModel | GetStatus
-Reply = Done | StatusReply | ErrorReply
+
+class GetMetrics(msgspec.Struct, frozen=True):
+    """What does the controller count? The gateway's own wish, when it is scraped."""
+
+    key: int
+
+
+class MetricsReply(msgspec.Struct, frozen=True):
+    """What it counts."""
+
+    key: int
+    metrics: ClusterMetrics
+
+
+Wish = AddModel | RemoveModel | GetStatus | GetMetrics
+Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -49,6 +64,8 @@ class AdminTable:
                 return AdminRequest(token, remove=wish.name)
             case GetStatus():
                 return AdminRequest(token, status=True)
+            case GetMetrics():
+                return AdminRequest(token, metrics=True)
 
     def answered(self, message: AdminReply, counts: Mapping[str, int]) -> tuple[Connection, Reply] | None:
         """Return who gets which reply; a status carries the gateway's ``counts`` too. None: nobody waits."""
@@ -57,6 +74,8 @@ class AdminTable:
             return None
         if message.reason is not None:
             return asked.connection, ErrorReply(asked.key, message.reason, message.detail)
+        if message.metrics is not None:
+            return asked.connection, MetricsReply(asked.key, message.metrics)
         if message.status is None:
             return asked.connection, Done(asked.key)
         dropped = {**message.status.dropped_messages, **counts}

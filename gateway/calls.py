@@ -12,10 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.gateway.admin import Reply, Wish
+from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.gateway.statistics import Statistics
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.telemetry.bounded import BoundedLabels
 
 NAME = "calls"
 
@@ -29,6 +32,7 @@ class Calls:
     def __init__(self, plane: Plane, settle: Callable[[], None]) -> None:
         """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
         self.plane = plane
+        self.statistics = _statistics(plane)
         self._settle = settle
         self._keys = itertools.count()
         self._peers = itertools.count()
@@ -119,3 +123,13 @@ class Calls:
         if not own:
             del self._waiting[outcome.connection]
         done(outcome)
+
+
+def _statistics(plane: Plane) -> Statistics:
+    """Return statistics of the plane's requests, which are counted only if somebody can ask for them."""
+    config, catalog = plane.config, plane.catalog
+    labels = BoundedLabels(config.metrics_models, Series) if config.metrics_address else None
+    statistics = Statistics(catalog.signatures, catalog.resolve, plane.cache.counts_of, labels)
+    if config.http_address or config.grpc_address or config.metrics_address:
+        plane.core.observers.add(statistics)
+    return statistics

@@ -20,6 +20,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
     metrics_address: str = ""
     """Where Prometheus scrapes, such as ``http://127.0.0.1:8002``; otherwise as ``http_address``."""
+    metrics_models: int = 50
+    """Models with a label of their own in the metrics: the busiest; the others share the label ``other``."""
+    metrics_timeout_ms: float = 1_000.0
+    """How long a scrape waits for the controller, whose metrics it leaves out if there is no answer."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     grace_ms: float = 100.0

@@ -22,6 +22,7 @@ from mainspring.gateway import refusals
 from mainspring.gateway.answers import answer, answer_kept, wrong_outputs
 from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.observers import Observers
 from mainspring.gateway.pending import Dispatched, Patience, Pending
 from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
 from mainspring.gateway.sharing import Sharing
@@ -64,6 +65,7 @@ class GatewayCore:
         self._pending, self._by_id = self._table.pending, self._table.by_id
         self._timers = self._table.timers
         self._sends: list[Send] = []
+        self.observers = Observers()
         self.counts: Counter[str] = Counter()
         """What happened, by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
         the others count messages that could not be used."""
@@ -101,12 +103,14 @@ class GatewayCore:
         if refusal is not None:
             # Never entered: a duplicate's key belongs to the request that is in flight.
             self._sends.append(Refuse(connection, key, *refusal))
+            self.observers.refused(request, refusal[0])
             return
         self._serial += 1
         self.counts["submitted"] += 1
         if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
             self.counts["answered"] += 1
             self._sends.append(answer_kept(now_ns, request, kept))
+            self.observers.answered(now_ns, request, None, None)
             return
         self._table.add(request)
         if digest is not None and self._sharing.join(request):
@@ -129,6 +133,7 @@ class GatewayCore:
             self._withdraw(request)
             self._remove(request)
             self.counts["abandoned"] += 1
+            self.observers.refused(request, Reason.CANCELLED)
 
     # --- controller ---
 
@@ -244,6 +249,7 @@ class GatewayCore:
             self._remove(each)
             self.counts["answered"] += 1
             self._sends.append(answer(now_ns, each, dispatch, message.execute_ns, frames))
+            self.observers.answered(now_ns, each, dispatch, message)
 
     # --- time ---
 
@@ -319,6 +325,7 @@ class GatewayCore:
     ) -> None:
         self._remove(request)
         self.counts["refused"] += 1
+        self.observers.refused(request, reason)
         self._sends.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
 
     def _remove(self, request: Pending) -> None:

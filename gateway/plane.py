@@ -85,14 +85,14 @@ class Plane:
     def submit(self, connection: Connection, request: InferRequest, frames: Sequence[zmq.Frame]) -> None:
         """Take a request with its tensors' frames, or refuse it."""
         if (alone := self.alone) is not None:
-            self._refuse(Refuse(connection, request.key, Reason.CONTROLLER_UNREACHABLE, alone))
+            self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
             return
         try:
             accepted = check_request(
                 request, [len(frame) for frame in frames], self.catalog.resolve, self._max_slo_ns
             )
         except BadRequest as error:
-            self._refuse(Refuse(connection, request.key, error.reason, error.detail))
+            self._turn_away(connection, request, error.reason, error.detail)
             return
         now_ns = monotonic_ns()
         digest = self.cache.digest(accepted, frames)
@@ -326,6 +326,10 @@ class Plane:
         if not self._controller.send(peers.Arrival(send.request_id, send.model, send.rows, left_ns)):
             self.counts["unsent_to_controller"] += 1
             self.core.arrival_unsent(monotonic_ns(), send.request_id)
+
+    def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
+        self.core.observers.turned_away(request, reason)
+        self._refuse(Refuse(connection, request.key, reason, detail))
 
     def _refuse(self, refusal: Refuse) -> None:
         self.front_ends[refusal.connection.front_end].refuse(refusal)

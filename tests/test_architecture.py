@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler.errors",
         "compiler.executable",
     },
-    "gateway": {"messages", "transport"},
+    "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},
     "client": {"messages"},
     "compiler": {"messages"},
     "traces": {"client", "messages", "telemetry"},

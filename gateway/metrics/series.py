@@ -1,0 +1,90 @@
+"""What is counted of the requests under one label: one model's, or those of all the others. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mainspring.messages.codes import Reason
+from mainspring.telemetry.histograms import LATENCY_BOUNDS_NS, SLACK_BOUNDS_NS, Histogram
+
+CLIENTS_DOING = frozenset(
+    {
+        Reason.UNKNOWN_MODEL,
+        Reason.BAD_INPUT,
+        Reason.BAD_OUTPUT,
+        Reason.BAD_SLO,
+        Reason.TOO_MANY_ROWS,
+        Reason.DUPLICATE_KEY,
+        Reason.BAD_MESSAGE,
+        Reason.CANCELLED,
+    }
+)
+"""Reasons that lie with the client: such a request says nothing of whether deadlines are kept."""
+
+
+class Series:
+    """Counters that only grow."""
+
+    __slots__ = (
+        "best_effort",
+        "cold",
+        "execution",
+        "executions",
+        "hits",
+        "in_time",
+        "input_ns",
+        "latency",
+        "misses",
+        "output_ns",
+        "queue",
+        "rejected",
+        "rows",
+        "slack",
+        "with_slo",
+    )
+
+    def __init__(self) -> None:
+        self.latency = Histogram(LATENCY_BOUNDS_NS)
+        """From arrival to reply, of every request that got outputs."""
+        self.queue = Histogram(LATENCY_BOUNDS_NS)
+        """Waiting for a dispatch and then for EXEC; not of cached outputs."""
+        self.execution = Histogram(LATENCY_BOUNDS_NS)
+        """EXEC of the batch that the request was in; not of cached outputs."""
+        self.slack = Histogram(SLACK_BOUNDS_NS)
+        """Time left to the deadline when the reply left."""
+        self.rows = 0
+        self.executions = 0
+        self.input_ns = 0
+        self.output_ns = 0
+        self.cold = 0
+        self.with_slo = 0
+        """Requests with a deadline that ended as it pleased the server, not the client."""
+        self.in_time = 0
+        """Of these, answered in time."""
+        self.best_effort = 0
+        """Requests without a deadline that got outputs."""
+        self.hits = 0
+        self.misses = 0
+        self.rejected: Counter[Reason] = Counter()
+
+    def answered(self, total_ns: int, left_ns: int | None) -> None:
+        """Count a request that got outputs."""
+        self.latency.observe(total_ns)
+        if left_ns is None:
+            self.best_effort += 1
+            return
+        self.slack.observe(left_ns)
+        self.with_slo += 1
+        if left_ns >= 0:
+            self.in_time += 1
+
+    def refused(self, reason: Reason, has_deadline: bool) -> None:
+        """Count a request that got a reason instead."""
+        self.rejected[reason] += 1
+        if has_deadline and reason not in CLIENTS_DOING:
+            self.with_slo += 1
+
+    @property
+    def late(self) -> int:
+        """Requests that got outputs after their deadline."""
+        return self.slack.count - self.in_time

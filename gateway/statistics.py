@@ -1,0 +1,279 @@
+"""Statistics of each model, with Triton's meanings (its statistics extension). Pure.
+
+One observer counts for them and for the metrics, so that nothing is measured or looked up twice. What it
+costs a request is stated in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic_ns, time_ns
+
+import msgspec
+
+from mainspring.gateway.cache import ModelCounts
+from mainspring.gateway.metrics.series import Series
+from mainspring.gateway.pending import Dispatched, Pending
+from mainspring.gateway.validation import BadRequest, Resolve, Signature
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import Output, OutputTimes
+from mainspring.telemetry.bounded import BoundedLabels
+
+_NO_TIMES = OutputTimes(0, 0, 0)
+_SPARE_ACCOUNTS = 64
+"""Accounts of models that are served no more, before they are looked for and closed."""
+_WORKERS = 4_096
+"""Workers whose last action is remembered."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How often something happened, and for how long in all."""
+
+    count: int = 0
+    ns: int = 0
+
+
+class InferenceStatistics(msgspec.Struct, frozen=True):
+    """What became of requests, and where the time of those that got outputs went."""
+
+    success: Count
+    fail: Count
+    queue: Count
+    """Waiting: for the controller's dispatch, and on the worker for EXEC."""
+    compute_input: Count
+    compute_infer: Count
+    compute_output: Count
+    cache_hit: Count
+    cache_miss: Count
+
+
+class BatchStatistics(msgspec.Struct, frozen=True):
+    """What ran at one batch size; durations are those of whole executions."""
+
+    batch_size: int
+    """The size that ran: requests' rows, padded up to a size that the model was compiled for."""
+    compute_input: Count
+    compute_infer: Count
+    compute_output: Count
+
+
+class ModelStatistics(msgspec.Struct, frozen=True):
+    """One version of a model since it was added to this gateway: fields as in Triton's JSON and protobuf."""
+
+    name: str
+    """What clients call it."""
+    version: str
+    last_inference: int
+    """Unix time of the last answer in milliseconds; 0 if there was none."""
+    inference_count: int
+    """Rows that were run, padding apart."""
+    execution_count: int
+    inference_stats: InferenceStatistics
+    batch_stats: tuple[BatchStatistics, ...]
+
+
+class _Batch:
+    """Executions of one batch size."""
+
+    __slots__ = ("count", "infer_ns", "input_ns", "output_ns")
+
+    def __init__(self) -> None:
+        self.count = self.input_ns = self.infer_ns = self.output_ns = 0
+
+    def state(self, batch_size: int) -> BatchStatistics:
+        return BatchStatistics(
+            batch_size,
+            Count(self.count, self.input_ns),
+            Count(self.count, self.infer_ns),
+            Count(self.count, self.output_ns),
+        )
+
+
+class _Account:
+    """The counters of one version of a model."""
+
+    __slots__ = (
+        *("batches", "computed", "executions", "fail", "fail_ns", "infer_ns", "input_ns", "last_ns"),
+        *("output_ns", "queue_ns", "recent", "rows", "series", "success", "success_ns"),
+    )
+
+    def __init__(self, series: Series | None) -> None:
+        self.series = series
+        """Where its requests are counted for the metrics; None if nobody scrapes."""
+        self.success = self.success_ns = self.fail = self.fail_ns = self.last_ns = 0
+        self.computed = self.queue_ns = self.input_ns = self.infer_ns = self.output_ns = 0
+        self.rows = self.executions = 0
+        self.recent = 0
+        """Requests since the labels were last ranked."""
+        self.batches: dict[int, _Batch] = {}
+
+    def batch(self, size: int) -> _Batch:
+        """Return the executions of one batch size."""
+        return self.batches.get(size) or self.batches.setdefault(size, _Batch())
+
+
+class Statistics:
+    """An observer of the request table; see `of`."""
+
+    def __init__(
+        self,
+        signatures: Mapping[str, Signature],
+        resolve: Resolve,
+        cached: Callable[[str], ModelCounts],
+        labels: BoundedLabels[Series] | None = None,
+        clock: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        """``signatures`` are of the models that are served, by the scheduler's names; ``cached`` tells what
+        the cache did for one. With ``labels``, requests are counted for the metrics too.
+        """
+        self._signatures = signatures
+        self._resolve = resolve
+        self._cached = cached
+        self.labels = labels
+        self._clock = clock
+        self._accounts: dict[str, _Account] = {}
+        self._last: dict[str, tuple[int, int]] = {}
+        """Each worker's last action, whose outputs come in one piece, and its time for outputs so far."""
+
+    # --- what front ends ask for ---
+
+    def of(self, spec: ModelSpec) -> ModelStatistics:
+        """Return the statistics of a model that is served: zeros if nothing was asked of it."""
+        account = self._accounts.get(spec.name) or _Account(None)
+        cached = self._cached(spec.name)
+        last_ms = 0 if not account.last_ns else (time_ns() - self._clock() + account.last_ns) // 1_000_000
+        return ModelStatistics(
+            name=spec.public_name,
+            version=str(spec.version),
+            last_inference=last_ms,
+            inference_count=account.rows,
+            execution_count=account.executions,
+            inference_stats=InferenceStatistics(
+                success=Count(account.success, account.success_ns),
+                fail=Count(account.fail, account.fail_ns),
+                queue=Count(account.computed, account.queue_ns),
+                compute_input=Count(account.computed, account.input_ns),
+                compute_infer=Count(account.computed, account.infer_ns),
+                compute_output=Count(account.computed, account.output_ns),
+                cache_hit=Count(cached.hits, cached.hit_ns),
+                cache_miss=Count(cached.misses, cached.miss_ns),
+            ),
+            batch_stats=tuple(batch.state(size) for size, batch in sorted(account.batches.items())),
+        )
+
+    # --- called by the request table ---
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """Count a request that got outputs."""
+        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.model)
+        arrived_ns, deadline_ns, series = request.arrived_ns, request.deadline_ns, account.series
+        account.recent += 1
+        account.last_ns = now_ns
+        account.success += 1
+        account.success_ns += now_ns - arrived_ns
+        if series is not None:
+            series.answered(now_ns - arrived_ns, None if deadline_ns is None else deadline_ns - now_ns)
+        if dispatch is None or output is None:
+            if series is not None:
+                series.hits += 1
+            return
+        self._computed(account, request, dispatch, output)
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """Count a request that got a reason instead of outputs."""
+        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.model)
+        account.recent += 1
+        account.fail += 1
+        account.fail_ns += self._clock() - request.arrived_ns
+        if account.series is not None:
+            account.series.refused(reason, request.deadline_ns is not None)
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """Count a request that was no good; one for a model that is not served counts for no model."""
+        has_deadline = request.slo_ns is not None
+        try:
+            name = self._resolve(request.model, request.version).spec.name
+        except BadRequest:
+            if self.labels is not None:
+                self.labels.other.refused(reason, has_deadline)
+            return
+        account = self._accounts.get(name) or self._open(name)
+        account.fail += 1
+        if account.series is not None:
+            account.series.refused(reason, has_deadline)
+
+    # --- for whoever scrapes ---
+
+    def rank(self, now_ns: int) -> None:
+        """Give the busiest models labels of their own, if it is time to."""
+        if self.labels is None or not self.labels.due(now_ns):
+            return
+        self._close_unserved()
+        activity = [(name, account.recent) for name, account in self._accounts.items() if account.recent]
+        for name in self.labels.rank(now_ns, activity):
+            if (account := self._accounts.get(name)) is not None:
+                account.series = self.labels.counters(name)
+        for name, _ in activity:
+            self._accounts[name].recent = 0
+
+    # --- inside ---
+
+    def _computed(self, account: _Account, request: Pending, dispatch: Dispatched, output: Output) -> None:
+        """Count what a worker did for a request."""
+        times = output.times or _NO_TIMES
+        rows, infer_ns = request.accepted.rows, output.execute_ns
+        # One that shares another's execution may have come after its dispatch.
+        queue_ns = max(0, dispatch.at_ns - request.arrived_ns) + times.wait_ns
+        account.computed += 1
+        account.rows += rows
+        account.queue_ns += queue_ns
+        account.input_ns += times.input_ns
+        account.infer_ns += infer_ns
+        account.output_ns += times.output_ns
+        first = self._execution(account, dispatch, times, infer_ns)
+        series = account.series
+        if series is not None:
+            series.queue.observe(queue_ns)
+            series.execution.observe(infer_ns)
+            series.rows += rows
+            series.input_ns += times.input_ns
+            series.output_ns += times.output_ns
+            series.executions += first
+            series.cold += dispatch.cold
+            series.misses += request.digest is not None
+
+    def _execution(self, account: _Account, dispatch: Dispatched, times: OutputTimes, infer_ns: int) -> bool:
+        """Count the action that a request was part of; say whether it had not been counted."""
+        last_id, told_ns = self._last.get(dispatch.worker, (-1, 0))
+        first = last_id != dispatch.action_id
+        batch = account.batch(dispatch.batch_size)
+        if first:
+            account.executions += 1
+            batch.count += 1
+            batch.infer_ns += infer_ns
+            told_ns = 0
+            if len(self._last) > _WORKERS:
+                self._last.clear()
+        batch.input_ns += times.input_ns
+        # The outputs of one action leave one after the other: each time holds those before.
+        batch.output_ns += max(0, times.output_ns - told_ns)
+        self._last[dispatch.worker] = dispatch.action_id, times.output_ns
+        return first
+
+    def _open(self, name: str) -> _Account:
+        if len(self._accounts) > 2 * len(self._signatures) + _SPARE_ACCOUNTS:
+            self._close_unserved()
+        account = _Account(None if self.labels is None else self.labels.counters(name))
+        self._accounts[name] = account
+        return account
+
+    def _close_unserved(self) -> None:
+        """Forget models that are not served any more."""
+        for name in [name for name in self._accounts if name not in self._signatures]:
+            del self._accounts[name]
+            if self.labels is not None:
+                self.labels.forget(name)
