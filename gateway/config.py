@@ -68,6 +68,25 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection without requests stays open."""
     http_write_timeout_ms: float = 30_000.0
     """How long a client may read nothing of its replies before it is cut off."""
+    grpc_max_message_bytes: int = 64 << 20
+    """Size of a gRPC message, as it comes and inflated; a larger one is refused before it is read."""
+    grpc_max_metadata_bytes: int = 32 << 10
+    """Size of a call's metadata."""
+    grpc_max_streams: int = 4_096
+    """Calls that one gRPC connection may have in flight; more wait in the client."""
+    grpc_max_calls: int = 20_000
+    """gRPC calls in flight in all; one more is refused as ``RESOURCE_EXHAUSTED``."""
+    grpc_backlog_bytes: int = 64 << 20
+    """Bytes of answers that may wait for the reader of one ModelStreamInfer; beyond it no more requests are
+    read off that stream."""
+    grpc_handshake_timeout_ms: float = 10_000.0
+    """How long a new connection may take to say that it speaks HTTP/2."""
+    grpc_keepalive_ms: float = 30_000.0
+    """After so long without a byte from a gRPC client it is asked for a sign of life."""
+    grpc_keepalive_timeout_ms: float = 10_000.0
+    """How long that may take; then the connection is closed."""
+    grpc_idle_timeout_ms: float = 1_800_000.0
+    """How long a gRPC connection without calls stays open."""
     reply_backlog_messages: int = 16_384
     """Replies that may wait for one client to read them; a client that reads too slowly for it is cut off."""
     reply_backlog_bytes: int = 512 << 20

@@ -47,6 +47,12 @@ async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
     return served
 
 
-STARTERS: dict[str, Starter] = {}
+async def _serve_grpc(calls: Calls, config: GatewayConfig) -> Served:
+    from mainspring.gateway.grpc.server import serve_grpc
+
+    return await serve_grpc(calls, config)
+
+
+STARTERS: dict[str, Starter] = {"grpc": _serve_grpc}
 """By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
 when it is called, so that a gateway for ZeroMQ alone starts at once."""

@@ -1,0 +1,106 @@
+"""An answer as a ModelInferResponse, with its tensors as raw contents. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
+from mainspring.gateway.grpc.wire import INFER_RESPONSE, RAW_OUTPUT_CONTENTS, field, paste
+from mainspring.gateway.oip import elements
+from mainspring.gateway.oip.classification import classify
+from mainspring.gateway.oip.datatypes import BYTES, datatype_of
+from mainspring.gateway.oip.errors import sentence
+from mainspring.gateway.oip.json_data import to_array
+from mainspring.gateway.sends import Answer, Refuse
+from mainspring.messages.clients import Timing
+from mainspring.messages.model import slot_bytes
+from mainspring.messages.peers import TensorHeader
+
+FINAL_RESPONSE = "triton_final_response"
+"""Parameter of a streamed answer: whether it is the last to its request. Here each is the only one."""
+
+REASON = "reason"
+"""Parameter of a streamed refusal: its reason code."""
+EARLIEST_FINISH = "earliest_finish_ms"
+"""Parameter of a streamed refusal: time from it to the earliest finish that was possible, if known."""
+
+
+class Asked(NamedTuple):
+    """What of a request comes back in its answer."""
+
+    id: str
+    model: str
+    """As the client calls it."""
+    version: int
+    classes: Mapping[str, int]
+    """For each output that is to be classified, how many classes are wanted."""
+
+
+def unary(asked: Asked, answer: Answer) -> bytes:
+    """Return an answer as a ModelInferResponse."""
+    return b"".join(_parts(asked, answer, _head(asked, answer.timing)))
+
+
+def streamed(asked: Asked, answer: Answer) -> bytes:
+    """Return an answer as a ModelStreamInferResponse."""
+    head = _head(asked, answer.timing)
+    head.parameters[FINAL_RESPONSE].bool_param = True
+    parts = _parts(asked, answer, head)
+    return b"".join([field(INFER_RESPONSE, sum(map(len, parts))), *parts])
+
+
+def streamed_refusal(asked_id: str, refusal: Refuse) -> bytes:
+    """Return a request's refusal as a ModelStreamInferResponse."""
+    said = sentence(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+    message = _error(asked_id, said)
+    parameters = message.infer_response.parameters
+    parameters[REASON].string_param = refusal.reason.value
+    if refusal.earliest_finish_left_ns is not None:
+        parameters[EARLIEST_FINISH].double_param = refusal.earliest_finish_left_ns / 1e6
+    return bytes(message.SerializeToString())
+
+
+def streamed_error(asked_id: str, detail: str) -> bytes:
+    """Return why a request has no answer, where no reason code tells, as a ModelStreamInferResponse."""
+    return bytes(_error(asked_id, detail).SerializeToString())
+
+
+def _error(asked_id: str, said: str) -> Message:
+    message = ModelStreamInferResponse(error_message=said)
+    message.infer_response.id = asked_id
+    message.infer_response.parameters[FINAL_RESPONSE].bool_param = True
+    return message
+
+
+def _head(asked: Asked, timing: Timing) -> Message:
+    head = ModelInferResponse(model_name=asked.model, model_version=str(asked.version), id=asked.id)
+    parameters = head.parameters
+    parameters["queue_ns"].int64_param = timing.queue_ns
+    parameters["batch_size"].int64_param = timing.batch_size
+    parameters["cold_start"].bool_param = timing.cold_start
+    parameters["worker"].string_param = timing.worker
+    if timing.left_ns is not None:
+        parameters["deadline_ns_left"].int64_param = timing.left_ns
+    return head
+
+
+def _parts(asked: Asked, answer: Answer, head: Message) -> list[Any]:
+    contents = []
+    for header, frame in zip(answer.outputs, answer.frames, strict=True):
+        datatype, shape, content = _output(header, frame, asked.classes.get(header.name, 0))
+        head.outputs.add(name=header.name, datatype=datatype, shape=shape)
+        contents.append(content)
+    return paste(head.SerializeToString(), RAW_OUTPUT_CONTENTS, contents)
+
+
+def _output(header: TensorHeader, frame: Any, classes: int) -> tuple[str, tuple[int, ...], Any]:
+    """Return an output's datatype, shape and raw contents."""
+    slot = slot_bytes(header.dtype)
+    if slot is not None:
+        return BYTES, header.shape, elements.join(elements.from_slots(frame, slot))
+    if not classes:
+        return datatype_of(header.dtype), header.shape, frame
+    rows = classify(to_array(frame, header.dtype).reshape(header.shape), classes)
+    content = elements.join([each for row in rows for each in row])
+    return BYTES, (len(rows), len(rows[0]) if rows else 0), content

@@ -1,0 +1,60 @@
+"""How long a call leaves to its answer: its own deadline, its parameters and metadata, and the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic_ns
+from typing import Any
+
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.grpc.status import Context
+from mainspring.gateway.oip.deadlines import (
+    SLO_HEADER,
+    SLO_PARAMETER,
+    TIMEOUT_PARAMETER,
+    default_slo_ns,
+    slo_ns,
+)
+from mainspring.messages.model import ServedModel
+
+
+class Limits:
+    """What counts beside what a request says."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._longest_ns = milliseconds(config.max_slo_ms)
+
+    def slo_ns(
+        self, parameters: Mapping[str, Any], context: Context, options: ServedModel, arrived_ns: int
+    ) -> int | None:
+        """Return the time from now to the deadline of a request; None for best effort.
+
+        ``arrived_ns`` is when its message came, on this process's clock; ``options`` are its
+        model's. Raises `BadRequest` for what is no duration.
+        """
+        found_ns = slo_ns(
+            timeout_us=parameters.get(TIMEOUT_PARAMETER),
+            slo_ms=parameters.get(SLO_PARAMETER),
+            header=_header(context),
+            left_ns=self._left_ns(context),
+            default_ns=default_slo_ns(self._config, options),
+        )
+        if found_ns is None:
+            return None
+        # What is too late already is refused as unreachable, by whoever knows how long the model takes.
+        return max(1, found_ns - (monotonic_ns() - arrived_ns))
+
+    def _left_ns(self, context: Context) -> int | None:
+        """Return what the call's own deadline leaves; clients that want none often set one years ahead."""
+        left_s: float | None = context.time_remaining()
+        if left_s is None or left_s * 1e9 > self._longest_ns:
+            return None
+        return max(1, round(left_s * 1e9))
+
+
+def _header(context: Context) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == SLO_HEADER:
+            return value if isinstance(value, str) else repr(value)
+    return None

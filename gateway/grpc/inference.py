@@ -1,0 +1,130 @@
+"""ModelInfer and ModelStreamInfer: requests to the table, and its outcomes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from time import monotonic_ns
+
+from mainspring.gateway.calls import Calls, Outcome
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
+from mainspring.gateway.grpc.peers import Peers
+from mainspring.gateway.grpc.requests import parse
+from mainspring.gateway.grpc.status import Context, Ended, end, refuse
+from mainspring.gateway.grpc.taking import Taking
+from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.gateway.validation import BadRequest
+
+
+class Inference:
+    """The two calls, for one server."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._taking = Taking(calls, config)
+        self._peers = Peers(calls.connection)
+        self._backlog_bytes = config.grpc_backlog_bytes
+
+    async def infer(self, data: bytes, context: Context) -> bytes:
+        """Answer ModelInfer; the call's end by its client or its deadline gives the request up."""
+        arrived_ns = monotonic_ns()
+        with self._peers.call(context.peer()) as connection:
+            try:
+                taken = self._taking.take(*parse(data), arrived_ns, context)
+                outcome = await self._calls.infer(connection, taken.request, taken.frames)
+            except BadRequest as error:
+                await refuse(context, error.reason, error.detail)
+            except Ended as error:
+                await end(context, error.code, error.detail)
+            if isinstance(outcome, Refuse):
+                await refuse(context, outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
+            return unary(taken.asked, outcome)
+
+    async def stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        """Answer ModelStreamInfer until its client has said all, or is gone."""
+        with self._peers.call(context.peer()) as connection:
+            stream = _Stream(self._calls, self._taking, connection, context, self._backlog_bytes)
+            await stream.run(incoming)
+
+
+class _Stream:
+    """One ModelStreamInfer: reads requests while few answers wait, and writes answers as they come."""
+
+    def __init__(
+        self, calls: Calls, taking: Taking, connection: Connection, context: Context, backlog_bytes: int
+    ) -> None:
+        self._calls = calls
+        self._taking = taking
+        self._connection = connection
+        self._context = context
+        self._backlog_bytes = backlog_bytes
+        self._waiting: set[int] = set()
+        """Keys of requests without an answer."""
+        self._answers: deque[bytes] = deque()
+        self._bytes = 0
+        """Of `_answers`, and of the one that is being written."""
+        self._changed = asyncio.Event()
+        """Set when there is something to write, or nothing more to read."""
+        self._written = asyncio.Event()
+
+    async def run(self, incoming: AsyncIterator[bytes]) -> None:
+        """Serve the stream to its end."""
+        reader = asyncio.create_task(self._read(incoming))
+        reader.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not reader.done() or self._waiting or self._answers:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._write()
+            reader.result()
+        finally:
+            reader.cancel()
+            for key in tuple(self._waiting):
+                self._calls.cancel(self._connection, key)
+
+    async def _read(self, incoming: AsyncIterator[bytes]) -> None:
+        async for data in incoming:
+            self._take(data)
+            while self._bytes > self._backlog_bytes:
+                # The client does not read: no more is taken from it, and HTTP/2 makes it wait.
+                self._written.clear()
+                await self._written.wait()
+
+    def _take(self, data: bytes) -> None:
+        arrived_ns = monotonic_ns()
+        asked_id = ""
+        try:
+            message, raw = parse(data)
+            asked_id = message.id
+            taken = self._taking.take(message, raw, arrived_ns, self._context)
+        except BadRequest as error:
+            self._put(streamed_refusal(asked_id, Refuse(self._connection, 0, error.reason, error.detail)))
+            return
+        except Ended as error:
+            self._put(streamed_error(asked_id, error.detail))
+            return
+        key = taken.request.key
+
+        def done(outcome: Outcome) -> None:
+            self._waiting.discard(key)
+            if isinstance(outcome, Answer):
+                self._put(streamed(taken.asked, outcome))
+            else:
+                self._put(streamed_refusal(asked_id, outcome))
+
+        self._waiting.add(key)
+        self._calls.submit(self._connection, taken.request, taken.frames, done)
+
+    def _put(self, answer: bytes) -> None:
+        self._answers.append(answer)
+        self._bytes += len(answer)
+        self._changed.set()
+
+    async def _write(self) -> None:
+        while self._answers:
+            answer = self._answers.popleft()
+            await self._context.write(answer)
+            self._bytes -= len(answer)
+            self._written.set()

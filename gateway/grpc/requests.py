@@ -1,0 +1,150 @@
+"""A ModelInferRequest as the request table takes it. Pure.
+
+Names, shapes and sizes are checked where all protocols check them, by `mainspring.gateway.validation`; here
+only what that needs is made of the message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from mainspring.gateway.grpc import contents
+from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
+from mainspring.gateway.grpc.status import NotServed
+from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
+from mainspring.gateway.oip import elements
+from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
+from mainspring.gateway.validation import Signature
+from mainspring.messages.codes import Reason
+from mainspring.messages.model import TensorSpec, slot_bytes
+from mainspring.messages.peers import TensorHeader
+
+_COPIED_BYTES = 8_192
+"""Up to here protobuf copies tensors faster than they can be cut out."""
+_SHARED = "shared_memory_region"
+_CLASSIFICATION = "classification"
+
+
+class Inputs(NamedTuple):
+    """What a request brings, without its deadline."""
+
+    headers: tuple[TensorHeader, ...]
+    frames: list[Any]
+    """A bytes-like for each input."""
+
+
+def parse(data: bytes) -> tuple[Message, list[Any]]:
+    """Return a ModelInferRequest without its raw contents, and these, uncopied if they are large.
+
+    Raises `Unfit` for bytes that are no such message.
+    """
+    if len(data) <= _COPIED_BYTES:
+        message = decode(ModelInferRequest, data)
+        return message, list(message.raw_input_contents)
+    try:
+        rest, raw = cut(data, RAW_INPUT_CONTENTS)
+    except Malformed as error:
+        raise Unfit(
+            Reason.BAD_MESSAGE, f"these {len(data):,} bytes are no ModelInferRequest: {error}"
+        ) from None
+    return decode(ModelInferRequest, rest), raw
+
+
+def parameters(fields: Mapping[str, Message]) -> dict[str, Any]:
+    """Return what a map of InferParameter holds."""
+    found = {}
+    for name in fields:
+        choice = fields[name].WhichOneof("parameter_choice")
+        found[name] = None if choice is None else getattr(fields[name], choice)
+    return found
+
+
+def version_of(text: str) -> int | None:
+    """Return a version by its text; None for the default. Raises `Unfit`."""
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
+        return int(text)
+    raise Unfit(
+        Reason.BAD_INPUT, f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty"
+    )
+
+
+def inputs(message: Message, raw: list[Any], signature: Signature) -> Inputs:
+    """Return a request's inputs for the model that it names; raise `Unfit` or `NotServed`."""
+    tensors = message.inputs
+    if raw and len(raw) != len(tensors):
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"raw_input_contents has {len(raw)} elements for {len(tensors)} inputs; send one for each",
+        )
+    headers, frames = [], []
+    for index, tensor in enumerate(tensors):
+        header, frame = _input(tensor, raw[index] if raw else None, signature)
+        headers.append(header)
+        frames.append(frame)
+    return Inputs(tuple(headers), frames)
+
+
+def classes(outputs: Iterable[Message]) -> dict[str, int]:
+    """Return for each output that is to be classified how many classes are wanted.
+
+    Raises `Unfit` or `NotServed`.
+    """
+    wanted = {}
+    for output in outputs:
+        if not output.parameters:
+            continue
+        given = parameters(output.parameters)
+        if _SHARED in given:
+            raise NotServed(f"output {output.name!r} is to go to shared memory")
+        count = given.get(_CLASSIFICATION, 0)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise Unfit(
+                Reason.BAD_OUTPUT,
+                f"output {output.name!r} has classification {count!r}; it is a number of classes",
+            )
+        if count:
+            wanted[output.name] = count
+    return wanted
+
+
+def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeader, Any]:
+    """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
+    name, shape = tensor.name, tuple(tensor.shape)
+    if tensor.parameters and _SHARED in tensor.parameters:
+        raise NotServed(f"input {name!r} is in shared memory")
+    index = signature.inputs.get(name)
+    if index is None:
+        return TensorHeader(name, tensor.datatype, shape), b""
+    spec = signature.spec.inputs[index]
+    header = TensorHeader(name, dtype_of(signature.spec.public_name, spec, tensor.datatype), shape)
+    if shape[1:] != spec.shape or not 1 <= shape[0] <= signature.max_rows:
+        return header, b""
+    if raw is not None and tensor.HasField("contents"):
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {name!r} has contents, and the request raw_input_contents; send the one or the other",
+        )
+    if raw is None and not tensor.HasField("contents") and math.prod(shape):
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {name!r} has no elements: send them in raw_input_contents, or in its contents",
+        )
+    if tensor.datatype == BYTES:
+        return header, _slots(spec, tensor, raw, math.prod(shape))
+    return header, contents.packed(tensor) if raw is None else raw
+
+
+def _slots(spec: TensorSpec, tensor: Message, raw: Any, count: int) -> bytes:
+    """Return the elements of a tensor of BYTES as the model takes them."""
+    found = contents.listed(tensor) if raw is None else elements.split(spec.name, raw, count)
+    if len(found) != count:
+        raise Unfit(
+            Reason.BAD_INPUT, f"input {spec.name!r} has {len(found)} elements; its shape makes {count}"
+        )
+    slot = slot_bytes(spec.dtype)
+    assert slot is not None
+    return elements.to_slots(spec.name, found, slot)

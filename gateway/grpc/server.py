@@ -1,0 +1,129 @@
+"""The gateway's gRPC server: grpc.aio in the gateway's own loop, with every queue and size bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.grpc.control import Control
+from mainspring.gateway.grpc.health import Health
+from mainspring.gateway.grpc.inference import Inference
+from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, Message, Method, decode, methods
+from mainspring.gateway.grpc.status import Context, Ended, end, refuse
+from mainspring.gateway.validation import BadRequest
+
+SCHEME = "grpc://"
+_LEAST_PING_MS = 5_000
+"""Clients may ping this often; one that does so more often is cut off."""
+
+
+class GrpcServer:
+    """What `serve_grpc` returns."""
+
+    def __init__(self, server: aio.Server, health: Health, address: str) -> None:
+        self._server = server
+        self._health = health
+        self.address = address
+        """With the real port."""
+
+    async def close(self, grace_s: float) -> None:
+        """Take no new calls, let those in flight end for so long, and close all connections."""
+        self._health.close()
+        await self._server.stop(grace_s)
+
+
+async def serve_grpc(calls: Calls, config: GatewayConfig) -> GrpcServer:
+    """Serve gRPC at the configuration's ``grpc_address``; raise OSError if that can't be had."""
+    target = _target(config.grpc_address)
+    server = aio.server(options=_options(config), maximum_concurrent_rpcs=config.grpc_max_calls)
+    control = Control(calls)
+    health = Health(control.ready)
+    server.add_generic_rpc_handlers((_inference(Inference(calls, config), control), _health(health)))
+    try:
+        port = server.add_insecure_port(target)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise OSError(
+            f"the gateway can't serve gRPC at {config.grpc_address}: is another server running there? Choose "
+            "another address, or port 0 for a free one"
+        )
+    await server.start()
+    return GrpcServer(server, health, f"{SCHEME}{target.rpartition(':')[0]}:{port}")
+
+
+def _target(address: str) -> str:
+    """Return host and port of an address; raise OSError if it is none."""
+    target = address.removeprefix(SCHEME)
+    host, colon, port = target.rpartition(":")
+    if target == address or not host or not colon or not port.isdecimal() or int(port) > 65_535:
+        raise OSError(
+            f"{address!r} is no address to serve gRPC at; it is {SCHEME}HOST:PORT, such as "
+            f"{SCHEME}127.0.0.1:8001, with port 0 for any free one"
+        )
+    return target
+
+
+def _options(config: GatewayConfig) -> list[tuple[str, int]]:
+    """Return gRPC's options: what a client may send, and when a connection is given up."""
+    return [
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", config.grpc_max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", config.grpc_max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", config.grpc_max_metadata_bytes),
+        ("grpc.max_concurrent_streams", config.grpc_max_streams),
+        ("grpc.server_handshake_timeout_ms", round(config.grpc_handshake_timeout_ms)),
+        ("grpc.keepalive_time_ms", round(config.grpc_keepalive_ms)),
+        ("grpc.keepalive_timeout_ms", round(config.grpc_keepalive_timeout_ms)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
+        ("grpc.max_connection_idle_ms", round(config.grpc_idle_timeout_ms)),
+    ]
+
+
+def _inference(inference: Inference, control: Control) -> Any:
+    """Return the handler of the service; tensors are taken off the bytes of a message, and put there."""
+    handlers = {
+        "ModelInfer": grpc.unary_unary_rpc_method_handler(inference.infer),
+        "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(inference.stream),
+    }
+    known = methods(INFERENCE)
+    for name, behaviour in control.behaviours.items():
+        handlers[name] = _unary(known[name], behaviour)
+    return grpc.method_handlers_generic_handler(INFERENCE, handlers)
+
+
+def _health(health: Health) -> Any:
+    check, watch = methods(HEALTH)["Check"], methods(HEALTH)["Watch"]
+    handlers = {"Check": _unary(check, health.check), "Watch": _watching(watch, health.watch)}
+    return grpc.method_handlers_generic_handler(HEALTH, handlers)
+
+
+def _unary(method: Method, behaviour: Callable[[Message], Awaitable[Message]]) -> Any:
+    async def call(data: bytes, context: Context) -> bytes:
+        try:
+            return bytes((await behaviour(decode(method.request, data))).SerializeToString())
+        except BadRequest as error:
+            await refuse(context, error.reason, error.detail)
+        except Ended as error:
+            await end(context, error.code, error.detail)
+
+    return grpc.unary_unary_rpc_method_handler(call)
+
+
+def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]]) -> Any:
+    async def call(data: bytes, context: Context) -> None:
+        try:
+            async for message in behaviour(decode(method.request, data)):
+                await context.write(message.SerializeToString())
+        except BadRequest as error:
+            await refuse(context, error.reason, error.detail)
+
+    return grpc.unary_stream_rpc_method_handler(call)

@@ -1,0 +1,57 @@
+"""From a ModelInferRequest to what the request table takes, with the deadline that the call gives it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.grpc import requests
+from mainspring.gateway.grpc.answers import Asked
+from mainspring.gateway.grpc.deadlines import Limits
+from mainspring.gateway.grpc.messages import Message
+from mainspring.gateway.grpc.status import Context
+from mainspring.gateway.validation import BadRequest
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+
+
+class Taken(NamedTuple):
+    """A request that the table can have."""
+
+    asked: Asked
+    request: InferRequest
+    frames: list[Any]
+
+
+class Taking:
+    """Makes them, for one server."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._limits = Limits(config)
+
+    def take(self, message: Message, raw: list[Any], arrived_ns: int, context: Context) -> Taken:
+        """Return the request that a message with these raw contents makes.
+
+        ``arrived_ns`` is when it came, on this process's clock. Raises `BadRequest`, and `Ended` for what
+        the protocol has and this server has not.
+        """
+        plane = self._calls.plane
+        if (alone := plane.alone) is not None:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
+        name = message.model_name
+        signature = plane.catalog.resolve(name, requests.version_of(message.model_version))
+        inputs = requests.inputs(message, raw, signature)
+        parameters = requests.parameters(message.parameters)
+        options = plane.catalog.options(name)
+        request = InferRequest(
+            key=self._calls.next_key(),
+            model=name,
+            inputs=inputs.headers,
+            slo_ns=self._limits.slo_ns(parameters, context, options, arrived_ns),
+            outputs=tuple([output.name for output in message.outputs]) or None,
+            version=signature.spec.version,
+        )
+        asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs))
+        return Taken(asked, request, inputs.frames)
