@@ -74,7 +74,8 @@ def test_what_ends_behind_the_message_is_malformed(data: bytes) -> None:
 @given(CONTENTS)
 def test_contents_that_are_pasted_are_read_back(contents: list[bytes]) -> None:
     head = ModelInferResponse(model_name="model", id="id")
-    parts = wire.paste(head.SerializeToString(), wire.RAW_OUTPUT_CONTENTS, [memoryview(each) for each in contents])
+    views = [memoryview(each) for each in contents]
+    parts = wire.paste(head.SerializeToString(), wire.RAW_OUTPUT_CONTENTS, views)
     message = ModelInferResponse.FromString(b"".join(parts))
     assert (message.model_name, list(message.raw_output_contents)) == ("model", contents)
 
