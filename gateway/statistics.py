@@ -6,6 +6,7 @@ costs a request is stated in docs/metrics.md.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic_ns, time_ns
 
@@ -19,7 +20,7 @@ from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Output, OutputTimes
-from mainspring.telemetry.bounded import BoundedLabels
+from mainspring.telemetry.bounded import BoundedLabels, model_key
 
 _NO_TIMES = OutputTimes(0, 0, 0)
 _SPARE_ACCOUNTS = 64
@@ -96,10 +97,11 @@ class _Account:
 
     __slots__ = (
         *("batches", "computed", "executions", "fail", "fail_ns", "infer_ns", "input_ns", "last_ns"),
-        *("output_ns", "queue_ns", "recent", "rows", "series", "success", "success_ns"),
+        *("key", "output_ns", "queue_ns", "recent", "rows", "series", "success", "success_ns"),
     )
 
-    def __init__(self, series: Series | None) -> None:
+    def __init__(self, key: str, series: Series | None) -> None:
+        self.key = key
         self.series = series
         """Where its requests are counted for the metrics; None if nobody scrapes."""
         self.success = self.success_ns = self.fail = self.fail_ns = self.last_ns = 0
@@ -141,7 +143,7 @@ class Statistics:
 
     def of(self, spec: ModelSpec) -> ModelStatistics:
         """Return the statistics of a model that is served: zeros if nothing was asked of it."""
-        account = self._accounts.get(spec.name) or _Account(None)
+        account = self._accounts.get(spec.name) or _Account("", None)
         cached = self._cached(spec.name)
         last_ms = 0 if not account.last_ns else (time_ns() - self._clock() + account.last_ns) // 1_000_000
         return ModelStatistics(
@@ -169,7 +171,7 @@ class Statistics:
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
     ) -> None:
         """Count a request that got outputs."""
-        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.model)
+        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.signature.spec)
         arrived_ns, deadline_ns, series = request.arrived_ns, request.deadline_ns, account.series
         account.recent += 1
         account.last_ns = now_ns
@@ -185,7 +187,7 @@ class Statistics:
 
     def refused(self, request: Pending, reason: Reason) -> None:
         """Count a request that got a reason instead of outputs."""
-        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.model)
+        account = self._accounts.get(request.accepted.model) or self._open(request.accepted.signature.spec)
         account.recent += 1
         account.fail += 1
         account.fail_ns += self._clock() - request.arrived_ns
@@ -196,12 +198,12 @@ class Statistics:
         """Count a request that was no good; one for a model that is not served counts for no model."""
         has_deadline = request.slo_ns is not None
         try:
-            name = self._resolve(request.model, request.version).spec.name
+            spec = self._resolve(request.model, request.version).spec
         except BadRequest:
             if self.labels is not None:
                 self.labels.other.refused(reason, has_deadline)
             return
-        account = self._accounts.get(name) or self._open(name)
+        account = self._accounts.get(spec.name) or self._open(spec)
         account.fail += 1
         if account.series is not None:
             account.series.refused(reason, has_deadline)
@@ -213,12 +215,13 @@ class Statistics:
         if self.labels is None or not self.labels.due(now_ns):
             return
         self._close_unserved()
-        activity = [(name, account.recent) for name, account in self._accounts.items() if account.recent]
-        for name in self.labels.rank(now_ns, activity):
-            if (account := self._accounts.get(name)) is not None:
-                account.series = self.labels.counters(name)
-        for name, _ in activity:
-            self._accounts[name].recent = 0
+        activity: Counter[str] = Counter()
+        for account in self._accounts.values():
+            activity[account.key] += account.recent
+            account.recent = 0
+        self.labels.rank(now_ns, activity.items())
+        for account in self._accounts.values():
+            account.series = self.labels.counters(account.key)
 
     # --- inside ---
 
@@ -264,16 +267,20 @@ class Statistics:
         self._last[dispatch.worker] = dispatch.action_id, times.output_ns
         return first
 
-    def _open(self, name: str) -> _Account:
+    def _open(self, spec: ModelSpec) -> _Account:
         if len(self._accounts) > 2 * len(self._signatures) + _SPARE_ACCOUNTS:
             self._close_unserved()
-        account = _Account(None if self.labels is None else self.labels.counters(name))
-        self._accounts[name] = account
+        key = model_key(spec)
+        account = _Account(key, None if self.labels is None else self.labels.counters(key))
+        self._accounts[spec.name] = account
         return account
 
     def _close_unserved(self) -> None:
         """Forget models that are not served any more."""
-        for name in [name for name in self._accounts if name not in self._signatures]:
-            del self._accounts[name]
-            if self.labels is not None:
-                self.labels.forget(name)
+        unserved = [name for name in self._accounts if name not in self._signatures]
+        closed = [self._accounts.pop(name).key for name in unserved]
+        if self.labels is not None and closed:
+            served = {model_key(signature.spec) for signature in self._signatures.values()}
+            for key in closed:
+                if key not in served:
+                    self.labels.forget(key)

@@ -20,7 +20,9 @@ class ModelActions(msgspec.Struct, frozen=True):
     """How one model's actions went, or those of all models that have no label of their own."""
 
     model: str
-    """Empty for the models without a label of their own."""
+    """What clients call it; ``other`` for the models without a label of their own."""
+    version: str
+    """Empty for those."""
     load: HistogramCounts
     """Durations of LOADs that ended well, by `ClusterMetrics.duration_bounds_ns`."""
     infer_error: HistogramCounts

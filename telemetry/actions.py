@@ -14,9 +14,9 @@ from typing import Any
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, DropWorker
-from mainspring.messages.events import Event, ModelRemoved, WorkerJoined, WorkerLeft
+from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
-from mainspring.telemetry.bounded import OTHER, BoundedLabels
+from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key
 from mainspring.telemetry.histograms import BATCH_BOUNDS, ERROR_BOUNDS_NS, LATENCY_BOUNDS_NS, Histogram
 
 WORKERS_REMEMBERED = 4_096
@@ -37,9 +37,9 @@ class _Model:
         self.batch = Histogram(BATCH_BOUNDS)
         self.rows = 0
 
-    def state(self, model: str) -> ModelActions:
+    def state(self, key: str) -> ModelActions:
         return ModelActions(
-            model,
+            *key_labels(key),
             self.load.state(),
             self.infer_error.state(),
             self.load_error.state(),
@@ -71,8 +71,10 @@ class ActionCounts:
     def __init__(self, models: int) -> None:
         """At most so many models have a label of their own."""
         self._labels: BoundedLabels[_Model] = BoundedLabels(models, _Model)
+        self._keys: dict[str, str] = {}
+        """Of each served model, by the scheduler's name: what it is counted under."""
         self._models: dict[str, _Model] = {}
-        """Where each model is counted that something was counted for."""
+        """Where each model is counted that something was counted for since the labels were ranked."""
         self._activity: Counter[str] = Counter()
         self._open: dict[int, Action] = {}
         self._workers: dict[str, _Worker] = {}
@@ -83,6 +85,7 @@ class ActionCounts:
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
             DropWorker: self._left,
+            ModelAdded: self._added,
             ModelRemoved: self._removed,
         }
 
@@ -95,15 +98,15 @@ class ActionCounts:
     def metrics(self, now_ns: int, models_served: int, requests_queued: int) -> ClusterMetrics:
         """Return all counts; models change their labels here and nowhere else."""
         if self._labels.due(now_ns):
-            for name in self._labels.rank(now_ns, self._activity.items()):
-                self._models[name] = self._labels.counters(name)
+            self._labels.rank(now_ns, self._activity.items())
             self._activity.clear()
+            self._models.clear()
         shown = self._labels.shown()
         return ClusterMetrics(
             duration_bounds_ns=LATENCY_BOUNDS_NS,
             error_bounds_ns=ERROR_BOUNDS_NS,
             batch_bounds=BATCH_BOUNDS,
-            models=tuple(model.state("" if name == OTHER else name) for name, model in shown),
+            models=tuple(model.state(key) for key, model in shown),
             workers=tuple(worker.state(name) for name, worker in sorted(self._workers.items())),
             models_served=models_served,
             requests_queued=requests_queued,
@@ -138,13 +141,13 @@ class ActionCounts:
         model.infer_error.observe(action.predicted_duration_ns - actual_ns)
         model.batch.observe(action.batch_size)
         model.rows += sum(action.rows)
-        self._activity[action.model] += 1
+        self._activity[self._keys.get(action.model, OTHER)] += 1
 
     def _loaded(self, action: Load, actual_ns: int) -> None:
         model = self._models.get(action.model) or self._first(action.model)
         model.load_error.observe(action.predicted_duration_ns - actual_ns)
         model.load.observe(actual_ns)
-        self._activity[action.model] += 1
+        self._activity[self._keys.get(action.model, OTHER)] += 1
 
     def _joined(self, event: WorkerJoined) -> None:
         known = self._workers.get(event.worker) or self._gone.pop(event.worker, _Worker())
@@ -163,14 +166,19 @@ class ActionCounts:
             del self._gone[next(iter(self._gone))]
 
     def _first(self, name: str) -> _Model:
-        """Return where to count for a model that nothing was counted for so far."""
-        model = self._models[name] = self._labels.counters(name)
+        """Return where to count for a model that nothing was counted for since the labels were ranked."""
+        model = self._models[name] = self._labels.counters(self._keys.get(name, OTHER))
         return model
+
+    def _added(self, event: ModelAdded) -> None:
+        self._keys[event.model.name] = model_key(event.model)
 
     def _removed(self, event: ModelRemoved) -> None:
         self._models.pop(event.name, None)
-        self._activity.pop(event.name, None)
-        self._labels.forget(event.name)
+        key = self._keys.pop(event.name, OTHER)
+        if key not in self._keys.values():
+            self._activity.pop(key, None)
+            self._labels.forget(key)
 
 
 _ENDINGS = {

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from mainspring.messages.model import ModelSpec
+
 OTHER = "other"
 """Label of all names outside the top; a name that is really called so is never in it."""
 RANK_NS = 60_000_000_000
@@ -22,6 +24,20 @@ CHANGES = 4
 """One in so many places may change hands at one ranking: each change is a new series for the server."""
 
 Counters = TypeVar("Counters")
+
+
+def model_key(spec: ModelSpec) -> str:
+    """Return the name under which a model is counted: what clients call it, and its version.
+
+    A version whose weights were replaced is another model to the scheduler and the same to who watches it.
+    """
+    return OTHER if spec.public_name == OTHER else f"{spec.version} {spec.public_name}"
+
+
+def key_labels(key: str) -> tuple[str, str]:
+    """Return a key's labels, model and version; the version is empty for `OTHER`."""
+    version, _, model = key.rpartition(" ") if key == OTHER else key.partition(" ")
+    return model, version
 
 
 class BoundedLabels(Generic[Counters]):
@@ -55,8 +71,8 @@ class BoundedLabels(Generic[Counters]):
         """Say whether it is time for `rank`."""
         return self._ranked_ns is None or now_ns - self._ranked_ns >= RANK_NS
 
-    def rank(self, now_ns: int, activity: Iterable[tuple[str, int]]) -> list[str]:
-        """Let busier names take places in the top; return the names whose `counters` are others now.
+    def rank(self, now_ns: int, activity: Iterable[tuple[str, int]]) -> None:
+        """Let busier names take places in the top: the `counters` of any name may be others from now on.
 
         ``activity``: how often something was counted for a name since the last ranking, where not 0.
         """
@@ -67,16 +83,12 @@ class BoundedLabels(Generic[Counters]):
         recent.pop(OTHER, None)
         outside = sorted(recent, key=lambda name: (-recent[name], name))
         idle = sorted(self._top, key=lambda name: (self._top[name], name))
-        changed: list[str] = []
         for name in outside[: max(1, self._limit // CHANGES)]:
             if len(self._top) >= self._limit:
                 if not idle or recent[name] <= LEAD * self._top[idle[0]]:
                     break
-                changed.append(idle[0])
                 del self._top[idle.pop(0)]
-            changed.append(name)
             self._enter(name, recent[name])
-        return changed
 
     def forget(self, name: str) -> None:
         """Free the place of a name that will not come back; its next counters begin at zero."""

@@ -19,7 +19,7 @@ def test_a_gateway_is_told_of_workers_and_models(stage: Stage) -> None:
     [worker] = metrics.workers
     assert (worker.worker, worker.pages, worker.pages_used) == ("w0", 8, spec().pages)
     assert worker.ended == {"INFER ok": 1, "LOAD ok": 1, "PREPARE ok": 1}
-    assert [(model.model, model.rows) for model in metrics.models] == [("m0", 1), ("", 0)]
+    assert [(model.model, model.rows) for model in metrics.models] == [("m0", 1), ("other", 0)]
     assert sum(metrics.models[0].load.counts) == 1
     assert (metrics.models_served, metrics.requests_queued) == (1, 0)
 

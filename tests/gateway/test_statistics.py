@@ -17,7 +17,7 @@ from mainspring.gateway.validation import Accepted, BadRequest, Signature
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, OutputTimes, Rejected
-from mainspring.telemetry.bounded import OTHER, RANK_NS, BoundedLabels
+from mainspring.telemetry.bounded import OTHER, RANK_NS, BoundedLabels, key_labels
 from tests.gateway.fakes import make_spec
 
 MS = 1_000_000
@@ -73,7 +73,7 @@ class Table:
 
 def series(table: Table) -> dict[str, Series]:
     assert table.labels is not None
-    return dict(table.labels.shown())
+    return {key_labels(key)[0]: each for key, each in table.labels.shown()}
 
 
 def test_a_model_that_nothing_was_asked_of_has_zeros() -> None:

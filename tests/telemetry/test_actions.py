@@ -8,6 +8,7 @@ from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
+    ModelAdded,
     ModelRemoved,
     RequestArrived,
     Resident,
@@ -17,7 +18,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, WorkerActions
 from mainspring.telemetry.actions import WORKERS_REMEMBERED, ActionCounts
-from mainspring.telemetry.bounded import RANK_NS
+from mainspring.telemetry.bounded import OTHER, RANK_NS
 from tests.controller.peers import spec
 
 MS = 1_000_000
@@ -41,7 +42,8 @@ def ok(action_id: int, duration_ns: int, worker: str = "w", status: Status = Sta
 
 def fed(*entries: object, models: int = 3) -> ActionCounts:
     counts = ActionCounts(models)
-    for entry in (joined(), *entries):
+    added = (ModelAdded(spec(name)) for name in ("m", "a", "b", "first", "second"))
+    for entry in (joined(), *added, *entries):
         counts.take(entry)  # type: ignore[arg-type]
     return counts
 
@@ -102,7 +104,7 @@ def test_actions_that_failed_are_counted_by_how_and_leave_the_rest_alone() -> No
     assert worker(metrics).ended == {"INFER too_late": 1, "LOAD engine_error": 1}
     assert worker(metrics).busy_ns == {"exec": 0, "load": 0, "prepare": 0}
     assert worker(metrics).pages_used == 0
-    assert [each.model for each in metrics.models] == [""]
+    assert [each.model for each in metrics.models] == [OTHER]
 
 
 def test_a_prepare_is_busy_time_and_no_models() -> None:
@@ -135,24 +137,24 @@ def test_workers_that_left_are_remembered_up_to_a_bound() -> None:
 
 def test_models_beyond_the_bound_share_a_label_until_they_are_the_busier_ones() -> None:
     counts = fed(models=1)
-    assert model(told(counts), "").rows == 0
+    assert model(told(counts), OTHER).rows == 0
     for action_id in range(1, 12):
         counts.take(infer(action_id, "first" if action_id == 1 else "second"))
         counts.take(ok(action_id, MS))
-    assert (model(told(counts), "first").rows, model(told(counts), "").rows) == (3, 30)
+    assert (model(told(counts), "first").rows, model(told(counts), OTHER).rows) == (3, 30)
     metrics = told(counts, RANK_NS)
-    assert (model(metrics, "second").rows, model(metrics, "").rows) == (0, 30)
+    assert (model(metrics, "second").rows, model(metrics, OTHER).rows) == (0, 30)
     counts.take(infer(20, "second"))
     counts.take(ok(20, MS))
     counts.take(infer(21, "first"))
     counts.take(ok(21, MS))
     metrics = told(counts, RANK_NS + 1)
-    assert (model(metrics, "second").rows, model(metrics, "").rows) == (3, 33)
+    assert (model(metrics, "second").rows, model(metrics, OTHER).rows) == (3, 33)
 
 
 def test_a_model_that_was_removed_frees_its_place() -> None:
     counts = fed(infer(1, "a"), ok(1, MS), ModelRemoved("a"), infer(2, "b"), ok(2, MS), models=1)
-    assert [each.model for each in told(counts).models] == ["b", ""]
+    assert [each.model for each in told(counts).models] == ["b", OTHER]
 
 
 def test_results_of_unknown_actions_are_nobodys() -> None:
