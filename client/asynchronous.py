@@ -32,6 +32,7 @@ class AsyncClient:
         address: str = DEFAULT_ADDRESS,
         *,
         name: str = "",
+        token: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
         best_effort_timeout_s: float = 75.0,
@@ -40,6 +41,7 @@ class AsyncClient:
         self._client = Client(
             address,
             name=name,
+            token=token,
             connect_timeout_s=connect_timeout_s,
             guard_s=guard_s,
             best_effort_timeout_s=best_effort_timeout_s,

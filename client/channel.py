@@ -59,10 +59,10 @@ class Call(Future[Any]):
 class Channel:
     """The background thread and its connection."""
 
-    def __init__(self, address: str, name: str, connect_timeout_s: float) -> None:
+    def __init__(self, address: str, name: str, connect_timeout_s: float, token: str | None = None) -> None:
         self.address = address
         self._connect_timeout_s = connect_timeout_s
-        self._connection = Connection(address, name)
+        self._connection = Connection(address, name, token=token)
         self._keys = itertools.count(1)
         self._commands: deque[Call] = deque()
         self._unsent: deque[Call] = deque()

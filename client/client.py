@@ -43,14 +43,18 @@ class Client:
         address: str = DEFAULT_ADDRESS,
         *,
         name: str = "",
+        token: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
         best_effort_timeout_s: float = 75.0,
     ) -> None:
-        """Begin to connect to ``address``; ``name`` is for the gateway's logs."""
+        """Begin to connect to ``address``; ``name`` is for the gateway's logs.
+
+        ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
+        """
         self._guard_s = guard_s
         self._best_effort_timeout_s = best_effort_timeout_s
-        self._channel = Channel(address, name, connect_timeout_s)
+        self._channel = Channel(address, name, connect_timeout_s, token)
 
     def infer(
         self,

@@ -36,10 +36,17 @@ from typing import Any, Self
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from mainspring.client.errors import GatewayUnreachable, InvalidInput, Overloaded
+from mainspring.client.errors import (
+    GatewayUnreachable,
+    InvalidInput,
+    MainspringError,
+    Overloaded,
+    Unauthenticated,
+)
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.clients import ClientHello, ClientRefused, ClientWelcome, FromClient, ToClient
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
+from mainspring.messages.codes import Reason
 
 # Plain integers: combining pyzmq's enumerations costs some microseconds for each frame.
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -48,6 +55,9 @@ _POLLIN = int(zmq.POLLIN)
 
 _LINK_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 _HEARTBEAT_MS = 2_000
+TOKEN_VARIABLE = "MAINSPRING_TOKEN"
+"""Environment variable with the token of a client that was given none."""
+_UNAUTHENTICATED = Reason.UNAUTHENTICATED.value
 FIRST_HELLO_PAUSE_S = 0.2
 """Until the next hello to a gateway that turned this client away; twice as long after each one more."""
 LONGEST_HELLO_PAUSE_S = 5.0
@@ -61,16 +71,22 @@ class Connection:
         address: str,
         name: str = "",
         *,
+        token: str | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         send_queue: int = 10_000,
     ) -> None:
-        """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent."""
+        """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
+
+        ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
+        """
         self.address = address
         self.name = name or f"{sockets.gethostname()}:{os.getpid()}"
+        self._token = os.environ.get(TOKEN_VARIABLE, "") if token is None else token
         self.welcome: ClientWelcome | None = None
         """The gateway's welcome on the present link; None until it has come."""
         self.refusal: ClientRefused | None = None
-        """Why the gateway will not have this client at all (another protocol version), until one does."""
+        """Why the gateway will not have this client at all (another protocol version, no token), until
+        one does."""
         self.turned_away: ClientRefused | None = None
         """Why the gateway has no room for this client at present, until it welcomes it."""
         self.hello_at: float | None = None
@@ -103,7 +119,8 @@ class Connection:
     def open(self, timeout_s: float) -> ClientWelcome:
         """Wait for the gateway's welcome and return it.
 
-        Raise `GatewayUnreachable` if it does not come in time or the gateway refuses this client.
+        Raise `GatewayUnreachable` if it does not come in time or the gateway refuses this client,
+        `Unauthenticated` if that is for want of a token.
         """
         give_up = monotonic() + timeout_s
         while self.welcome is None:
@@ -137,7 +154,7 @@ class Connection:
         except zmq.Again:
             raise Overloaded(f"the send queue to {self.address} is full") from None
 
-    def unreachable(self, timeout_s: float) -> GatewayUnreachable:
+    def unreachable(self, timeout_s: float) -> MainspringError:
         """Return the exception for a gateway that did not welcome this client within ``timeout_s``."""
         if self.turned_away is not None:
             return refused(self.address, self.turned_away)
@@ -236,6 +253,8 @@ class Connection:
         elif was_welcome:
             self._hello()
         else:
+            if message.code == _UNAUTHENTICATED:
+                self.refusal = message
             # The answer to a hello. The next one has the same answer until something changes at the gateway.
             self.turned_away = message
             self.hello_at = monotonic() + self._hello_pause_s
@@ -244,7 +263,7 @@ class Connection:
     def _hello(self) -> None:
         self.hello_at = None
         try:
-            self.socket.send(encode(ClientHello(protocol=PROTOCOL_VERSION, client=self.name)), _NOBLOCK)
+            self.socket.send(encode(ClientHello(PROTOCOL_VERSION, self.name, self._token)), _NOBLOCK)
         except zmq.Again:
             # The link broke again: its next handshake brings the next hello.
             return
@@ -270,8 +289,10 @@ def _readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(zmq.zmq_poll([(socket, _POLLIN)], 0))
 
 
-def refused(address: str, message: ClientRefused) -> GatewayUnreachable:
+def refused(address: str, message: ClientRefused) -> MainspringError:
     """Return the exception for a gateway that will not have this client."""
+    if message.code == _UNAUTHENTICATED:
+        return Unauthenticated(f"the gateway at {address}: {message.detail}", Reason.UNAUTHENTICATED)
     return GatewayUnreachable(
         f"the gateway at {address} refused this client ({message.code}): {message.detail}"
     )

@@ -102,6 +102,16 @@ class ModelExists(InvalidRequest):
     remedy = "Remove it first, or choose another name"
 
 
+class Unauthenticated(InvalidRequest):
+    """The gateway needs a token, and was shown none that it knows."""
+
+    remedy = "Pass Client(token=...) or set MAINSPRING_TOKEN; `mainspring token new` makes one"
+
+
+class Forbidden(InvalidRequest):
+    """The token may not do this."""
+
+
 class Cancelled(MainspringError):
     """The request was cancelled before its outputs came."""
 
@@ -138,6 +148,10 @@ class Overloaded(Unavailable):
     remedy = "Have fewer requests in flight, or add workers"
 
 
+class RateLimited(Unavailable):
+    """The token's requests come faster than it may send them."""
+
+
 class ControllerUnreachable(Unavailable):
     """The gateway has no controller."""
 
@@ -166,6 +180,9 @@ ERROR_OF_REASON: dict[Reason, type[MainspringError]] = {
     Reason.DUPLICATE_KEY: DuplicateKey,
     Reason.BAD_MESSAGE: InvalidMessage,
     Reason.CANCELLED: Cancelled,
+    Reason.UNAUTHENTICATED: Unauthenticated,
+    Reason.FORBIDDEN: Forbidden,
+    Reason.RATE_LIMITED: RateLimited,
     Reason.NO_WORKER: NoWorker,
     Reason.MODEL_NOT_READY: ModelNotReady,
     Reason.MODEL_REMOVED: ModelRemoved,

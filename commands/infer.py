@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mainspring.launch.options import Token
+
 if TYPE_CHECKING:
     from mainspring.client.arrays import InferResult
     from mainspring.messages.model import ModelSpec, TensorSpec
@@ -38,6 +40,7 @@ def infer(
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder to write each output to, as .npy.")] = None,
     address: Annotated[str, typer.Option(help="The gateway's address.")] = "tcp://127.0.0.1:7400",
+    token: Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Run a model once and show its outputs and where the time went."""
@@ -47,7 +50,7 @@ def infer(
     if bool(inputs) == random:
         raise typer.BadParameter("give the inputs with --input FILE.npy, or --random to make some up")
     slo_ns = duration_or_none_ns(slo, "--slo")
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         spec = _spec(client.models(), model)
         arrays = random_inputs(spec, rows, seed) if random else _read_inputs(inputs or [], spec)
         result = client.infer(model, arrays, None if slo_ns is None else slo_ns / 1e6, output)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mainspring.launch.options import Token
+
 if TYPE_CHECKING:
     from mainspring.messages.model import ModelSpec
     from mainspring.messages.peers import ModelStatus
@@ -31,6 +33,7 @@ def register(app: typer.Typer) -> None:
 def show(
     context: typer.Context,
     address: Address = DEFAULT_ADDRESS,
+    token: Token = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, help="With --watch: seconds between two looks, and what rates cover.")
@@ -49,7 +52,7 @@ def show(
 
     if context.invoked_subcommand is not None:
         return
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         if watch:
             watch_models(client, interval, as_json=as_json)
         else:
@@ -58,6 +61,7 @@ def show(
 
 def live(
     address: Address = DEFAULT_ADDRESS,
+    token: Token = None,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
     ] = 2.0,
@@ -67,12 +71,13 @@ def live(
     from mainspring.client.client import Client
     from mainspring.launch.models_view import watch_models
 
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         watch_models(client, interval, as_json=as_json)
 
 
 def list_models(
     address: Address = DEFAULT_ADDRESS,
+    token: Token = None,
     store: Annotated[
         Path | None,
         typer.Option(readable=False, help="Show what this model store holds instead; needs no cluster."),
@@ -87,7 +92,7 @@ def list_models(
     if store is not None:
         specs: Sequence[ModelSpec] = Store(store).specs()
     else:
-        with Client(address) as client:
+        with Client(address, token=token) as client:
             specs = client.models()
             states = {state.name: state for state in client.status().models}
     if as_json:
@@ -102,6 +107,7 @@ def add(
         Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
     ] = Path("store"),
     address: Address = DEFAULT_ADDRESS,
+    token: Token = None,
 ) -> None:
     """Have models of the store served from now on."""
     from mainspring.client.client import Client
@@ -109,7 +115,7 @@ def add(
 
     opened = Store(store)
     specs = [opened.manifest(name).spec() for name in names]
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         served = {spec.name: spec for spec in client.models()}
         for spec in specs:
             client.add_model(spec)
@@ -120,11 +126,12 @@ def add(
 def remove(
     names: Annotated[list[str], typer.Argument(help="Models that are served.")],
     address: Address = DEFAULT_ADDRESS,
+    token: Token = None,
 ) -> None:
     """Have models served no more; requests that are queued for them are rejected."""
     from mainspring.client.client import Client
 
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         for name in names:
             client.remove_model(name)
             print(f"removed {name}")

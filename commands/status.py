@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.launch.options import Token
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     address: Annotated[str, typer.Option(help="The gateway's address.")] = "tcp://127.0.0.1:7400",
+    token: Token = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show the workers, what each lacks, and the cluster's counters with what to do about them."""
@@ -28,7 +31,7 @@ def status(
 
     from mainspring.client.client import Client
 
-    with Client(address) as client:
+    with Client(address, token=token) as client:
         found = client.status()
     if as_json:
         print(json.dumps(msgspec.to_builtins(found), indent=2))

@@ -26,6 +26,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a scrape waits for the controller, whose metrics it leaves out if there is no answer."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
+    repository_address: str = ""
+    """Address of the model repository's process; empty if there is none."""
+    repository_timeout_ms: float = 10_000.0
+    """How long the model repository may take to answer; loading a model takes as long as it takes."""
     grace_ms: float = 100.0
     """After its deadline, how long a request waits before the gateway answers it with a time-out."""
     best_effort_timeout_ms: float = 60_000.0
@@ -113,6 +117,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     repository turns the cache on for its own."""
     cache_bytes: int = 256 << 20
     """Bytes that the outputs which are kept for equal requests may take."""
+    token_file: str = ""
+    """File of the tokens that clients need, as `mainspring token new` writes it; it is read again when it
+    changes. Empty: clients need none. Relative to the folder that the gateway is started in."""
+    token_reload_ms: float = 1_000.0
+    """Between two looks at whether the file of tokens has changed."""
+    launcher_token_sha256: str = ""
+    """SHA-256 of a token that may do everything beside those of the file: the launcher's own."""
     burst_messages: int = 16
     """Messages taken from one socket before the next socket is served."""
     drain_timeout_ms: float = 5_000.0
@@ -126,6 +137,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if isinstance(value, int | float) and not value > 0:
                 raise ValueError(f"the gateway's {field} is {value}; it must be greater than 0")
+        for name, slo_ms in self.model_slo_ms.items():
+            if not slo_ms > 0:
+                raise ValueError(
+                    f"the gateway's model_slo_ms is {slo_ms} for {name!r}; it must be greater than 0"
+                )
         if self.controller_timeout_ms < 2 * self.hello_interval_ms:
             raise ValueError(
                 f"the gateway's controller_timeout_ms is {self.controller_timeout_ms}; it must be at least "
@@ -133,11 +149,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-        for name, slo_ms in self.model_slo_ms.items():
-            if not slo_ms > 0:
-                raise ValueError(
-                    f"the gateway's model_slo_ms is {slo_ms} for {name!r}; it must be greater than 0"
-                )
 def milliseconds(value: float) -> int:
     """Return a duration given in milliseconds as nanoseconds."""
     return round(value * 1_000_000)

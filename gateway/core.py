@@ -79,6 +79,10 @@ class GatewayCore:
         """Requests without an answer on one connection."""
         return self._table.count_of(connection)
 
+    def requests(self) -> list[Pending]:
+        """Return the requests without an answer."""
+        return list(self._pending.values())
+
     def holds(self, model: str) -> bool:
         """Whether a request for the model, by the scheduler's name, is in flight; looks at all requests."""
         return any(request.accepted.model == model for request in self._pending.values())
@@ -93,10 +97,11 @@ class GatewayCore:
         accepted: Accepted,
         frames: list[Frame],
         digest: bytes | None = None,
+        spent_ns: int = 0,
     ) -> None:
         """Take a request that passed validation, or refuse it; ``frames`` as the client ordered them.
 
-        ``digest`` is the cache's for it; None for a model whose outputs are not kept.
+        ``digest`` is the cache's for it, and took ``spent_ns``; None for a model whose outputs are not kept.
         """
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
         refusal = refusals.CLOSING if self._closing else self._table.refusal(request)
@@ -109,7 +114,7 @@ class GatewayCore:
         self.counts["submitted"] += 1
         if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
             self.counts["answered"] += 1
-            self._sends.append(answer_kept(now_ns, request, kept))
+            self._sends.append(answer_kept(now_ns + spent_ns, request, kept))
             self.observers.answered(now_ns, request, None, None)
             return
         self._table.add(request)

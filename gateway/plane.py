@@ -25,6 +25,7 @@ from mainspring.gateway.departing import Departing
 from mainspring.gateway.links import ControllerLink, WorkerLinks
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.session import ControllerSession, SessionEvent
+from mainspring.gateway.token_file import TokenFile
 from mainspring.gateway.validation import BadRequest, check_request
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
@@ -54,6 +55,9 @@ class Plane:
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
         self.catalog = Catalog()
+        self.tokens = TokenFile(config)
+        self.gate = self.tokens.gate
+        """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
         self.cache = PredictionCache(config.cache_bytes, config.cache_models)
         self.core = GatewayCore(config, self.catalog.signatures, self.cache)
         self.counts: Counter[str] = Counter()
@@ -95,10 +99,11 @@ class Plane:
             self._turn_away(connection, request, error.reason, error.detail)
             return
         now_ns = monotonic_ns()
-        digest = self.cache.digest(accepted, frames)
+        digest, spent_ns = self.cache.digest(accepted, frames), 0
         if digest is not None:
-            self.cache.took(accepted.model, digest, monotonic_ns() - now_ns)
-        self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest)
+            spent_ns = monotonic_ns() - now_ns
+            self.cache.took(accepted.model, digest, spent_ns)
+        self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest, spent_ns)
 
     def cancel(self, connection: Connection, key: int) -> None:
         """Give up a request of this connection."""
@@ -264,7 +269,7 @@ class Plane:
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
         nearest_ns = self._session.next_wakeup_ns()
-        for part in (self.core, self._admin, self.catalog, self._departing):
+        for part in (self.core, self._admin, self.catalog, self._departing, self.tokens):
             wakeup_ns = part.next_wakeup_ns()
             if wakeup_ns is not None and wakeup_ns < nearest_ns:
                 nearest_ns = wakeup_ns
@@ -273,6 +278,7 @@ class Plane:
     def tick(self, now_ns: int) -> None:
         """Do what is due."""
         self.core.tick(now_ns)
+        self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
             self._reply(connection, reply)
         confirm_ns = self.catalog.next_wakeup_ns()

@@ -21,10 +21,12 @@ import zmq
 
 from mainspring.gateway.admin import Reply
 from mainspring.gateway.backlog import Backlog, Parts
+from mainspring.gateway.bounds import Refusal
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.multipart import MAX_FRAMES, receive, send
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.gateway.tokens import NOTHING, Credential, credential
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
@@ -66,6 +68,8 @@ class ZeroMqFrontEnd:
         )
         self._connections: dict[bytes, Connection] = {}
         """Clients that said hello, the longest silent first."""
+        self._shown: dict[bytes, Credential] = {}
+        """What each of `_connections` showed of a token, while tokens are needed."""
         self._cut_off: dict[bytes, bytes] = {}
         """Clients that did not read, with what they have yet to be told."""
         self._backlogs: dict[bytes, Backlog] = {}
@@ -122,6 +126,9 @@ class ZeroMqFrontEnd:
             self._from_client(connection, message, frames[1:])
 
     def _from_client(self, connection: Connection, message: object, frames: list[zmq.Frame]) -> None:
+        if self._plane.gate.closed and (refusal := self._refusal(connection, message)) is not None:
+            self._send(connection.peer, encode(ErrorReply(getattr(message, "key", 0), *refusal)))
+            return
         match message:
             case clients.InferRequest():
                 self._plane.submit(connection, message, frames)
@@ -132,9 +139,29 @@ class ZeroMqFrontEnd:
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
                 self._plane.ask(connection, message)
 
+    def _refusal(self, connection: Connection, message: object) -> Refusal | None:
+        """Return why the client may not send a message, if it may not."""
+        now_ns = monotonic_ns()
+        check, shown = self._plane.gate.check, self._shown.get(connection.peer, NOTHING)
+        match message:
+            case clients.InferRequest(model=model):
+                return check(shown, model, now_ns)
+            case clients.AddModel(model=spec):
+                return check(shown, spec.name, now_ns, administers=True)
+            case clients.RemoveModel(name=name):
+                return check(shown, name, now_ns, administers=True)
+            case clients.ListModels() | clients.GetStatus():
+                return check(shown, None, now_ns)
+            case _:
+                return None
+
     def _list_models(self, connection: Connection, key: int) -> None:
-        alone = self._plane.alone
-        models = clients.ModelList(key, self._plane.catalog.models())
+        alone, gate = self._plane.alone, self._plane.gate
+        served = self._plane.catalog.models()
+        if gate.closed:
+            shown = self._shown.get(connection.peer, NOTHING)
+            served = tuple([each for each in served if gate.may_see(shown, each.name)])
+        models = clients.ModelList(key, served)
         reply = models if alone is None else ErrorReply(key, Reason.CONTROLLER_UNREACHABLE, alone)
         self._send(connection.peer, encode(reply))
 
@@ -142,6 +169,10 @@ class ZeroMqFrontEnd:
         if message.protocol != PROTOCOL_VERSION:
             detail = f"the gateway speaks version {PROTOCOL_VERSION}, the client {message.protocol}"
             self._send(peer, encode(ClientRefused("protocol_mismatch", detail)))
+            return
+        shown = credential(message.token)
+        if (unknown := self._plane.gate.known(shown)) is not None:
+            self._send(peer, encode(ClientRefused(*unknown)))
             return
         if peer not in self._connections and not self._make_room():
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
@@ -153,6 +184,8 @@ class ZeroMqFrontEnd:
             return
         self._cut_off.pop(peer, None)
         self._connections[peer] = Connection(NAME, peer)
+        if self._plane.gate.closed:
+            self._shown[peer] = shown
         self._unread.pop(peer, None)
         self._backlogs.setdefault(peer, unread or Backlog())
         self._send(peer, self._welcome)
@@ -225,6 +258,7 @@ class ZeroMqFrontEnd:
 
     def _forget(self, peer: bytes) -> None:
         self._backlogs.pop(peer, None)
+        self._shown.pop(peer, None)
         connection = self._connections.pop(peer, None)
         if connection is not None:
             self._plane.forget(connection)

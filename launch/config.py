@@ -1,9 +1,9 @@
 """``mainspring.toml``: one table for each kind of process and one for the cluster as a whole.
 
-``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]`` and ``[worker]`` are the
-processes' own structs, so a key is documented in one place, beside its default. What follows from another
-key (a worker's name, the controller's address as others see it) can't be set twice: `DERIVED` says where
-it comes from.
+``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]``, ``[worker]`` and
+``[repository]`` are the processes' own structs, so a key is documented in one place, beside its default. What
+follows from another key (a worker's name, the controller's address as others see it) can't be set twice:
+`DERIVED` says where it comes from.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.logs import check_logging
 from mainspring.launch.tables import ConfigError, build
+from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.worker.config import WorkerConfig
 
@@ -81,6 +82,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     controller: ControllerConfig = ControllerConfig()
     gateway: GatewayConfig = GatewayConfig()
     worker: WorkerConfig = WorkerConfig(name=WORKER_NAME)
+    repository: RepositoryConfig = RepositoryConfig()
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -89,10 +91,17 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "controller": ControllerConfig,
     "gateway": GatewayConfig,
     "worker": WorkerConfig,
+    "repository": RepositoryConfig,
 }
 
 DERIVED: dict[tuple[str, str], str] = {
     ("gateway", "controller_address"): "it is [controller] address",
+    ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
+    ("gateway", "repository_address"): "it is [repository] address",
+    ("repository", "controller_address"): "it is [controller] address",
+    ("repository", "store"): "set [cluster] store; without one it is the folder store in run_dir",
+    ("repository", "own_store"): "it says whether [cluster] store is left to the launcher",
+    ("repository", "state_dir"): "it is a folder in [cluster] run_dir",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
     ("worker", "controller"): "it is [controller] address",
     ("worker", "name"): "workers are named worker-0, worker-1 and so on",
@@ -102,8 +111,11 @@ DERIVED: dict[tuple[str, str], str] = {
 }
 """Keys of the structs that the launcher sets, and what to set instead."""
 
-PATH_KEYS = ("store", "profiles", "run_dir")
-"""Keys of ``[cluster]`` that are paths, relative to the configuration file."""
+PATH_KEYS = (
+    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir")),
+    ("repository", "path"),
+)
+"""Keys that are paths, relative to the configuration file, by table."""
 
 Tables = Mapping[str, Mapping[str, Any]]
 
@@ -119,10 +131,10 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None
-    cluster = tables.get("cluster", {})
-    for key in PATH_KEYS:
-        if isinstance(cluster, dict) and isinstance(cluster.get(key), str):
-            cluster[key] = str(path.parent / cluster[key])
+    for name, key in PATH_KEYS:
+        table = tables.get(name, {})
+        if isinstance(table, dict) and isinstance(table.get(key), str):
+            table[key] = str(path.parent / table[key])
     return tables
 
 

@@ -19,6 +19,11 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "refused": ("of these, answered with a reason", "see the reasons that clients get"),
     "abandoned": ("of these, given up because their client had gone", NOTHING),
     "resubmitted": ("requests dispatched anew because their worker was lost", "see why workers leave"),
+    "cache_hits": ("requests answered from the prediction cache", NOTHING),
+    "cache_misses": ("requests that the prediction cache was asked for in vain", NOTHING),
+    "cache_stored": ("outputs that the prediction cache took", NOTHING),
+    "cache_evicted": ("of these, given up for others", "if hits are few, raise cache_bytes of [gateway]"),
+    "cache_dropped": ("of these, given up with their model", NOTHING),
     # What clients do.
     "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
     "bad_messages_from_clients": ("messages from clients that are none", SENDER),

@@ -9,6 +9,7 @@ from mainspring.client.connection import Connection
 from mainspring.client.errors import MainspringError
 from mainspring.messages.clients import GetStatus, StatusReply
 from mainspring.messages.peers import ClusterStatus
+from mainspring.repository.recipe import is_artifact_name
 
 ANSWER_POLLS = 20
 """Polls without an answer before the question is asked again: the gateway may have been restarted."""
@@ -20,13 +21,14 @@ class Readiness:
     Use it as a context manager; ``blocked_by`` says for a person what is still missing.
     """
 
-    def __init__(self, address: str, workers: int, models: int) -> None:
+    def __init__(self, address: str, workers: int, models: int, token: str | None = None) -> None:
+        """``token`` is for a gateway that needs one."""
         self.blocked_by = "the gateway does not answer yet"
         self.failure = ""
         """What waiting will not mend: a model that a worker can't prepare, and why."""
         self._workers = workers
         self._models = models
-        self._connection = Connection(address, name="mainspring up")
+        self._connection = Connection(address, name="mainspring up", token=token)
         self._key = 0
         self._polls_left = 0
 
@@ -66,12 +68,13 @@ class Readiness:
 
 
 def missing(status: ClusterStatus, workers: int, models: int) -> str:
-    """Return what keeps the cluster from serving, or an empty text."""
+    """Return what keeps the cluster from serving, or an empty text; what a repository adds does not."""
     if len(status.workers) < workers:
         return f"{len(status.workers)} of {workers} workers have joined"
-    if len(status.models) < models:
-        return f"{len(status.models)} of {models} models are known"
-    unready = [model for model in status.models if len(model.prepared_on) < workers]
+    known = [model for model in status.models if not is_artifact_name(model.name)]
+    if len(known) < models:
+        return f"{len(known)} of {models} models are known"
+    unready = [model for model in known if len(model.prepared_on) < workers]
     if unready:
         return f"{len(unready)} of {models} models are still being prepared, {unready[0].name} among them"
     return ""
@@ -79,7 +82,7 @@ def missing(status: ClusterStatus, workers: int, models: int) -> str:
 
 def failure(status: ClusterStatus) -> str:
     """Return which model a worker could not prepare, and why, or an empty text."""
-    failed = [model for model in status.models if model.failed_on]
+    failed = [model for model in status.models if model.failed_on and not is_artifact_name(model.name)]
     if not failed:
         return ""
     others = f" ({len(failed) - 1} more can't be prepared either)" if len(failed) > 1 else ""

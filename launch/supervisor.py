@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 from mainspring.launch.addresses import check_free
 from mainspring.launch.backoff import Backoff
+from mainspring.launch.own_token import with_own_token
 from mainspring.launch.plan import Plan
 from mainspring.launch.process import Process
 from mainspring.launch.readiness import Readiness
+from mainspring.launch.repository import FirstLook
 from mainspring.launch.run_dir import claimed
 
 TEND_INTERVAL_S = 0.05
@@ -36,15 +38,18 @@ class Supervisor:
         self._plan = plan
         self._say = say
         cluster = plan.cluster
+        jobs, self._token = with_own_token(plan.jobs)
         self._processes = [
             Process(
                 job,
                 plan.run_dir,
                 Backoff(round(cluster.restart_delay_ms * 1e6), round(cluster.restart_delay_max_ms * 1e6)),
             )
-            for job in plan.jobs
+            for job in jobs
         ]
         self._serving = False
+        self.first_look = FirstLook(plan.repository)
+        """What came of the models that the repository held at the start."""
 
     def pid(self, name: str) -> int | None:
         """Return the process id of the process of this name, None while it is down."""
@@ -62,6 +67,7 @@ class Supervisor:
         for address, remedy in self._plan.listening:
             check_free(address, remedy)
         with claimed(self._plan.run_dir):
+            self.first_look.prepare()
             try:
                 for process in self._processes:
                     process.start()
@@ -77,12 +83,15 @@ class Supervisor:
     def _wait_until_ready(self, stop: threading.Event) -> None:
         plan = self._plan
         give_up = time.monotonic() + plan.cluster.ready_timeout_s
-        with Readiness(plan.gateway_address, plan.cluster.workers, plan.models) as readiness:
-            while not stop.is_set() and not readiness.poll(READINESS_POLL_MS):
+        workers, models = plan.cluster.workers, plan.models
+        with Readiness(plan.gateway_address, workers, models, self._token) as readiness:
+            while not stop.is_set() and not (
+                readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
+            ):
                 self._tend()
                 if readiness.failure:
                     raise ClusterError(readiness.failure)
-                if time.monotonic() > give_up:
+                if time.monotonic() > give_up and readiness.blocked_by:
                     raise ClusterError(
                         f"not ready after ready_timeout_s = {plan.cluster.ready_timeout_s:g} s: "
                         f"{readiness.blocked_by}; logs are in {plan.run_dir}"

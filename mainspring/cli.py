@@ -30,6 +30,7 @@ VERBS = (
     "controller",
     "worker",
     "gateway",
+    "token",
 )
 """Modules of ``commands/`` in the order in which help shows them."""
 

@@ -20,6 +20,8 @@ class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):
     protocol: int
     client: str
     """What the client calls itself, for the logs."""
+    token: str = ""
+    """Where the gateway needs one."""
 
 
 class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):

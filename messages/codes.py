@@ -30,6 +30,14 @@ class Reason(StrEnum):
     BAD_MESSAGE = "bad_message"
     CANCELLED = "cancelled"
 
+    # Who asks.
+    UNAUTHENTICATED = "unauthenticated"
+    """A token is needed, and none that is known was shown."""
+    FORBIDDEN = "forbidden"
+    """The token may not use this model, or not change what is served."""
+    RATE_LIMITED = "rate_limited"
+    """The token's requests come faster than it may send them."""
+
     # The cluster.
     NO_WORKER = "no_worker"
     """No worker could run the model: none is connected, or it fits none."""
