@@ -1,0 +1,91 @@
+"""What the controller counts as metric families. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mainspring.gateway.metrics.text import Buckets, family, head, labels
+from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, WorkerActions
+
+_SECONDS = 1e9
+
+
+def cluster(metrics: ClusterMetrics) -> Iterator[str]:
+    """Yield all families."""
+    yield from family("mainspring_models", "gauge", "Models that are served.", [("", metrics.models_served)])
+    yield from family(
+        "mainspring_queued_requests",
+        "gauge",
+        "Requests that wait in the scheduler.",
+        [("", metrics.requests_queued)],
+    )
+    yield from _models(metrics)
+    yield from _workers(metrics.workers)
+
+
+def _models(metrics: ClusterMetrics) -> Iterator[str]:
+    shown = [(labels(model=each.model, version=each.version), each) for each in metrics.models]
+    durations = Buckets(metrics.duration_bounds_ns, _SECONDS)
+    errors = Buckets(metrics.error_bounds_ns, _SECONDS)
+    yield head("mainspring_load_duration_seconds", "histogram", "LOADs, from begin to end.")
+    for own, model in shown:
+        yield _lines(durations, "mainspring_load_duration_seconds", own, model.load)
+    name = "mainspring_prediction_error_seconds"
+    yield head(name, "histogram", "Predicted less actual duration of actions; negative if it took longer.")
+    for own, model in shown:
+        yield _lines(errors, name, f'{own},action="infer"', model.infer_error)
+        yield _lines(errors, name, f'{own},action="load"', model.load_error)
+    yield head("mainspring_batch_size", "histogram", "Batch sizes that INFERs ran as, padding included.")
+    for own, model in shown:
+        yield _lines(Buckets(metrics.batch_bounds, 1), "mainspring_batch_size", own, model.batch)
+    yield from family(
+        "mainspring_batched_rows_total",
+        "counter",
+        "Requests' rows in these INFERs; less than the sum of the batch sizes by the padding.",
+        [(own, model.rows) for own, model in shown],
+    )
+
+
+def _lines(buckets: Buckets, name: str, own: str, histogram: HistogramCounts) -> str:
+    return buckets.lines(name, own, histogram.counts, histogram.sum)
+
+
+def _workers(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
+    shown = [(labels(worker=each.worker), each) for each in workers]
+    yield from family(
+        "mainspring_worker_info",
+        "gauge",
+        "Always 1, for each worker that is connected.",
+        [(f"{own},{labels(device_kind=each.device_kind)}".rstrip(","), 1) for own, each in shown],
+    )
+    yield from family(
+        "mainspring_pages", "gauge", "Pages of a worker's cache.", [(own, each.pages) for own, each in shown]
+    )
+    yield from family(
+        "mainspring_pages_used",
+        "gauge",
+        "Of these, pages that hold weights.",
+        [(own, each.pages_used) for own, each in shown],
+    )
+    yield from family(
+        "mainspring_executor_busy_seconds_total",
+        "counter",
+        "Time in which a worker's executor ran an action: its rate is the executor's utilisation.",
+        [
+            (f'{own},executor="{executor}"', busy_ns / _SECONDS)
+            for own, each in shown
+            for executor, busy_ns in each.busy_ns.items()
+        ],
+    )
+    yield from family(
+        "mainspring_actions_total",
+        "counter",
+        "Actions by how they ended.",
+        [
+            (f'{own},action="{kind.lower()}",status="{status}"', count)
+            for own, each in shown
+            for kind, _, status, count in (
+                (*ended.partition(" "), number) for ended, number in each.ended.items()
+            )
+        ],
+    )

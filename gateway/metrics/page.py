@@ -1,0 +1,132 @@
+"""The page that Prometheus scrapes, made in steps, so that no request waits for it longer than for another.
+
+Everything but the controller's counts is read as the page is written; a histogram is whole in itself, and one
+family may be a millisecond older than the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from time import monotonic_ns
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+
+from mainspring.gateway.admin import GetMetrics, MetricsReply, Reply
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.metrics.cluster import cluster
+from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels
+from mainspring.gateway.metrics.series import Series
+from mainspring.gateway.metrics.text import family, labels
+from mainspring.messages.metrics import ClusterMetrics
+from mainspring.telemetry.bounded import BoundedLabels, model_key
+
+STEP_CHARACTERS = 16_384
+"""So much text is made between two turns of the loop: about two hundred lines, a tenth of a millisecond."""
+STEP_REQUESTS = 1_000
+"""Requests in flight that are counted between two turns."""
+
+
+class MetricsPage:
+    """Makes pages; several scrapes at one time share one question to the controller."""
+
+    def __init__(self, calls: Calls, timeout_ns: int) -> None:
+        """``timeout_ns``: how long the controller may take."""
+        assert calls.statistics.labels is not None, "nobody counts for the metrics without metrics_address"
+        self._calls = calls
+        self._labels: BoundedLabels[Series] = calls.statistics.labels
+        self._timeout_s = timeout_ns / 1e9
+        self._asked: asyncio.Task[Reply] | None = None
+        self._process = CollectorRegistry()
+        ProcessCollector(registry=self._process)
+        self._version = labels(version=_installed_version())
+
+    async def make(self) -> bytes:
+        """Return the page as text in UTF-8."""
+        metrics = await self._ask()
+        self._calls.statistics.rank(monotonic_ns())
+        parts: list[str] = []
+        waiting = 0
+        for piece in self._pieces(metrics):
+            parts.append(piece)
+            waiting += len(piece)
+            if not piece or waiting >= STEP_CHARACTERS:
+                waiting = 0
+                await asyncio.sleep(0)
+        return "".join(parts).encode()
+
+    def close(self) -> None:
+        """Wait for no answer any more."""
+        if self._asked is not None:
+            self._asked.cancel()
+
+    async def _ask(self) -> ClusterMetrics | None:
+        """Return the controller's counts; None if it is silent for too long, or there is none."""
+        if self._asked is None or self._asked.done():
+            # One that is late is waited for again: the controller is not asked the more the slower it is.
+            self._asked = asyncio.create_task(self._calls.ask(GetMetrics(self._calls.next_key())))
+        done, _ = await asyncio.wait({self._asked}, timeout=self._timeout_s)
+        if not done or self._asked.cancelled():
+            return None
+        reply = self._asked.result()
+        return reply.metrics if isinstance(reply, MetricsReply) else None
+
+    def _pieces(self, metrics: ClusterMetrics | None) -> Iterator[str]:
+        """Yield the page's text; an empty piece after work without any."""
+        yield from self._gateway(metrics is not None)
+        shown = [(model_labels(key), series) for key, series in self._labels.shown()]
+        yield from by_model(shown)
+        pending: Counter[str] = Counter()
+        yield from self._count_pending(shown, pending)
+        yield from as_triton(shown, pending)
+        if metrics is not None:
+            yield from cluster(metrics)
+        yield generate_latest(self._process).decode()
+
+    def _gateway(self, controller_up: bool) -> Iterator[str]:
+        plane = self._calls.plane
+        gauges: tuple[tuple[str, str, float], ...] = (
+            (
+                "mainspring_controller_up",
+                "1 if the controller answered this scrape; if 0, what it counts is missing here.",
+                int(controller_up),
+            ),
+            ("mainspring_ready", "1 once the gateway knows models and workers.", int(plane.ready)),
+            ("mainspring_in_flight_requests", "Requests without an answer.", plane.core.in_flight),
+            ("mainspring_cache_bytes", "Bytes of outputs kept for equal requests.", plane.cache.bytes),
+        )
+        yield from family("mainspring_build_info", "gauge", "Always 1.", [(self._version, 1)])
+        for name, meaning, value in gauges:
+            yield from family(name, "gauge", meaning, [("", value)])
+        events = {**plane.core.counts, **plane.counts}
+        yield from family(
+            "mainspring_gateway_events_total",
+            "counter",
+            "What happened at the gateway, by the names of `mainspring status`.",
+            [(labels(event=event), count) for event, count in sorted(events.items())],
+        )
+
+    def _count_pending(self, shown: Labelled, pending: Counter[str]) -> Iterator[str]:
+        """Count requests in flight under the labels shown."""
+        others = shown[-1][0]
+        own = {each for each, _ in shown}
+        names: dict[str, str] = {}
+        requests = self._calls.plane.core.requests()
+        for start in range(0, len(requests), STEP_REQUESTS):
+            for request in requests[start : start + STEP_REQUESTS]:
+                accepted = request.accepted
+                counted = names.get(accepted.model)
+                if counted is None:
+                    counted = model_labels(model_key(accepted.signature.spec))
+                    counted = names[accepted.model] = counted if counted in own else others
+                pending[counted] += 1
+            yield ""
+
+
+def _installed_version() -> str:
+    try:
+        return version("mainspring")
+    except PackageNotFoundError:
+        return ""

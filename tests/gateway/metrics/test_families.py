@@ -1,0 +1,115 @@
+"""The gateway's and the controller's families, read back by prometheus-client's parser."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from mainspring.gateway.metrics.cluster import cluster
+from mainspring.gateway.metrics.families import as_triton, by_model, model_labels, outcomes
+from mainspring.gateway.metrics.series import Series
+from mainspring.messages.codes import Reason
+from mainspring.messages.metrics import ClusterMetrics, HistogramCounts, ModelActions, WorkerActions
+from mainspring.telemetry.bounded import OTHER
+from tests.gateway.metrics.test_text import parsed
+
+MS = 1_000_000
+M = (("model", "m"), ("version", "1"))
+REST = (("model", "other"),)
+
+
+def counted() -> list[tuple[str, Series]]:
+    """Return a busy model and an idle rest."""
+    series = Series()
+    for left_ns in (30 * MS, -5 * MS, None):
+        series.answered(20 * MS, left_ns)
+        series.queue.observe(10 * MS)
+        series.execution.observe(2 * MS)
+        series.rows += 2
+    series.executions, series.input_ns, series.output_ns, series.cold = 2, 6_000, 9_000, 1
+    for reason in (Reason.CANCELLED, Reason.DEADLINE_PASSED, Reason.WORKER_FAILED, Reason.BAD_INPUT):
+        series.refused(reason, has_deadline=True)
+    return [(model_labels("1 m"), series), (model_labels(OTHER), Series())]
+
+
+def test_what_is_counted_for_each_model() -> None:
+    found = parsed("".join(by_model(counted())))
+    assert found["mainspring_request_duration_seconds_count"] == {M: 3, REST: 0}
+    assert found["mainspring_request_duration_seconds_sum"][M] == 0.06
+    assert found["mainspring_queue_duration_seconds_bucket"][(("le", "0.0075"), *M)] == 0
+    assert found["mainspring_queue_duration_seconds_bucket"][(("le", "0.01"), *M)] == 3
+    assert found["mainspring_slack_seconds_bucket"][(("le", "0.0"), *M)] == 1, "one was late"
+    assert "mainspring_slack_seconds_sum" not in found
+    assert found["mainspring_slo_requests_total"][M] == 4, "cancelled and bad ones say nothing of the server"
+    assert found["mainspring_slo_attained_total"][M] == 1
+    assert found["mainspring_cold_starts_total"][M] == 1
+    by_outcome = {
+        dict(own)["outcome"]: value
+        for own, value in found["mainspring_requests_total"].items()
+        if dict(own)["model"] == "m"
+    }
+    assert by_outcome == {"in_time": 1, "late": 1, "best_effort": 1, "rejected": 4}
+    reasons = {
+        dict(own)["reason"]: value for own, value in found["mainspring_rejected_requests_total"].items()
+    }
+    assert reasons == {"bad_input": 1, "cancelled": 1, "deadline_passed": 1, "worker_failed": 1}
+
+
+def test_outcomes_are_all_that_ended() -> None:
+    [(_, series), _] = counted()
+    assert sum(outcomes(series).values()) == series.latency.count + 4
+
+
+def test_the_same_under_tritons_names() -> None:
+    text = "".join(as_triton(counted(), Counter({model_labels("1 m"): 7})))
+    assert "# TYPE nv_inference_count counter\n" in text
+    assert 'nv_inference_count{model="m",version="1"} 6\n' in text
+    assert 'nv_inference_exec_count{model="m",version="1"} 2\n' in text
+    assert 'nv_inference_request_success{model="m",version="1"} 3\n' in text
+    assert 'nv_inference_request_duration_us{model="m",version="1"} 60000\n' in text
+    assert 'nv_inference_queue_duration_us{model="m",version="1"} 30000\n' in text
+    assert 'nv_inference_compute_input_duration_us{model="m",version="1"} 6\n' in text
+    assert 'nv_inference_compute_infer_duration_us{model="m",version="1"} 6000\n' in text
+    assert 'nv_inference_compute_output_duration_us{model="m",version="1"} 9\n' in text
+    assert 'nv_inference_pending_request_count{model="m",version="1"} 7\n' in text
+    for reason, count in (("REJECTED", 1), ("CANCELED", 1), ("BACKEND", 1), ("OTHER", 1)):
+        assert f'nv_inference_request_failure{{model="m",version="1",reason="{reason}"}} {count}\n' in text
+    assert parsed(text)
+
+
+def test_what_the_controller_counts() -> None:
+    nothing = HistogramCounts((0, 0), 0)
+    model = ModelActions(
+        "m",
+        "2",
+        HistogramCounts((1, 1), 5 * MS),
+        HistogramCounts((2, 3), -MS),
+        nothing,
+        HistogramCounts((4, 0), 4),
+        3,
+    )
+    worker = WorkerActions('w "0"', "cpu", 8, 3, {"exec": 1_500 * MS}, {"INFER ok": 4, "LOAD too_late": 1})
+    metrics = ClusterMetrics((MS,), (-MS,), (1,), (model,), (worker,), 12, 5)
+    found = parsed("".join(cluster(metrics)))
+    mine = (("model", "m"), ("version", "2"))
+    assert found["mainspring_load_duration_seconds_bucket"][(("le", "0.001"), *mine)] == 1
+    assert found["mainspring_load_duration_seconds_sum"][mine] == 0.005
+    assert (
+        found["mainspring_prediction_error_seconds_bucket"][(("action", "infer"), ("le", "-0.001"), *mine)]
+        == 2
+    )
+    assert "mainspring_prediction_error_seconds_sum" not in found
+    assert found["mainspring_batch_size_count"][mine] == 4
+    assert found["mainspring_batched_rows_total"][mine] == 3
+    own = ("worker", 'w "0"')
+    assert found["mainspring_worker_info"] == {(("device_kind", "cpu"), own): 1}
+    assert (found["mainspring_pages"][(own,)], found["mainspring_pages_used"][(own,)]) == (8, 3)
+    assert found["mainspring_executor_busy_seconds_total"] == {(("executor", "exec"), own): 1.5}
+    assert found["mainspring_actions_total"] == {
+        (("action", "infer"), ("status", "ok"), own): 4,
+        (("action", "load"), ("status", "too_late"), own): 1,
+    }
+    assert (found["mainspring_models"][()], found["mainspring_queued_requests"][()]) == (12, 5)
+
+
+def test_a_cluster_without_workers_has_no_lines_of_any() -> None:
+    assert "worker" not in "".join(cluster(ClusterMetrics((1,), (1,), (1,), (), (), 0, 0)))
