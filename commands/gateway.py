@@ -26,6 +26,11 @@ def gateway(
     address: Annotated[
         str, typer.Option(help="Where clients connect; port * takes any.")
     ] = "tcp://127.0.0.1:7400",
+    http: Annotated[
+        str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
+    ] = "",
+    grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
+    metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
     controller: Annotated[str, typer.Option(help="The controller's address.")] = "tcp://127.0.0.1:7401",
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
     grace: Annotated[
@@ -43,6 +48,9 @@ def gateway(
     try:
         config = GatewayConfig(
             address=address,
+            http_address=http,
+            grpc_address=grpc,
+            metrics_address=metrics,
             controller_address=controller,
             name=name,
             grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,

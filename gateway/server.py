@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic_ns
 
 import uvloop
@@ -45,10 +47,32 @@ def run(
     context.setsockopt(zmq.MAX_SOCKETS, 8_192)
     loop = uvloop.new_event_loop()
     try:
-        loop.run_until_complete(_serve(context, config, stop, on_ready))
+        with _signals_as_before() as restore:
+            loop.call_soon(restore)
+            loop.run_until_complete(_serve(context, config, stop, on_ready))
     finally:
         loop.close()
         context.destroy(linger=round(config.goodbye_linger_ms))
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[Callable[[], None]]:
+    """Leave signals to whom the process told of them: the loop takes their descriptor when it starts.
+
+    Yields what gives it back, to be called in the loop.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    told = signal.set_wakeup_fd(-1)
+
+    def restore() -> None:
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+
+    try:
+        yield restore
+    finally:
+        restore()
 
 
 async def _serve(

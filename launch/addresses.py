@@ -9,19 +9,25 @@ from contextlib import ExitStack
 from mainspring.launch.tables import ConfigError
 
 PREFIX = "tcp://"
+PREFIXES = (PREFIX, "http://", "grpc://")
 
 
-def parse(address: str) -> tuple[str, int]:
+def parse(address: str, prefix: str = PREFIX) -> tuple[str, int]:
     """Return host and port of an address such as ``tcp://127.0.0.1:7400``; raise `ConfigError`."""
-    host, _, port = address.removeprefix(PREFIX).rpartition(":")
-    if not address.startswith(PREFIX) or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address: write it like tcp://127.0.0.1:7400")
+    host, _, port = address.removeprefix(prefix).rpartition(":")
+    if not address.startswith(prefix) or not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"{address!r} is no address: write it like {prefix}127.0.0.1:7400")
     return host.strip("[]"), int(port)
+
+
+def parse_any(address: str) -> tuple[str, int]:
+    """Return host and port of an address of any of `PREFIXES`; raise `ConfigError`."""
+    return parse(address, next((prefix for prefix in PREFIXES if address.startswith(prefix)), PREFIX))
 
 
 def check_free(address: str, remedy: str) -> None:
     """Raise `ConfigError` if the address can't be listened on; ``remedy`` says how to choose another."""
-    host, port = parse(address)
+    host, port = parse_any(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -6,60 +6,103 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import Config, Tables, merged, read_config, read_tables
 from mainspring.launch.plan import make_plan
 from mainspring.launch.signals import stop_on_signals
 from mainspring.launch.supervisor import Supervisor
+from mainspring.launch.tables import ConfigError
 
 DEFAULT_FILE = Path("mainspring.toml")
+DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+"""What a local cluster serves beside ZeroMQ, on this machine only, unless it is told otherwise."""
+OFF = "off"
 
 
-def run_up(path: Path | None, flags: Tables, port: int | None) -> None:
+class Ports(msgspec.Struct, frozen=True):
+    """The command line's ports; None for what it does not say."""
+
+    gateway: int | None = None
+    """ZeroMQ's; the controller takes the next one, the model repository the one after it. 0: any of these,
+    and any for whatever else is not set."""
+    http: str | None = None
+    """A port, 0 for any, or `OFF`; so are the others."""
+    grpc: str | None = None
+    metrics: str | None = None
+
+
+def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     """Run a local cluster in the foreground until SIGINT or SIGTERM, then drain it.
 
     Prints one line that begins with ``ready`` and names the gateway's address once every worker has
     prepared every model; all else goes to stderr. A second signal ends everything at once.
     """
-    plan = make_plan(cluster_config(path, flags, port))
+    plan = make_plan(cluster_config(path, flags, ports))
     supervisor = Supervisor(plan, _say)
     stop = threading.Event()
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
 
     def ready() -> None:
         devices = "1 worker" if plan.cluster.workers == 1 else f"{plan.cluster.workers} workers"
-        models = "1 model" if plan.models == 1 else f"{plan.models} models"
-        print(f"ready {plan.gateway_address} serves {models} on {devices}", flush=True)
+        look = supervisor.first_look.state
+        for problem in look.problems:
+            _say(problem)
+        if not look.settled:
+            _say(f"not all of the model repository is served yet: {look.waits_for}")
+        count = plan.models + look.models
+        models = "1 model" if count == 1 else f"{count} models"
+        also = "".join(f", {name} at {address}" for name, address in plan.also_serves)
+        print(f"ready {plan.gateway_address} serves {models} on {devices}{also}", flush=True)
 
     supervisor.run(stop, ready)
 
 
-def cluster_config(path: Path | None, flags: Tables, port: int | None) -> Config:
+def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
     """Return the configuration of a file (by default ``mainspring.toml`` here, if there is one) and flags.
 
-    ``port`` is the gateway's, and the controller takes the next one; 0 takes any two.
+    Raises `ConfigError`.
     """
     if path is None and DEFAULT_FILE.exists():
         path = DEFAULT_FILE
     tables = read_tables(path) if path is not None else {}
-    overrides = merged(flags, _ports(port))
+    overrides = merged(flags, {"gateway": _told(ports)})
     for one, other in (("store", "profiles"), ("profiles", "store")):
         # A flag replaces the other source of models that the file may name.
         if one in flags.get("cluster", {}) and other not in flags["cluster"]:
             tables.get("cluster", {}).pop(other, None)
-    return read_config(merged(tables, overrides), str(path) if path is not None else "the command line")
+    if ports.gateway is not None:
+        free = free_ports(3) if ports.gateway == 0 else range(ports.gateway, ports.gateway + 3)
+        for name, port in zip(("gateway", "controller", "repository"), free, strict=True):
+            overrides[name] = {**overrides.get(name, {}), "address": f"tcp://127.0.0.1:{port}"}
+    served = merged({"gateway": _default_addresses(any_port=ports.gateway == 0)}, merged(tables, overrides))
+    return read_config(served, str(path) if path is not None else "the command line")
 
 
-def _ports(port: int | None) -> dict[str, dict[str, Any]]:
-    if port is None:
-        return {}
-    gateway, controller = free_ports(2) if port == 0 else (port, port + 1)
-    return {
-        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
-        "controller": {"address": f"tcp://127.0.0.1:{controller}"},
-    }
+def _default_addresses(*, any_port: bool) -> dict[str, str]:
+    names = list(DEFAULT_PORTS)
+    ports = free_ports(len(names)) if any_port else DEFAULT_PORTS.values()
+    return {f"{name}_address": _address(name, port) for name, port in zip(names, ports, strict=True)}
+
+
+def _told(ports: Ports) -> dict[str, str]:
+    """Return the addresses that the command line sets."""
+    told = {}
+    for name in DEFAULT_PORTS:
+        text = getattr(ports, name)
+        if text == OFF:
+            told[f"{name}_address"] = ""
+        elif text is not None:
+            if not text.isdecimal() or int(text) > 65535:
+                raise ConfigError(f"--{name}-port is {text!r}; give a port, 0 for any free one, or {OFF}")
+            told[f"{name}_address"] = _address(name, int(text) or free_ports(1)[0])
+    return told
+
+
+def _address(name: str, port: int) -> str:
+    return f"{'grpc' if name == 'grpc' else 'http'}://127.0.0.1:{port}"
 
 
 def _say(text: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from mainspring.launch.config import Config, merged, read_config, read_tables
 from mainspring.launch.tables import ConfigError
-from mainspring.launch.up import cluster_config
+from mainspring.launch.up import Ports, cluster_config
 
 
 def read(folder: Path, text: str) -> Config:
@@ -114,7 +114,46 @@ def test_flags_go_over_the_file() -> None:
 def test_a_flag_replaces_the_files_source_of_models(tmp_path: Path) -> None:
     path = tmp_path / "mainspring.toml"
     path.write_text("[cluster]\nstore = 'models'\nengine = 'emulated'")
-    config = cluster_config(path, {"cluster": {"profiles": "p.csv"}}, 8100)
+    config = cluster_config(path, {"cluster": {"profiles": "p.csv"}}, Ports(8100))
     assert (config.cluster.store, config.cluster.profiles) == (None, "p.csv")
     assert config.gateway.address == "tcp://127.0.0.1:8100"
     assert config.controller.address == "tcp://127.0.0.1:8101"
+
+
+def served(config: Config) -> tuple[str, str, str]:
+    gateway = config.gateway
+    return gateway.http_address, gateway.grpc_address, gateway.metrics_address
+
+
+def test_standard_protocols_are_served_on_their_usual_ports(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[cluster]\nstore = 'models'")
+    assert served(cluster_config(path, {}, Ports())) == (
+        "http://127.0.0.1:8000",
+        "grpc://127.0.0.1:8001",
+        "http://127.0.0.1:8002",
+    )
+
+
+def test_flags_go_over_the_file_and_the_file_over_the_usual_ports(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("[gateway]\nhttp_address = 'http://0.0.0.0:80'\ngrpc_address = 'grpc://0.0.0.0:81'")
+    config = cluster_config(path, {}, Ports(http="8123", metrics="off"))
+    assert served(config) == ("http://127.0.0.1:8123", "grpc://0.0.0.0:81", "")
+
+
+def test_any_port_means_any_for_all_protocols(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("")
+    config = cluster_config(path, {}, Ports(gateway=0, grpc="off"))
+    http, grpc, metrics = served(config)
+    assert grpc == ""
+    taken = {config.gateway.address, config.controller.address, http, metrics}
+    assert len({address.rpartition(":")[2] for address in taken}) == 4
+
+
+def test_a_port_that_is_none_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text("")
+    with pytest.raises(ConfigError, match="--http-port is 'eighty'; give a port, 0 for any free one, or off"):
+        cluster_config(path, {}, Ports(http="eighty"))

@@ -16,6 +16,7 @@ from mainspring.launch.config import ClusterConfig, Config
 from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.plan import make_plan, model_source
 from mainspring.launch.tables import ConfigError
+from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.worker.realtime import NETWORK_PRIORITY
 
@@ -106,13 +107,19 @@ def test_a_store_of_another_machine_is_refused_before_anything_starts(tmp_path: 
 )
 def test_models_come_from_exactly_one_place(cluster: ClusterConfig, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        model_source(cluster)
+        model_source(cluster, RepositoryConfig())
 
 
 @pytest.mark.parametrize(
     ("table", "field", "address", "complaint"),
     [
         ("controller", "address", "{gateway}", r"\[gateway\] address and \[controller\] address different"),
+        (
+            "gateway",
+            "http_address",
+            "http{gateway}",
+            r"\[gateway\] address and \[gateway\] http_address different",
+        ),
         ("worker", "data_address", "{gateway}", r"\[gateway\] address and \[worker\] data_address different"),
         ("worker", "data_address", "{free}", r"each of 2 workers.*end it with :\*"),
     ],
@@ -121,7 +128,10 @@ def test_an_address_that_two_processes_would_listen_on_is_refused(
     emulated: Callable[..., Config], table: str, field: str, address: str, complaint: str
 ) -> None:
     config = emulated(workers=2 if "free" in address else 1)
-    text = address.format(gateway=config.gateway.address, free=f"tcp://127.0.0.1:{free_ports(1)[0]}")
+    gateway = config.gateway.address
+    if address.startswith("http"):
+        gateway = gateway.removeprefix("tcp")
+    text = address.format(gateway=gateway, free=f"tcp://127.0.0.1:{free_ports(1)[0]}")
     part = msgspec.structs.replace(getattr(config, table), **{field: text})
     with pytest.raises(ConfigError, match=complaint):
         make_plan(msgspec.structs.replace(config, **{table: part}))
