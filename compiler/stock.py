@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+from google.protobuf.message import EncodeError
 
 from mainspring.compiler.errors import CompileError
 from mainspring.compiler.executable import FATAL_ONLY

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from google.protobuf.message import Message  # type: ignore[import-untyped]
+from google.protobuf.message import Message
 from onnx import TensorProto, helper, version_converter
 from onnx.reference import ReferenceEvaluator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -15,6 +16,7 @@ from mainspring.gateway.grpc.requests import version_of
 from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
 from mainspring.gateway.validation import BadRequest, Signature
+from mainspring.messages.model import ModelSpec
 
 NAME = "mainspring"
 Behaviour = Callable[[Message], Awaitable[Message]]
@@ -36,6 +38,7 @@ class Control:
                 "ModelReady": self._model_ready,
                 "ModelMetadata": self._model_metadata,
                 "ModelConfig": self._model_config,
+                "ModelStatistics": self._model_statistics,
                 **BEHAVIOURS,
             }.items()
         }
@@ -64,6 +67,23 @@ class Control:
         told = self._calls.plane.catalog.options(request.name).config
         return {"config": model_config(request.name, spec, told)}
 
+    async def _model_statistics(self, request: Message) -> Message:
+        response = _METHODS["ModelStatistics"].response()
+        for spec in self._specs(request):
+            found = msgspec.to_builtins(self._calls.statistics.of(spec))
+            ParseDict(found, response.model_stats.add())
+            # Of thousands of models this takes long, and others are to be served meanwhile.
+            await asyncio.sleep(0)
+        return response
+
+    def _specs(self, request: Message) -> list[ModelSpec]:
+        """Return every version that a request is about: all models if it names none."""
+        catalog = self._calls.plane.catalog
+        if request.name and (request.version or not catalog.versions(request.name)):
+            return [self._signature(request).spec]
+        names = [request.name] if request.name else catalog.names()
+        return [catalog.resolve(name, number).spec for name in names for number in catalog.versions(name)]
+
     def _signature(self, request: Message) -> Signature:
         return self._calls.plane.catalog.resolve(request.name, version_of(request.version))
 
@@ -81,6 +101,8 @@ def _answering(name: str, answer: Callable[[Message], Any]) -> Behaviour:
 
     async def behaviour(request: Message) -> Message:
         said = answer(request)
+        if isinstance(said, Awaitable):
+            return await said
         return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
 
     return behaviour

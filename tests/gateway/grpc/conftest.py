@@ -1,0 +1,89 @@
+"""Gateways to talk gRPC to: of a whole cluster of processes, and one in a thread between fakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import InferenceServerClient
+
+from mainspring.launch.addresses import free_ports
+from mainspring.launch.config import read_config
+from mainspring.launch.local import LocalCluster
+from mainspring.launch.plan import make_plan
+from mainspring.messages.codec import INPUT, encode
+from mainspring.messages.peers import Output
+from tests.gateway.fakes import FakeCluster, serving, wait_until
+from tests.gateway.grpc.tensors import DTYPES, echo
+
+PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
+quick,4,4,20,2,2,3,4,6,9
+slow,4,4,40,4,100,101,102,103,104
+"""
+"""Models that take FP32 ``data`` of 1,000 columns and give ``output`` of 1,000."""
+
+
+@pytest.fixture(scope="package")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return where a cluster of a controller, a gateway and an emulated worker serves gRPC."""
+    folder: Path = tmp_path_factory.mktemp("cluster")
+    (folder / "profiles.csv").write_text(PROFILES)
+    gateway, controller, port = free_ports(3)
+    config = read_config(
+        {
+            "cluster": {
+                "engine": "emulated",
+                "profiles": str(folder / "profiles.csv"),
+                "run_dir": str(folder / "run"),
+                "ready_timeout_s": 60.0,
+            },
+            "worker": {"pages": 16},
+            "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "grpc_address": f"grpc://127.0.0.1:{port}"},
+            "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+        },
+        "the test",
+    )
+    with LocalCluster(make_plan(config), lambda _: None):
+        yield f"127.0.0.1:{port}"
+
+
+class EchoCluster(FakeCluster):
+    """A `FakeCluster` that also serves models which give back what they take, of every datatype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs = {**self.specs, **{spec.name: spec for spec in map(echo, DTYPES)}}
+
+    def _take_input(self, parts: list[Any]) -> None:
+        message = INPUT.decode(parts[1])
+        if message.withdrawn or not self._columns.get(message.request_id, "").startswith("echo-"):
+            super()._take_input(parts)
+            return
+        self.worker.send([parts[0], encode(Output(message.action_id, message.request_id, 1_000)), *parts[2:]])
+
+
+class Fake:
+    """A gateway between fakes, and clients of it."""
+
+    def __init__(self, stack: ExitStack, **options: Any) -> None:
+        self.cluster = EchoCluster()
+        stack.callback(self.cluster.stop)
+        served = stack.enter_context(
+            serving(self.cluster.address, grpc_address="grpc://127.0.0.1:0", **options)
+        )
+        self.address = served.grpc.removeprefix("grpc://")
+        self.client = stack.enter_context(InferenceServerClient(self.address))
+        channel = grpc.insecure_channel(self.address)
+        stack.callback(channel.close)
+        self.channel = channel
+        wait_until(lambda: self.client.is_model_ready(next(reversed(self.cluster.specs))))
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    with ExitStack() as stack:
+        yield Fake(stack)

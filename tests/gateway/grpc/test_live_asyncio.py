@@ -1,0 +1,140 @@
+"""Every call of Triton's asyncio client against a whole cluster of processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+Test = Callable[[InferenceServerClient], Awaitable[None]]
+
+
+def inputs(rows: int = 2) -> list[InferInput]:
+    tensor = InferInput("data", [rows, 1000], "FP32")
+    tensor.set_data_from_numpy(np.ones((rows, 1000), np.float32))
+    return [tensor]
+
+
+@pytest.fixture
+def run(live: str) -> Callable[[Test], None]:
+    """Return a function that runs a coroutine with a client."""
+
+    async def with_client(test: Test) -> None:
+        async with InferenceServerClient(live) as client:
+            await asyncio.wait_for(test(client), 60)
+
+    return lambda test: asyncio.run(with_client(test))
+
+
+async def code_of(call: Awaitable[Any]) -> str:
+    """Return the code that a call ends with."""
+    with pytest.raises(InferenceServerException) as caught:
+        await call
+    return str(caught.value.status()).removeprefix("StatusCode.")
+
+
+def test_health_metadata_configuration_and_statistics(run: Callable[[Test], None]) -> None:
+    async def test(client: InferenceServerClient) -> None:
+        assert await client.is_server_live()
+        assert await client.is_server_ready()
+        assert await client.is_model_ready("quick")
+        assert not await client.is_model_ready("nothing")
+        assert (await client.get_server_metadata()).name == "mainspring"
+        assert (await client.get_model_metadata("quick")).inputs[0].name == "data"
+        assert (await client.get_model_config("quick")).config.max_batch_size == 16
+        stats = await client.get_inference_statistics("slow")
+        assert [each.name for each in stats.model_stats] == ["slow"]
+        assert await code_of(client.get_model_metadata("nothing")) == "NOT_FOUND"
+
+    run(test)
+
+
+def test_shared_memory_trace_and_log(run: Callable[[Test], None]) -> None:
+    async def test(client: InferenceServerClient) -> None:
+        await client.unregister_system_shared_memory()
+        await client.unregister_cuda_shared_memory()
+        assert not (await client.get_system_shared_memory_status()).regions
+        assert not (await client.get_cuda_shared_memory_status()).regions
+        refused = client.register_system_shared_memory("region", "/key", 64)
+        assert await code_of(refused) == "UNIMPLEMENTED"
+        assert (await client.get_trace_settings()).settings["trace_level"].value == ["OFF"]
+        assert await code_of(client.update_trace_settings(settings={"trace_rate": "5"})) == "UNIMPLEMENTED"
+        assert (await client.get_log_settings()).settings["log_error"].bool_param
+        assert await code_of(client.update_log_settings({"log_verbose_level": 3})) == "UNIMPLEMENTED"
+
+    run(test)
+
+
+def test_inferences_side_by_side(run: Callable[[Test], None]) -> None:
+    async def test(client: InferenceServerClient) -> None:
+        calls = [
+            client.infer("quick", inputs(), request_id=str(number), timeout=20_000_000)
+            for number in range(40)
+        ]
+        results = await asyncio.gather(*calls)
+        assert [each.get_response().id for each in results] == [str(number) for number in range(40)]
+        assert all(each.as_numpy("output").shape == (2, 1000) for each in results)
+        for algorithm in ("gzip", "deflate"):
+            assert await client.infer("quick", inputs(), compression_algorithm=algorithm)
+
+    run(test)
+
+
+def test_deadlines_and_cancellation(run: Callable[[Test], None]) -> None:
+    async def test(client: InferenceServerClient) -> None:
+        assert await code_of(client.infer("slow", inputs(), timeout=20_000)) == "DEADLINE_EXCEEDED"
+        assert await code_of(client.infer("slow", inputs(), client_timeout=0.02)) == "DEADLINE_EXCEEDED"
+        call = asyncio.create_task(client.infer("slow", inputs()))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert await client.infer("quick", inputs())
+
+    run(test)
+
+
+def test_a_stream(run: Callable[[Test], None]) -> None:
+    async def asked() -> AsyncIterator[dict[str, Any]]:
+        for number in range(20):
+            yield {
+                "model_name": "quick",
+                "inputs": inputs(),
+                "request_id": str(number),
+                "timeout": 20_000_000,
+            }
+        yield {"model_name": "nothing", "inputs": inputs(), "request_id": "unknown"}
+
+    async def test(client: InferenceServerClient) -> None:
+        results: list[Any] = []
+        errors: list[Any] = []
+        async for result, error in client.stream_infer(asked(), stream_timeout=50):
+            (errors if error else results).append(error or result)
+        assert {each.get_response().id for each in results} == set(map(str, range(20)))
+        assert ["unknown_model" in error.message() for error in errors] == [True]
+
+    run(test)
+
+
+def test_a_cancelled_stream(run: Callable[[Test], None]) -> None:
+    async def asked() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": "quick", "inputs": inputs(), "request_id": "one"}
+        await asyncio.Event().wait()
+
+    async def test(client: InferenceServerClient) -> None:
+        stream = client.stream_infer(asked())
+        result, error = await anext(aiter(stream))
+        assert error is None
+        assert result.get_response().id == "one"
+        stream.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await anext(aiter(stream))
+        assert await client.infer("quick", inputs())
+
+    run(test)
