@@ -53,9 +53,12 @@ class AsyncClient:
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None = None,
         outputs: Sequence[str] | None = None,
+        version: int | None = None,
+        priority: int = 0,
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name; see `Client.infer`."""
-        return await asyncio.wrap_future(self._client.submit(model, inputs, slo_ms, outputs))
+        call = self._client.submit(model, inputs, slo_ms, outputs, version, priority)
+        return await asyncio.wrap_future(call)
 
     async def models(self) -> tuple[ModelSpec, ...]:
         """Return the models that are served, by name."""

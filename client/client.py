@@ -62,15 +62,18 @@ class Client:
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None = None,
         outputs: Sequence[str] | None = None,
+        version: int | None = None,
+        priority: int = 0,
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
         ``inputs`` are arrays by name with rows along the first axis; ``slo_ms`` the time from the request's
         arrival at the gateway to its deadline, None for best effort; ``outputs`` the names wanted, None for
-        all. Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for
-        arguments of the wrong kind.
+        all; ``version`` one of the model's, None for its default; ``priority`` its turn among requests of
+        equal slack: 1 before 2 and so on, 0 behind all. Raises a `MainspringError`: `DeadlineError`,
+        `InvalidRequest`, `Unavailable`; TypeError for arguments of the wrong kind.
         """
-        future = self.submit(model, inputs, slo_ms, outputs)
+        future = self.submit(model, inputs, slo_ms, outputs, version, priority)
         try:
             return future.result()
         except BaseException:
@@ -84,13 +87,15 @@ class Client:
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None = None,
         outputs: Sequence[str] | None = None,
+        version: int | None = None,
+        priority: int = 0,
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
         ``cancel`` of the future gives the request up at the gateway too. Large arrays are not copied: leave
         them alone until the future is done.
         """
-        return self._call_infer(model, inputs, slo_ms, outputs)
+        return self._call_infer(model, inputs, slo_ms, outputs, version, priority)
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the models that are served, by name."""
@@ -129,6 +134,8 @@ class Client:
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None,
         outputs: Sequence[str] | None,
+        version: int | None,
+        priority: int,
     ) -> Call:
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
@@ -142,6 +149,8 @@ class Client:
             inputs=headers,
             slo_ns=slo_ns,
             outputs=None if outputs is None else tuple(outputs),
+            version=version,
+            priority=priority,
         )
         guard_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
         return self._channel.call(request, frames, guard_s)

@@ -19,6 +19,32 @@ DrainTimeout = Annotated[
 StoreFolder = Annotated[
     Path | None, typer.Option(readable=False, help="Folder of the model store; all of it is served.")
 ]
+RepositoryFolder = Annotated[
+    Path | None,
+    typer.Option(
+        readable=False,
+        help="Folder in Triton's layout, MODEL/VERSION/model.onnx: compiled, served, and looked at again for "
+        "changes.",
+    ),
+]
+ControlMode = Annotated[
+    str | None,
+    typer.Option(
+        help="When models of the repository are loaded: poll (whenever they change), none (at the start) or "
+        "explicit (when clients ask for it)."
+    ),
+]
+LoadModels = Annotated[
+    list[str] | None,
+    typer.Option(help="In mode explicit: a model to load at the start, again for more; * for all."),
+]
+OtherPort = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PORT|off",
+        help="8000 for HTTP, 8001 for gRPC, 8002 for metrics by default (any free ones with --port 0).",
+    ),
+]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
@@ -35,6 +61,9 @@ def up(
         ),
     ] = None,
     store: StoreFolder = None,
+    model_repository: RepositoryFolder = None,
+    model_control_mode: ControlMode = None,
+    load_model: LoadModels = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime or emulated.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
@@ -44,6 +73,9 @@ def up(
         int | None,
         typer.Option(min=0, max=65534, help="The gateway's port; the controller takes the next. 0: any."),
     ] = None,
+    http_port: OtherPort = None,
+    grpc_port: OtherPort = None,
+    metrics_port: OtherPort = None,
     profiles: Annotated[
         Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
     ] = None,
@@ -55,7 +87,7 @@ def up(
 ) -> None:
     """Run controller, gateway and workers on this machine until Ctrl-C or SIGTERM, which drain."""
     from mainspring.launch.policies import parse_options
-    from mainspring.launch.up import run_up
+    from mainspring.launch.up import Ports, run_up
 
     values: dict[str, dict[str, Any]] = {
         "cluster": {
@@ -69,6 +101,11 @@ def up(
             "log_format": log_format,
             "stop_timeout_s": drain_timeout and duration_ms(drain_timeout, "--drain-timeout") / 1e3,
         },
+        "repository": {
+            "path": model_repository and str(model_repository),
+            "mode": model_control_mode,
+            "load_models": load_model,
+        },
         "worker": {"pages": pages},
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
@@ -76,4 +113,4 @@ def up(
         table: {key: value for key, value in keys.items() if value is not None}
         for table, keys in values.items()
     }
-    run_up(config, given, port)
+    run_up(config, given, Ports(port, http_port, grpc_port, metrics_port))

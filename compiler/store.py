@@ -28,7 +28,10 @@ from mainspring.compiler.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
 _LOGGER = logging.getLogger(__name__)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,95}@[0-9]{1,18}-[0-9a-f]{12}"
+)
+"""What people call a model, and what a version of a repository's model is called in a store."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".writing-"
 

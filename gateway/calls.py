@@ -14,6 +14,7 @@ from typing import Any
 from mainspring.gateway.admin import Reply, Wish
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.plane import Plane
+from mainspring.gateway.repository import repository_of
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.statistics import Statistics
 from mainspring.messages.clients import InferRequest
@@ -40,6 +41,8 @@ class Calls:
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._wishes = Connection(NAME, b"wishes")
         plane.front_ends[NAME] = self
+        self.repository = repository_of(plane.config, plane.catalog)
+        """The model repository; None if the cluster has none."""
 
     def connection(self) -> Connection:
         """Return a new peer: one for each client connection."""

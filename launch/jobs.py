@@ -9,6 +9,7 @@ import msgspec
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.models import ModelSource
+from mainspring.repository.config import RepositoryConfig
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.worker.config import WorkerConfig
 
@@ -38,7 +39,8 @@ class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
         """Serve until ``stop`` is set."""
         from mainspring.controller.server import run
 
-        run(self.controller, self.scheduler, self.models.specs(), stop)
+        specs, served = self.models.served()
+        run(self.controller, self.scheduler, [*self.models.specs(), *specs], stop, served=served)
 
 
 class WorkerJob(_Job, frozen=True, kw_only=True, tag="worker"):
@@ -65,4 +67,16 @@ class GatewayJob(_Job, frozen=True, kw_only=True, tag="gateway"):
         run(self.gateway, stop)
 
 
-Job = ControllerJob | WorkerJob | GatewayJob
+class RepositoryJob(_Job, frozen=True, kw_only=True, tag="repository"):
+    """Run the model repository."""
+
+    repository: RepositoryConfig
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep the cluster as the repository says until ``stop`` is set."""
+        from mainspring.repository.server import run
+
+        run(self.repository, stop)
+
+
+Job = ControllerJob | WorkerJob | GatewayJob | RepositoryJob

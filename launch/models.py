@@ -1,4 +1,6 @@
-"""Which models a local cluster serves: those of a store, or emulated copies of a table of profiles."""
+"""Which models a local cluster serves: those of a store, emulated copies of a table of profiles, or what a
+model repository had it serve.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,13 @@ from pathlib import Path
 import msgspec
 
 from mainspring.launch.tables import ConfigError
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.repository.recipe import is_artifact_name
+from mainspring.repository.served_files import ServedFiles
 
 
 class ModelSource(msgspec.Struct, frozen=True):
-    """Where models come from: exactly one of the two."""
+    """Where models come from: one of the first two, or a repository, alone or beside a store."""
 
     store: str | None = None
     """Folder of a model store."""
@@ -19,17 +23,26 @@ class ModelSource(msgspec.Struct, frozen=True):
     """CSV file in the columns of Clockwork's table 1 (appendix A)."""
     copies: int = 1
     """Instances of each row of ``profiles``, with weights of their own."""
+    state_dir: str | None = None
+    """Folder in which a repository keeps what is served of it."""
 
     def specs(self) -> list[ModelSpec]:
         """Return the models by name; raise `ConfigError` or the store's error if they can't be read.
 
-        Of a store, a model whose manifest is damaged is left out, with a warning.
+        Of a store, a model whose manifest is damaged is left out, with a warning, and so are a repository's,
+        which serves what it wants itself.
         """
         if self.profiles is not None:
             return self._emulated(Path(self.profiles))
         from mainspring.compiler.store import Store
 
-        return Store(self.store or "").specs()
+        if self.state_dir is not None and not Path(self.store or "").is_dir():
+            return []
+        return [spec for spec in Store(self.store or "").specs() if not is_artifact_name(spec.name)]
+
+    def served(self) -> tuple[list[ModelSpec], list[ServedModel]]:
+        """Return what a repository had served when it last changed something."""
+        return ServedFiles(self.state_dir).read() if self.state_dir is not None else ([], [])
 
     def _emulated(self, path: Path) -> list[ModelSpec]:
         from mainspring.compiler.errors import CompileError
@@ -45,13 +58,15 @@ class ModelSource(msgspec.Struct, frozen=True):
 
         ``whole``: also if a manifest is damaged, whose model is left out of what is served otherwise.
         """
-        if self.store is None:
+        if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return
         from mainspring.compiler.store import Store, recompile_command
         from mainspring.compiler.target import check_target
 
         store = Store(self.store)
         for manifest in map(store.manifest, store.names()) if whole else store.manifests():
+            if is_artifact_name(manifest.name):
+                continue
             store.weights_path(manifest)
             remedy = recompile_command(manifest.name, manifest.source, store.root)
             check_target(store.executable_info(manifest), remedy)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from mainspring.compiler.profiles import EMULATED
-from mainspring.launch.addresses import parse
+from mainspring.gateway.config import GatewayConfig
+from mainspring.launch.addresses import parse, parse_any
 from mainspring.launch.config import ClusterConfig, Config
 from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.models import ModelSource
 from mainspring.launch.placement import place, spread
 from mainspring.launch.policies import check_policy
+from mainspring.launch.repository import NAME as REPOSITORY
+from mainspring.launch.repository import repository_job, with_store
 from mainspring.launch.tables import ConfigError
+from mainspring.messages.model import ModelSpec
+from mainspring.repository.config import RepositoryConfig
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
@@ -41,42 +47,65 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     models: int
     """Models that are served."""
     gateway_address: str
+    also_serves: tuple[tuple[str, str], ...]
+    """Protocols beside ZeroMQ, each with its address."""
     listening: tuple[tuple[str, str], ...]
     """Addresses that must be free, each with how to choose another."""
     run_dir: Path
+    repository: RepositoryConfig = RepositoryConfig()
+    """Whose path is empty if there is none."""
 
 
 def make_plan(config: Config) -> Plan:
     """Return the processes of a configuration; raise `ConfigError` for what can't work together."""
-    cluster = config.cluster
-    source = model_source(cluster)
+    run_dir = Path(config.cluster.run_dir).absolute()
+    config = with_store(config, run_dir)
+    cluster, repository = config.cluster, config.repository
+    source = model_source(cluster, repository)
     specs = source.specs()
-    if not specs:
-        raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
-    largest = max(specs, key=lambda spec: spec.pages)
-    if largest.pages > config.worker.pages:
-        raise ConfigError(
-            f"{largest.name} needs {largest.pages} pages and a worker has {config.worker.pages}; "
-            f"give it more with --pages or [worker] pages"
-        )
+    _check_models(config, source, specs)
     if cluster.engine != "emulated":
         source.check_files()
     check_policy(config.scheduler.policy, config.scheduler.policy_options)
     _check_addresses(config)
-    run_dir = Path(cluster.run_dir).absolute()
     workers = tuple(f"worker-{number}" for number in range(cluster.workers))
     return Plan(
         cluster=cluster,
         jobs=_jobs(config, source, run_dir, workers),
-        stop_order=(("gateway",), ("controller",), workers),
+        stop_order=((REPOSITORY,), ("gateway",), ("controller",), workers),
         models=len(specs),
         gateway_address=config.gateway.address,
+        also_serves=also_serves(config.gateway),
         listening=(
             (config.gateway.address, "choose another with --port or [gateway] address"),
             (config.controller.address, "choose another with [controller] address"),
+            *(
+                (address, f"choose another with --{name}-port or [gateway] {name}_address, or off")
+                for name, address in also_serves(config.gateway)
+            ),
+            *([(repository.address, "choose another with [repository] address")] if repository.path else []),
         ),
         run_dir=run_dir,
+        repository=repository,
     )
+
+
+def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec]) -> None:
+    """Raise `ConfigError` if there is nothing to serve and nothing can come, or a model that fits nowhere."""
+    if not specs and not config.repository.path:
+        raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
+    largest = max(specs, key=lambda spec: spec.pages, default=None)
+    if largest is not None and largest.pages > config.worker.pages:
+        raise ConfigError(
+            f"{largest.name} needs {largest.pages} pages and a worker has {config.worker.pages}; "
+            f"give it more with --pages or [worker] pages"
+        )
+
+
+def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
+    """Return the protocols beside ZeroMQ that a gateway serves, each with its address."""
+    addresses = (("http", gateway.http_address), ("grpc", gateway.grpc_address))
+    return tuple(each for each in (*addresses, ("metrics", gateway.metrics_address)) if each[1])
 
 
 def _check_addresses(config: Config) -> None:
@@ -90,22 +119,31 @@ def _check_addresses(config: Config) -> None:
         )
     places = [("[gateway] address", gateway), ("[controller] address", controller)]
     places.append(("[worker] data_address", data))
+    places += [(f"[gateway] {name}_address", address) for name, address in also_serves(config.gateway)]
+    if config.repository.path:
+        places.append(("[repository] address", config.repository.address))
     for (one, first), (other, second) in itertools.combinations(places, 2):
-        if not second.endswith(":*") and _same(first, second):
+        if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
             raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
 
 
 def _same(first: str, second: str) -> bool:
-    (host, port), (other_host, other_port) = parse(first), parse(second)
+    (host, port), (other_host, other_port) = parse_any(first), parse_any(second)
     return port == other_port and (host == other_host or not {host, other_host}.isdisjoint(ANY_HOST))
 
 
-def model_source(cluster: ClusterConfig) -> ModelSource:
-    """Return where the cluster's models come from; raise `ConfigError` unless that is exactly one place."""
+def model_source(cluster: ClusterConfig, repository: RepositoryConfig) -> ModelSource:
+    """Return where the cluster's models come from; raise `ConfigError` unless that is exactly one place.
+
+    A repository may be alone, and beside a store.
+    """
+    if repository.path:
+        return ModelSource(store=cluster.store, state_dir=repository.state_dir)
     if (cluster.store is None) == (cluster.profiles is None):
         wrong = "neither was given" if cluster.store is None else "both were given"
         raise ConfigError(
-            f"models come from a store (--store DIR) or from profiles (--profiles CSV): {wrong}"
+            "models come from a store (--store DIR), a model repository (--model-repository DIR) or profiles "
+            f"(--profiles CSV): {wrong}"
         )
     if cluster.profiles is not None and cluster.engine != "emulated":
         raise ConfigError("profiles are for the emulated engine (--engine emulated); others need a store")
@@ -145,6 +183,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
             gateway=replace(
                 config.gateway,
                 controller_address=address,
+                repository_address=connectable(config.repository.address) if config.repository.path else "",
                 drain_timeout_ms=min(
                     config.gateway.drain_timeout_ms, DRAIN_SHARE * cluster.stop_timeout_s * 1e3
                 ),
@@ -154,6 +193,8 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
             priority=priority,
         ),
     ]
+    if config.repository.path:
+        jobs.append(repository_job(config.repository, address, shared))
     for number, name in enumerate(workers):
         core = exec_cores[number]
         worker = replace(

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},
     "client": {"messages"},
     "compiler": {"messages"},
+    "repository": {"messages", "transport", "compiler"},
     "traces": {"client", "messages", "telemetry"},
     "simulator": {
         "scheduler",
@@ -56,6 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler",
         "traces",
         "native",
+        "repository",
     },
 }
 """Folders, or single modules of folders, that each folder may import beside itself."""

@@ -7,6 +7,7 @@ they are bound there already; INFER binds only its slot.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from mainspring.compiler.executable import BoundModel, Executable, WeightsPlan, 
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, TensorSpec
 from mainspring.worker.arena import allocate
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.copying import MappedFile
@@ -168,8 +169,17 @@ class OnnxRuntimeEngine:
 
 
 def _artifact(model: ModelSpec) -> ModelSpec:
-    """What must be equal for two specifications to be of one artifact."""
-    return msgspec.structs.replace(model, profiles={}, workspace_bytes=0)
+    """What must be equal for two specifications to be of one artifact: not what clients call it, nor the
+    shape in which they see its tensors.
+    """
+    inputs, outputs = (tuple(map(_flat, tensors)) for tensors in (model.inputs, model.outputs))
+    return msgspec.structs.replace(
+        model, profiles={}, workspace_bytes=0, served_as="", version=1, inputs=inputs, outputs=outputs
+    )
+
+
+def _flat(tensor: TensorSpec) -> TensorSpec:
+    return msgspec.structs.replace(tensor, shape=(math.prod(tensor.shape),))
 
 
 @contextmanager

@@ -1,0 +1,151 @@
+"""The model repository as a gateway's front ends see it: its index, and loading and unloading if that is on.
+
+The repository is a process of its own, asked over a connection for each question, so that nothing of it can
+keep the gateway from serving; while it is away, whoever asks is told so. Runs in the gateway's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.validation import BadRequest, shorten
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import (
+    MAX_MESSAGE_BYTES,
+    Changed,
+    GetIndex,
+    Index,
+    IndexEntry,
+    LoadModel,
+    ModelState,
+    NotChanged,
+    Question,
+    Reply,
+    UnloadModel,
+)
+
+log = logging.getLogger("mainspring.gateway")
+
+LENGTH_BYTES = 4
+TOLD_NS = 2_000_000_000
+"""How long the controller's word of a change may take after the repository's."""
+_LOOK_S = 0.002
+_DECODER: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_ENCODER = msgspec.msgpack.Encoder()
+_UNLOAD_DEPENDENTS = "unload_dependents"
+
+
+class RepositoryError(BadRequest):
+    """The repository did not do what it was asked.
+
+    Its reason is that of a refused request: ``unknown_model``; ``bad_input`` for a model that can't be loaded
+    or a parameter that can't be taken; ``bad_message`` where loading is off; ``controller_unreachable`` while
+    the process or its controller is away; ``timed_out``.
+    """
+
+
+def repository_of(config: GatewayConfig, catalog: Catalog) -> ModelRepository | None:
+    """Return the repository of the configuration, None if there is none."""
+    return ModelRepository(config, catalog) if config.repository_address else None
+
+
+class ModelRepository:
+    """The repository's process. Everything may raise `RepositoryError`."""
+
+    def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
+        self._address = config.repository_address
+        self._timeout_s = config.repository_timeout_ms / 1e3
+        self._catalog = catalog
+
+    async def index(self, ready_only: bool = False) -> list[IndexEntry]:
+        """Return every model and version, or those that are ready; also what is served beside it."""
+        reply = await self._ask(GetIndex(), self._timeout_s)
+        assert isinstance(reply, Index), f"{reply} is no index"
+        entries = list(reply.models)
+        known = {entry.name for entry in entries}
+        entries += [
+            IndexEntry(name, str(version), ModelState.READY)
+            for name in self._catalog.names()
+            for version in self._catalog.versions(name)
+            if name not in known
+        ]
+        if ready_only:
+            entries = [entry for entry in entries if entry.state is ModelState.READY]
+        return sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0)))
+
+    async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Load a model, or load it anew; return once it is served, which takes as long as compiling does."""
+        for parameter in parameters or {}:
+            what = "another configuration" if parameter == "config" else "files"
+            if parameter == "config" or parameter.startswith("file:"):
+                raise RepositoryError(
+                    Reason.BAD_INPUT,
+                    f"parameter {shorten(parameter)}: a model can't be loaded with {what} than the "
+                    "repository's; change them there",
+                )
+            raise RepositoryError(Reason.BAD_INPUT, f"there is no parameter {shorten(parameter)} of loading")
+        await self._change(name, LoadModel(name))
+
+    async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Serve a model no more; return once no request for it is taken."""
+        for parameter in parameters or {}:
+            if parameter != _UNLOAD_DEPENDENTS:
+                raise RepositoryError(
+                    Reason.BAD_INPUT, f"there is no parameter {shorten(parameter)} of unloading"
+                )
+            if (parameters or {})[parameter]:
+                log.warning("%s is ignored: no model depends on another", _UNLOAD_DEPENDENTS)
+        await self._change(name, UnloadModel(name))
+
+    async def _change(self, name: str, question: Question) -> None:
+        reply = await self._ask(question, None)
+        assert isinstance(reply, Changed), f"{reply} is no answer to {question}"
+        # The controller's word to this gateway may be behind the repository's.
+        give_up_ns = monotonic_ns() + TOLD_NS
+        while self._told(name) != reply.versions and monotonic_ns() < give_up_ns:
+            await asyncio.sleep(_LOOK_S)
+
+    def _told(self, name: str) -> dict[int, str]:
+        served = self._catalog.served.get(name)
+        return served.versions if served is not None else {}
+
+    async def _ask(self, question: Question, timeout_s: float | None) -> Reply:
+        """Return the process's answer, for which it may take so long; raise `RepositoryError`."""
+        try:
+            data = await self._exchange(_ENCODER.encode(question), timeout_s)
+            reply = _DECODER.decode(data)
+        except TimeoutError:
+            raise RepositoryError(
+                Reason.TIMED_OUT, f"the model repository did not answer within {self._timeout_s:g} s"
+            ) from None
+        except (OSError, EOFError, ValueError) as error:
+            raise RepositoryError(
+                Reason.CONTROLLER_UNREACHABLE,
+                f"the model repository's process is away ({error}); what is served stays so, and "
+                "`mainspring up` starts it again",
+            ) from None
+        if isinstance(reply, NotChanged):
+            raise RepositoryError(reply.reason, reply.detail)
+        return reply
+
+    async def _exchange(self, question: bytes, timeout_s: float | None) -> bytes:
+        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        async with asyncio.timeout(self._timeout_s):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        try:
+            writer.write(len(question).to_bytes(LENGTH_BYTES, "little") + question)
+            async with asyncio.timeout(timeout_s):
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                if length > MAX_MESSAGE_BYTES:
+                    raise ValueError(f"an answer of {length:,} bytes is none")
+                return await reader.readexactly(length)
+        finally:
+            writer.close()

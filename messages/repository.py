@@ -1,0 +1,73 @@
+"""What a gateway and the model repository's process say to each other: one question, one answer.
+
+A connection carries one of each, MessagePack maps with their length in front, 4 bytes, the lowest first.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+class ModelState(StrEnum):
+    """Of a model's version in the index, in the Open Inference Protocol's words."""
+
+    READY = "READY"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+class GetIndex(msgspec.Struct, frozen=True, tag="get_index"):
+    """Which models are there?"""
+
+
+class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
+    """Load the model, or load it anew; answered once it is served, or can't be."""
+
+    name: str
+
+
+class UnloadModel(msgspec.Struct, frozen=True, tag="unload_model"):
+    """Serve the model no more; answered once no gateway takes requests for it."""
+
+    name: str
+
+
+class IndexEntry(msgspec.Struct, frozen=True):
+    """One version of a model, or a model without any."""
+
+    name: str
+    version: str
+    """A number, or empty for a model that has no version to be served."""
+    state: ModelState
+    reason: str = ""
+    """Why it is not ready, or what is wrong with what would take its place."""
+
+
+class Index(msgspec.Struct, frozen=True, tag="index"):
+    """Every model of the repository, by name and version."""
+
+    models: tuple[IndexEntry, ...]
+
+
+class Changed(msgspec.Struct, frozen=True, tag="changed"):
+    """The change is made: the model's versions that gateways are told of."""
+
+    versions: dict[int, str]
+
+
+class NotChanged(msgspec.Struct, frozen=True, tag="not_changed"):
+    """The change could not be made."""
+
+    reason: Reason
+    detail: str
+
+
+Question = GetIndex | LoadModel | UnloadModel
+Reply = Index | Changed | NotChanged

@@ -1,0 +1,238 @@
+"""What should be served, what is, and the steps from one to the other. Pure.
+
+`Book.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
+compile, add to the cluster, switch gateways over, take away. The rules of a switch:
+
+* a version is served once the workers have prepared it, and never before
+* gateways get all versions of a model in one message, so that none sees half a switch
+* what is served stays so until what comes in its place can be: a broken file changes nothing
+* what nobody is directed to any more is taken away once no request for it is in flight
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.repository.builds import Build, Record, Stage
+from mainspring.repository.cluster import Cluster
+from mainspring.repository.layout import FoundModel
+from mainspring.repository.model_config import ModelConfig, as_json
+from mainspring.repository.recipe import served_spec
+
+
+class Compile(NamedTuple):
+    """Have a build's artifact in the store."""
+
+    build: Build
+
+
+class Add(NamedTuple):
+    """Have the workers prepare a model."""
+
+    spec: ModelSpec
+
+
+class Serve(NamedTuple):
+    """Direct gateways to these versions; ``specs`` are all that a controller has to know for it."""
+
+    model: ServedModel
+    specs: tuple[ModelSpec, ...]
+
+
+class Retire(NamedTuple):
+    """Take a model away once no request for it is in flight."""
+
+    name: str
+
+
+Step = Compile | Add | Serve | Retire
+
+
+class Book:
+    """All models of one repository."""
+
+    def __init__(self, *, explicit: bool, load_models: Iterable[str] = (), patience_ns: int) -> None:
+        self.records: dict[str, Record] = {}
+        self.cluster = Cluster()
+        self.looked = False
+        """Whether the folder was looked at; until then nothing is known to be missing."""
+        self._explicit = explicit
+        self._loaded = dict.fromkeys(load_models)
+        self._patience_ns = patience_ns
+
+    # --- what is in the folder ---
+
+    def found(self, name: str, found: FoundModel | None) -> None:
+        """Take note of what a model's folder holds; None if it is gone."""
+        record = self.records.get(name)
+        if found is None:
+            if record is not None:
+                record.gone = True
+            return
+        if record is None:
+            record = self.records[name] = Record(name, found, self._is_loaded(name))
+        record.gone, record.settling = False, bool(found.settling)
+        if not found.settling or record.found.settling:
+            record.see(found)
+
+    def missing(self, names: Iterable[str]) -> None:
+        """Take note of which folders there are; the models of all others are gone."""
+        there = set(names)
+        self.looked = True
+        for name, record in self.records.items():
+            record.gone = record.gone or name not in there
+
+    def load(self, name: str) -> None:
+        """Serve a model from now on, in mode explicit."""
+        self._loaded[name] = None
+        if name in self.records:
+            self.records[name].loaded = True
+            self.records[name].retry()
+
+    def unload(self, name: str) -> None:
+        """Serve a model no more, in mode explicit."""
+        self._loaded.pop(name, None)
+        if name in self.records:
+            self.records[name].loaded = False
+
+    def has_failed(self, name: str, config: ModelConfig, number: int, digest: str) -> bool:
+        """Say whether a version should give way to another; one that is served in an older form need not."""
+        record = self.records.get(name)
+        served = number in self.cluster.versions_of(name)
+        return record is not None and not served and record.has_failed(config, number, digest)
+
+    def _is_loaded(self, name: str) -> bool:
+        return not self._explicit or name in self._loaded or "*" in self._loaded
+
+    # --- what to do ---
+
+    def adopt(self) -> None:
+        """Take what a controller serves for loaded: this process was restarted, and the cluster was not."""
+        for name in self.cluster.served:
+            self._loaded[name] = None
+            if name in self.records:
+                self.records[name].loaded = True
+
+    def steps(self, now_ns: int) -> list[Step]:
+        """Return what is to be done; what was not done yet is returned again."""
+        if not self.looked:
+            return []
+        steps: list[Step] = []
+        for record in self.records.values():
+            steps += self._steps_of(now_ns, record)
+        if self.cluster.known:
+            steps += self._strangers()
+            steps += [Retire(name) for name in self._unneeded()]
+        self.records = {name: each for name, each in self.records.items() if self._is_needed(each)}
+        return steps
+
+    def preparing(self) -> bool:
+        """Whether the workers' progress is of interest."""
+        return self.cluster.known and any(
+            build.stage is Stage.COMPILED and build.name in self.cluster.models
+            for record in self.records.values()
+            for build in record.builds.values()
+        )
+
+    def settled(self) -> bool:
+        """Whether all that should be served is, or can't be."""
+        return self.looked and self.cluster.known and not any(map(self._moves, self.records.values()))
+
+    def moves(self, name: str) -> bool:
+        """Whether a model is on its way to what it should be."""
+        record = self.records.get(name)
+        return record is not None and self._moves(record)
+
+    def is_kept(self, model: str, version: int, name: str) -> bool:
+        """Say whether an artifact may be needed: its files are as they were, or it is served."""
+        if name in self.cluster.models or name in self.cluster.retiring:
+            return True
+        record = self.records.get(model)
+        if record is None or record.gone:
+            return not self.looked
+        found = record.found
+        if found.fault or found.settling or not found.numbers:
+            return True
+        if version in found.digests:
+            return record.build(version).name == name
+        return version in found.numbers
+
+    def _moves(self, record: Record) -> bool:
+        if record.settling or (record.gone and record.name in self.cluster.served):
+            return True
+        wanted = record.wanted
+        if any(build.pending and not record.fault(build) for build in wanted.values()):
+            return True
+        config, digests = record.found.config, record.found.digests
+        if any(self.has_failed(record.name, config, number, digests[number]) for number in wanted):
+            # It gives way to another version, if there is one, when the folder is looked at again.
+            return True
+        table = self._table(record, wanted)
+        return table is not None and table != self.cluster.served.get(
+            record.name, ServedModel(record.name, {})
+        )
+
+    def _steps_of(self, now_ns: int, record: Record) -> Iterator[Step]:
+        wanted = record.wanted
+        for build in sorted(wanted.values(), key=lambda each: -each.version):
+            build.settle(now_ns, self.cluster, self._patience_ns)
+            if build.stage is Stage.WAITING:
+                yield Compile(build)
+            elif self.cluster.known and build.pending and build.name not in self.cluster.models:
+                spec = self._spec(record, build)
+                if spec is not None:
+                    yield Add(spec)
+        if not self.cluster.known:
+            return
+        table = self._table(record, wanted)
+        told = self.cluster.served.get(record.name)
+        if table is not None and table != (told or ServedModel(record.name, {})):
+            names = {*table.versions.values(), *(told.versions.values() if told is not None else ())}
+            yield Serve(table, tuple(self.cluster.specs(sorted(names))))
+
+    def _spec(self, record: Record, build: Build) -> ModelSpec | None:
+        if build.spec is None or record.fault(build):
+            return None
+        return served_spec(build.spec, record.name, build.version, record.found.config)
+
+    def _table(self, record: Record, wanted: dict[int, Build]) -> ServedModel | None:
+        """Return what gateways should be told of a model; None to leave all as it is."""
+        if record.gone or not record.loaded:
+            return ServedModel(record.name, {})
+        if record.found.fault or record.found.settling:
+            return None
+        can = {
+            number: build.name
+            for number, build in wanted.items()
+            if build.stage is Stage.READY and not record.fault(build)
+        }
+        waits = len(can) < len(wanted)
+        for number, name in self.cluster.versions_of(record.name).items():
+            if number not in can and waits and name in self.cluster.models:
+                can[number] = name
+        config = record.found.config
+        return ServedModel(
+            name=record.name,
+            versions=dict(sorted(can.items())),
+            slo_ns=config.slo_ns if can else None,
+            cache=config.cache and bool(can),
+            config=as_json(config, given=record.found.given) if can else "",
+        )
+
+    def _strangers(self) -> list[Step]:
+        """Return the end of models that gateways serve and the repository does not know."""
+        strangers = [name for name in self.cluster.served if name not in self.records]
+        return [Serve(ServedModel(name, {}), ()) for name in strangers]
+
+    def _unneeded(self) -> list[str]:
+        """Return the models that no gateway is directed to, and that are not about to be served."""
+        needed = {name for model in self.cluster.served.values() for name in model.versions.values()}
+        for record in self.records.values():
+            needed.update(build.name for build in record.wanted.values() if build.stage is not Stage.FAILED)
+        return [name for name in self.cluster.models if name not in needed]
+
+    def _is_needed(self, record: Record) -> bool:
+        """Whether a model is still there, or still has to go."""
+        return not record.gone or record.name in self.cluster.served or not self.cluster.known

@@ -1,0 +1,150 @@
+"""Each content of each version on its way from files to service. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from mainspring.messages.model import ModelSpec
+from mainspring.repository.cluster import Cluster
+from mainspring.repository.layout import FoundModel
+from mainspring.repository.model_config import ModelConfig
+from mainspring.repository.reading import ConfigFault
+from mainspring.repository.recipe import Recipe, artifact_name, recipe_of, served_spec
+
+
+class Stage(Enum):
+    """How far a build is, in words for the index."""
+
+    WAITING = "it waits to be compiled"
+    COMPILING = "it is being compiled"
+    COMPILED = "the workers prepare it"
+    READY = ""
+    FAILED = "it can't be served"
+
+
+@dataclass(slots=True)
+class Build:
+    """One content of a version, by the name of its artifact."""
+
+    name: str
+    model: str
+    version: int
+    digest: str
+    """Of its files."""
+    recipe: Recipe
+    file_name: str
+    stage: Stage = Stage.WAITING
+    reason: str = ""
+    """Why it failed."""
+    passing: bool = False
+    """Whether that is no fault of its content, which is tried again when it is next looked at."""
+    spec: ModelSpec | None = None
+    """Once it is compiled: what the compiler made of it."""
+    prepared_ns: int | None = None
+    """When a first worker had prepared it."""
+
+    def fail(self, reason: str, *, passing: bool = False) -> None:
+        """Give it up; if ``passing``, until its files are looked at again."""
+        self.stage, self.reason, self.passing = Stage.FAILED, reason, passing
+
+    def compiled(self, spec: ModelSpec) -> None:
+        """Its artifact is in the store."""
+        self.stage, self.spec = Stage.COMPILED, spec
+
+    @property
+    def pending(self) -> bool:
+        """Whether it may still become ready."""
+        return self.stage not in (Stage.READY, Stage.FAILED)
+
+    def settle(self, now_ns: int, cluster: Cluster, patience_ns: int) -> None:
+        """See whether the workers have prepared it: all of them, or one for long enough."""
+        if self.spec is None or self.stage is Stage.FAILED or not cluster.known:
+            return
+        if self.name not in cluster.models:
+            self.stage, self.prepared_ns = Stage.COMPILED, None
+            return
+        if self.stage is Stage.READY:
+            return
+        there = cluster.preparation(self.name)
+        if there.prepared and self.prepared_ns is None:
+            self.prepared_ns = now_ns
+        patient = self.prepared_ns is None or now_ns - self.prepared_ns < patience_ns
+        if there.everywhere or not patient:
+            self.stage = Stage.READY
+        elif there.nowhere:
+            self.fail(f"no worker can prepare it: {there.why}")
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one model of the repository."""
+
+    name: str
+    found: FoundModel
+    """What its folder held when it was last whole."""
+    loaded: bool
+    """Whether it is to be served at all."""
+    settling: bool = False
+    """Whether its files were being changed when they were last looked at."""
+    gone: bool = False
+    """Whether its folder is no more."""
+    builds: dict[str, Build] = field(default_factory=dict)
+    """By the artifact's name, those that are wanted, and those that failed."""
+    _names: dict[int, str] = field(default_factory=dict)
+    _faults: dict[str, str] = field(default_factory=dict)
+
+    def see(self, found: FoundModel) -> None:
+        """Take in what the folder holds."""
+        self.found = found
+        self._names, self._faults = {}, {}
+        self.tidy()
+
+    @property
+    def wanted(self) -> dict[int, Build]:
+        """The builds of the versions that are to be served, made now where there is none."""
+        if self.gone or not self.loaded or self.found.fault:
+            return {}
+        return {number: self.build(number) for number in self.found.chosen}
+
+    def build(self, number: int) -> Build:
+        """Return the build of a version's present content."""
+        found = self.found
+        if number not in self._names:
+            self._names[number] = artifact_name(
+                self.name, number, found.digests[number], recipe_of(found.config)
+            )
+        name = self._names[number]
+        if name not in self.builds:
+            digest, file_name = found.digests[number], found.config.file_name
+            self.builds[name] = Build(name, self.name, number, digest, recipe_of(found.config), file_name)
+        return self.builds[name]
+
+    def fault(self, build: Build) -> str:
+        """Return why a build can't be served with the present configuration, empty if it can."""
+        if build.stage is Stage.FAILED or build.spec is None:
+            return build.reason
+        if build.name not in self._faults:
+            self._faults[build.name] = ""
+            try:
+                served_spec(build.spec, self.name, build.version, self.found.config)
+            except ConfigFault as error:
+                self._faults[build.name] = f"config.pbtxt: {error}"
+        return self._faults[build.name]
+
+    def has_failed(self, config: ModelConfig, number: int, digest: str) -> bool:
+        """Say whether this content of a version is known not to be servable."""
+        build = self.builds.get(artifact_name(self.name, number, digest, recipe_of(config)))
+        return build is not None and build.stage is Stage.FAILED and not build.passing
+
+    def tidy(self) -> None:
+        """Forget the builds of contents that are no more."""
+        if self.found.fault or self.settling:
+            return
+        self.builds = {name: build for name, build in self.builds.items() if not build.passing}
+        keep = {self.build(number).name for number in self.found.digests}
+        self.builds = {name: build for name, build in self.builds.items() if name in keep}
+
+    def retry(self) -> None:
+        """Forget what failed, so that it is tried again."""
+        self.builds = {name: build for name, build in self.builds.items() if build.stage is not Stage.FAILED}

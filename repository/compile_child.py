@@ -1,0 +1,121 @@
+"""The compiler's process: ``python -m mainspring.repository.compile_child STORE MEMORY_BYTES``.
+
+One job on each line of its input, one outcome on each line of its output, both JSON. It lowers its own
+priority and bounds its own memory before it reads the first one, and dies with whoever started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.messages.model import ModelSpec
+from mainspring.repository.digests import digest_of, files_of
+from mainspring.repository.recipe import Recipe
+
+if TYPE_CHECKING:
+    from mainspring.compiler.store import Store
+
+CHANGED = "its files were changed while it was compiled"
+LOWEST = 19
+"""Niceness: any other program goes first."""
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Have this file's artifact in the store."""
+
+    name: str
+    """Of the artifact; it stands for the files' content and the recipe."""
+    folder: str
+    """Of the version."""
+    file_name: str
+    digest: str
+    """Of the files in the folder."""
+    recipe: Recipe
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a job: exactly one of the two."""
+
+    spec: ModelSpec | None = None
+    fault: str = ""
+    changed: bool = False
+    """Whether that is for the files' having changed."""
+
+
+def stored(store: Store, name: str) -> ModelSpec | None:
+    """Return the specification of an artifact that is in the store and can run on this machine."""
+    from mainspring.compiler.errors import CompileError, ExecutableError, StoreError
+    from mainspring.compiler.target import check_target
+
+    try:
+        manifest = store.manifest(name)
+        store.weights_path(manifest)
+        check_target(store.executable_info(manifest), "")
+    except (StoreError, CompileError, ExecutableError):
+        return None
+    return manifest.spec()
+
+
+def run(store: Store, job: Job) -> Outcome:
+    """Compile one job's file, unless that was done before."""
+    from mainspring.compiler.errors import CompileError, StoreError
+    from mainspring.compiler.pipeline import compile_file
+
+    folder = Path(job.folder)
+    try:
+        known = stored(store, job.name)
+        if known is not None:
+            return Outcome(known)
+        if not _is_still(folder, job.digest):
+            return Outcome(fault=CHANGED, changed=True)
+        path = folder / job.file_name
+        compiled = compile_file(path, job.name, store, job.recipe.batch_sizes, job.recipe.shapes)
+        if not _is_still(folder, job.digest):
+            # Its name stands for another content.
+            store.remove(job.name)
+            return Outcome(fault=CHANGED, changed=True)
+    except (CompileError, StoreError) as error:
+        return Outcome(fault=str(error))
+    except MemoryError:
+        return Outcome(fault="its compilation takes more memory than compile_memory_bytes allows")
+    except Exception as error:  # a model that nobody vouches for must not end the process
+        return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
+    return Outcome(compiled.manifest.spec())
+
+
+def _is_still(folder: Path, digest: str) -> bool:
+    try:
+        return digest_of(folder, files_of(folder)) == digest
+    except OSError:
+        return False
+
+
+def main(store: str, memory_bytes: str) -> None:
+    """Do jobs until there are no more."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setpriority(os.PRIO_PROCESS, 0, LOWEST)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(memory_bytes), int(memory_bytes)))
+    # What libraries print must not stand among the outcomes.
+    outcomes = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    from mainspring.compiler.store import Store
+
+    for line in sys.stdin.buffer:
+        outcome = run(Store(store), msgspec.json.decode(line, type=Job))
+        outcomes.write(msgspec.json.encode(outcome) + b"\n")
+        outcomes.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,112 @@
+"""The compiler's process, as the repository sees it: one job at a time, bounded in time and memory.
+
+A model that takes too long, too much memory, or the process with it, costs only itself. The process is of the
+lowest priority, so that it takes what serving leaves; it ends when there has been nothing to do for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+
+import msgspec
+
+from mainspring.messages.model import ModelSpec
+from mainspring.repository.compile_child import Job, Outcome
+
+IDLE_S = 5.0
+"""After its last job, how long the process is kept for another."""
+LINE_BYTES = 16 << 20
+"""Of an outcome."""
+
+
+class CompileFailed(Exception):
+    """The model can't be compiled; the text says why."""
+
+    def __init__(self, why: str, *, changed: bool = False) -> None:
+        super().__init__(why)
+        self.changed = changed
+        """Whether it is for the files' having changed meanwhile."""
+
+
+class Compiler:
+    """Runs the process; `compile` is called for one job at a time."""
+
+    def __init__(self, store: str, timeout_s: float, memory_bytes: int) -> None:
+        self._store = store
+        self._timeout_s = timeout_s
+        self._memory_bytes = memory_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    async def compile(self, job: Job) -> ModelSpec:
+        """Return the specification of the job's artifact, which is in the store; raise `CompileFailed`."""
+        if self._idle is not None:
+            self._idle.cancel()
+        try:
+            process = await self._running()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(job) + b"\n")
+            line = await asyncio.wait_for(process.stdout.readline(), self._timeout_s)
+        except TimeoutError:
+            await self.close()
+            raise CompileFailed(
+                f"its compilation took longer than compile_timeout_s = {self._timeout_s:g} s"
+            ) from None
+        except (OSError, ValueError) as error:
+            await self.close()
+            raise CompileFailed(f"the compiler's process failed: {error}") from None
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if not line:
+            raise CompileFailed(await self._death())
+        self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._end)
+        outcome = msgspec.json.decode(line, type=Outcome)
+        if outcome.spec is None:
+            raise CompileFailed(outcome.fault, changed=outcome.changed)
+        return outcome.spec
+
+    async def close(self) -> None:
+        """Kill the process, if there is one."""
+        if self._idle is not None:
+            self._idle.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "mainspring.repository.compile_child",
+                self._store,
+                str(self._memory_bytes),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LINE_BYTES,
+                start_new_session=True,
+            )
+        return self._process
+
+    async def _death(self) -> str:
+        """Say how the process ended that ended in the middle of a job."""
+        process, self._process = self._process, None
+        code = await process.wait() if process is not None else 0
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return (
+            f"the compiler's process ended with it ({how}): most likely for want of memory, of which it may "
+            f"have compile_memory_bytes = {self._memory_bytes:,}"
+        )
+
+    def _end(self) -> None:
+        """Let the process end: it does when its jobs end."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()

@@ -1,0 +1,53 @@
+"""The repository process's configuration: one flat struct, every field with its unit and its limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+MODES = ("none", "poll", "explicit")
+
+
+class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may set of the model repository. Raises ValueError on a value that can't work."""
+
+    path: str = ""
+    """Folder in Triton's layout, MODEL/config.pbtxt and MODEL/VERSION/model.onnx, that is served; empty for
+    none. Relative to the configuration file."""
+    mode: str = "poll"
+    """When models are loaded: ``poll`` looks for changes again and again, ``none`` once at the start, and
+    ``explicit`` loads what clients ask for. Only ``explicit`` lets clients load and unload."""
+    load_models: tuple[str, ...] = ()
+    """In mode explicit, what is loaded at the start; ``*`` for all."""
+    poll_interval_ms: float = 2_000.0
+    """Between two looks at the folder."""
+    settle_ms: float = 1_000.0
+    """How long files must have been left alone before they are taken for whole."""
+    address: str = "tcp://127.0.0.1:7402"
+    """Where gateways reach the process, for the index and for loading; port ``*`` takes any free one."""
+    compile_timeout_s: float = 1_800.0
+    """How long the compilation of one version may take; then it is given up."""
+    compile_memory_bytes: int = 16 << 30
+    """Memory that the compiler's process may have."""
+    prepare_patience_s: float = 60.0
+    """How long a version that one worker has prepared waits for the others before it is served."""
+    controller_address: str = "tcp://127.0.0.1:7401"
+    """Address of the controller."""
+    controller_timeout_ms: float = 1_000.0
+    """A controller that was silent for this long is lost; hellos follow until one answers."""
+    store: str = ""
+    """Folder of the model store that models are compiled into; the workers need it too."""
+    own_store: bool = False
+    """Whether nobody else compiles into that store, so that what no model uses any more can be deleted."""
+    state_dir: str = ""
+    """Folder for what a restarted controller has to know at once."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+                raise ValueError(f"the repository's {field} is {value}; it must be greater than 0")
+        if self.mode not in MODES:
+            raise ValueError(f"the repository's mode is {self.mode!r}; it is one of {', '.join(MODES)}")
+        if self.load_models and self.mode != "explicit":
+            raise ValueError("the repository's load_models are for the mode explicit; others load all models")

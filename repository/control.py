@@ -1,0 +1,90 @@
+"""Where gateways reach the repository: a question on a connection, an answer, and the connection is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import MAX_MESSAGE_BYTES, NotChanged, Question, Reply
+
+Answer = Callable[[Question], Awaitable[Reply]]
+
+MAX_QUESTIONS = 256
+"""At one time; one more is refused."""
+QUESTION_S = 5.0
+"""How long a question may take to come."""
+LENGTH_BYTES = 4
+MAX_QUESTION_BYTES = 1 << 16
+
+_DECODER = msgspec.msgpack.Decoder(Question)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Control:
+    """Listens, and has each question answered."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._questions = 0
+        self._server: asyncio.Server | None = None
+        self.address = ""
+        """With the real port."""
+
+    async def listen(self, address: str) -> None:
+        """Take questions from now on; raise OSError, which names the address, if that can't be."""
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, None if host == "*" else host.strip("[]"), 0 if port == "*" else int(port)
+            )
+        except (OSError, ValueError, OverflowError) as error:
+            raise OSError(
+                f"the model repository can't listen at {address}: {error}; "
+                "choose another with [repository] address"
+            ) from None
+        self.address = f"tcp://{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Take no more questions."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._questions += 1
+        try:
+            reply = await self._reply(reader)
+            if reply is not None:
+                data = _ENCODER.encode(reply)
+                if len(data) > MAX_MESSAGE_BYTES:
+                    data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
+                writer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+                await writer.drain()
+        except (OSError, EOFError):
+            pass
+        finally:
+            self._questions -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _reply(self, reader: asyncio.StreamReader) -> Reply | None:
+        """Return the answer to what comes; None if nothing that could be answered does."""
+        try:
+            async with asyncio.timeout(QUESTION_S):
+                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                if length > MAX_QUESTION_BYTES:
+                    return NotChanged(Reason.BAD_MESSAGE, f"a question of {length:,} bytes is none")
+                data = await reader.readexactly(length)
+        except TimeoutError:
+            return None
+        try:
+            question = _DECODER.decode(data)
+        except msgspec.MsgspecError as error:
+            return NotChanged(Reason.BAD_MESSAGE, f"the question can't be read: {error}")
+        if self._questions > MAX_QUESTIONS:
+            return NotChanged(Reason.OVERLOADED, f"{MAX_QUESTIONS} such questions wait already")
+        return await self._answer(question)

@@ -1,0 +1,171 @@
+"""The connection to the controller, to which this process is a gateway without clients.
+
+It hears of models and versions as every gateway does, and asks for changes as gateways do for their clients.
+All of it runs in one event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from time import monotonic_ns
+
+import msgspec
+
+from mainspring.messages import PROTOCOL_VERSION, peers
+from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
+from mainspring.messages.codes import Reason
+from mainspring.repository.cluster import Cluster
+from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+
+_LOGGER = logging.getLogger("mainspring.repository")
+NAME = "model-repository"
+HELLO_NS = 200_000_000
+ANSWER_S = 10.0
+"""How long the controller may take to answer."""
+TICK_S = 0.05
+LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
+
+
+class Refusal(Exception):
+    """The controller did not do what it was asked."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+    @property
+    def passing(self) -> bool:
+        """Whether it may be done when it is asked again."""
+        return self.reason in (Reason.CONTROLLER_UNREACHABLE, Reason.SHUTTING_DOWN, Reason.TIMED_OUT)
+
+
+class ControllerLink:
+    """Keeps a session with the controller; `changed` is called after whatever it told."""
+
+    def __init__(
+        self, address: str, timeout_ms: float, cluster: Cluster, changed: Callable[[], None]
+    ) -> None:
+        """Begin to connect; raise ValueError if the address is none."""
+        self._cluster = cluster
+        self._changed = changed
+        self._timeout_ns = round(timeout_ms * 1e6)
+        self._hub = Hub()
+        identity = f"gateway:{NAME}:{os.getpid()}-{secrets.token_hex(4)}"
+        self._link = Link(self._hub, address, LIMITS, name=identity.encode())
+        self._tokens = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
+        self._welcomed = False
+        self._hello_ns = self._silent_ns = 0
+        self._said = ""
+
+    async def run(self) -> None:
+        """Keep the session until cancelled."""
+        loop = asyncio.get_running_loop()
+        descriptor = self._hub.epoll.fileno()
+        loop.add_reader(descriptor, self._turn)
+        try:
+            while True:
+                self._tick(monotonic_ns())
+                self._turn()
+                await asyncio.sleep(TICK_S)
+        finally:
+            loop.remove_reader(descriptor)
+            self._send(peers.Goodbye("the model repository stops"))
+            self._hub.close(100_000_000)
+
+    async def ask(self, **wish: object) -> peers.AdminReply:
+        """Ask the controller for one thing of `AdminRequest`; raise `Refusal`."""
+        token = next(self._tokens)
+        future: asyncio.Future[peers.AdminReply] = asyncio.get_running_loop().create_future()
+        self._asked[token] = future
+        try:
+            request = msgspec.structs.replace(peers.AdminRequest(token), **wish)
+            if not self._welcomed or not self._send(request):
+                raise Refusal(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
+            reply = await asyncio.wait_for(future, ANSWER_S)
+        except TimeoutError:
+            raise Refusal(Reason.TIMED_OUT, "the controller did not answer in time") from None
+        finally:
+            del self._asked[token]
+        if reply.reason is not None:
+            raise Refusal(reply.reason, reply.detail)
+        return reply
+
+    def _send(self, message: msgspec.Struct) -> bool:
+        return self._link.send((encode(message),)) is Delivery.SENT
+
+    def _turn(self) -> None:
+        """Take in what has come."""
+        took = False
+        while self._link in self._hub.wait(0):
+            while (parts := self._link.receive()) is not None:
+                took = True
+                try:
+                    self._take(TO_GATEWAY.decode(parts[0]))
+                except BadMessage as error:
+                    _LOGGER.warning("the controller sent a message that is none: %s", error)
+        if took:
+            self._changed()
+
+    def _take(self, message: object) -> None:
+        now_ns = monotonic_ns()
+        self._silent_ns = now_ns + self._timeout_ns
+        match message:
+            case peers.Ping():
+                self._send(peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns()))
+                if self._welcomed and not self._cluster.known:
+                    # The first one comes behind all that the controller knows.
+                    self._cluster.complete()
+            case peers.ModelUp() | peers.ModelDown() | peers.Served():
+                self._cluster.heard(message)
+                if isinstance(message, peers.ModelDown) and message.drain:
+                    self._send(peers.Drained(message.name))
+            case peers.AdminReply():
+                future = self._asked.get(message.token)
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case peers.Welcome():
+                self._welcomed = True
+                self._said = ""
+                self._cluster.welcomed()
+            case peers.Refused():
+                self._refused(message)
+            case peers.Goodbye():
+                self._lose("it stops")
+
+    def _refused(self, message: peers.Refused) -> None:
+        said = f"the controller refused the repository ({message.code}): {message.detail}"
+        if said != self._said and message.code != "unknown_session":
+            self._said = said
+            _LOGGER.warning("%s", said)
+        if message.code != "bad_message":
+            self._lose(message.detail)
+
+    def _lose(self, why: str) -> None:
+        if self._welcomed:
+            _LOGGER.info("the controller is lost: %s", why)
+        self._welcomed = False
+        self._cluster.lost()
+        refused = peers.AdminReply(
+            0, Reason.CONTROLLER_UNREACHABLE, "the controller was lost before it answered"
+        )
+        for future in self._asked.values():
+            if not future.done():
+                future.set_result(refused)
+
+    def _tick(self, now_ns: int) -> None:
+        """Say hello while there is no session; end one that is silent."""
+        if self._welcomed:
+            if now_ns > self._silent_ns:
+                self._lose("it is silent")
+        elif now_ns >= self._hello_ns:
+            self._hello_ns = now_ns + HELLO_NS
+            self._send(peers.GatewayHello(PROTOCOL_VERSION, NAME))

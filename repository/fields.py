@@ -1,0 +1,118 @@
+"""The fields of Triton's ``ModelConfig``: which Mainspring honours, and what becomes of the others.
+
+The names are those of Triton's ``model_config.proto``. Each field is one of three things: read (`READ`), read
+over with a warning that says why nothing is lost or what is (`OVER`), or a reason to refuse the model, which
+would compute something else without it (`REFUSED`). docs/repository.md shows the same as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_ENGINE = "Mainspring compiles the model itself and decides on which worker it runs"
+_PLANNED = "the scheduler decides by deadlines when which requests share a batch"
+_NO_GPU = "a worker is one device, and each runs every model"
+
+READ: Mapping[str, frozenset[str]] = {
+    "": frozenset(
+        {
+            "name", "platform", "backend", "max_batch_size", "input", "output", "version_policy",
+            "dynamic_batching", "parameters", "response_cache", "default_model_filename", "instance_group",
+            "model_transaction_policy",
+        }
+    ),
+    "input": frozenset({"name", "data_type", "dims", "reshape"}),
+    "output": frozenset({"name", "data_type", "dims", "reshape"}),
+    "reshape": frozenset({"shape"}),
+    "version_policy": frozenset({"latest", "all", "specific"}),
+    "latest": frozenset({"num_versions"}),
+    "all": frozenset(),
+    "specific": frozenset({"versions"}),
+    "dynamic_batching": frozenset({"preferred_batch_size", "default_queue_policy"}),
+    "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action"}),
+    "response_cache": frozenset({"enable"}),
+    "instance_group": frozenset({"count", "kind", "name"}),
+    "model_transaction_policy": frozenset(),
+    "parameters": frozenset({"key", "value"}),
+    "value": frozenset({"string_value"}),
+}  # fmt: skip
+"""By the message that they are in; "" is the file itself."""
+
+OVER: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "optimization": _ENGINE,
+        "cc_model_filenames": _ENGINE,
+        "runtime": _ENGINE,
+        "model_warmup": "a worker warms each model up before requests reach it",
+        "metric_tags": "metrics have the labels of docs/operations.md",
+        "model_operations": "there are no custom operator libraries",
+    },
+    "input": {
+        "format": "the tensor is passed on as it comes",
+        "allow_ragged_batch": "the rows of a request have one shape",
+        "optional": "every input has to be given",
+        "is_non_linear_format_io": "tensors are in row-major order",
+    },
+    "output": {
+        "label_filename": "classification answers with numbers",
+        "is_non_linear_format_io": "tensors are in row-major order",
+    },
+    "dynamic_batching": {
+        "max_queue_delay_microseconds": _PLANNED,
+        "preserve_ordering": "answers leave when they are ready; requests have ids to tell them apart",
+        "priority_levels": "requests say their own priority, and deadlines go before it",
+        "default_priority_level": "requests say their own priority, and deadlines go before it",
+        "priority_queue_policy": "the default policy is the model's for all priorities",
+    },
+    "default_queue_policy": {
+        "allow_timeout_override": "the nearest of all deadlines of a request counts",
+        "max_queue_size": "the gateway's bounds on requests in flight hold for all models together",
+    },
+    "instance_group": {
+        "gpus": _NO_GPU,
+        "secondary_devices": _NO_GPU,
+        "profile": _NO_GPU,
+        "passive": _NO_GPU,
+        "host_policy": _NO_GPU,
+        "rate_limiter": _PLANNED,
+    },
+}
+"""Why it is read over, by the message that they are in."""
+
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "ensemble_scheduling": "an ensemble is several models, and Mainspring runs one for a request",
+        "sequence_batching": "requests are independent of one another; there is no state between them",
+        "model_repository_agents": "nothing would check or change the model's files as agents do",
+    },
+    "model_transaction_policy": {"decoupled": "each request has exactly one answer"},
+    "input": {
+        "is_shape_tensor": "a shape given as values makes the run's time depend on the data",
+    },
+    "output": {
+        "is_shape_tensor": "a shape given as values makes the run's time depend on the data",
+    },
+}
+"""Why the model can't be served with it, by the message that they are in."""
+
+DATA_TYPES: Mapping[str, str] = {
+    "TYPE_BOOL": "bool",
+    "TYPE_UINT8": "uint8",
+    "TYPE_UINT16": "uint16",
+    "TYPE_UINT32": "uint32",
+    "TYPE_UINT64": "uint64",
+    "TYPE_INT8": "int8",
+    "TYPE_INT16": "int16",
+    "TYPE_INT32": "int32",
+    "TYPE_INT64": "int64",
+    "TYPE_FP16": "float16",
+    "TYPE_FP32": "float32",
+    "TYPE_FP64": "float64",
+    "TYPE_BF16": "bfloat16",
+    "TYPE_STRING": "string",
+}
+"""Triton's names of element types, and numpy's."""
+
+PLATFORMS = frozenset({"", "onnxruntime_onnx"})
+BACKENDS = frozenset({"", "onnxruntime"})
+INSTANCE_KINDS = frozenset({"KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"})

@@ -1,0 +1,71 @@
+"""The repository's index: every model and version, its state and, where there is one, the reason. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mainspring.messages.repository import IndexEntry, ModelState
+from mainspring.repository.book import Book
+from mainspring.repository.builds import Record, Stage
+
+SETTLING = "its files are being changed"
+
+
+def index_of(book: Book) -> tuple[IndexEntry, ...]:
+    """Return the entries by name and version."""
+    entries: list[IndexEntry] = []
+    for name in sorted(book.records):
+        entries += _entries(book, book.records[name])
+    leaving = sorted(
+        (spec.served_as, spec.version, spec.name)
+        for spec in book.cluster.retiring.values()
+        if spec.version not in book.cluster.versions_of(spec.served_as)
+    )
+    entries += [
+        IndexEntry(name, str(version), ModelState.UNLOADING, "requests for it are in flight")
+        for name, version, _ in leaving
+    ]
+    return tuple(sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0))))
+
+
+def _entries(book: Book, record: Record) -> Iterator[IndexEntry]:
+    served = book.cluster.versions_of(record.name)
+    if record.gone and not served:
+        return
+    versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}
+    for number in sorted(versions):
+        yield _entry(record, number, served)
+    for number in record.found.settling if record.loaded else ():
+        if number and number not in versions:
+            yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
+    if not versions:
+        yield IndexEntry(record.name, "", *_without_versions(record))
+
+
+def _without_versions(record: Record) -> tuple[ModelState, str]:
+    if record.found.fault:
+        return ModelState.UNAVAILABLE, record.found.fault
+    if not record.loaded:
+        return ModelState.UNAVAILABLE, "unloaded"
+    return ModelState.LOADING, SETTLING if record.settling else "it is looked at"
+
+
+def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
+    state, reason = ModelState.LOADING, ""
+    build = None
+    if number in record.found.digests and not record.found.fault:
+        build = record.build(number)
+        reason = record.fault(build) or build.stage.value
+        if build.stage is Stage.FAILED or record.fault(build):
+            state = ModelState.UNAVAILABLE
+    if number in served:
+        state = ModelState.READY
+        if build is None:
+            reason = record.found.fault
+        elif build.name == served[number]:
+            reason = ""
+        else:
+            reason = f"it is served as it was before its files changed, of which now: {reason}"
+    elif build is not None and build.stage is Stage.READY:
+        reason = "gateways are about to be told of it"
+    return IndexEntry(record.name, str(number), state, reason)

@@ -1,0 +1,129 @@
+"""Looks at the repository's folder: by itself in mode poll, when it is asked in mode explicit.
+
+Files are read and hashed in a thread, so that the event loop never waits for a disk. Digests are remembered
+in the store, so that a restart need not read every model's weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mainspring.repository.book import Book
+from mainspring.repository.config import RepositoryConfig
+from mainspring.repository.layout import FoundModel, Layout, Remembered, RepositoryFault
+
+_LOGGER = logging.getLogger("mainspring.repository")
+MEMORY_FILE = "repository-digests.json"
+SETTLING_POLL_S = 0.1
+"""Between two looks while files are being changed."""
+
+
+class Looking:
+    """Keeps the book's knowledge of the folder up to date."""
+
+    def __init__(self, config: RepositoryConfig, book: Book) -> None:
+        self.fault = ""
+        """Why the folder can't be read, if it can't."""
+        self._config = config
+        self._book = book
+        self._memory_path = Path(config.store) / MEMORY_FILE
+        self._layout = Layout(
+            Path(config.path), round(config.settle_ms * 1e6), _read_memory(self._memory_path)
+        )
+        self._kept = len(self._layout.memory)
+        self._one_at_a_time = asyncio.Lock()
+        self._warned: dict[str, tuple[str, ...]] = {}
+
+    async def look_around(self) -> bool:
+        """Look at every model, in mode explicit only which there are; return whether to look again soon."""
+        try:
+            names = await asyncio.to_thread(self._layout.names)
+        except RepositoryFault as error:
+            if str(error) != self.fault:
+                _LOGGER.warning("%s; what is served stays so", error)
+            self.fault = str(error)
+            return True
+        self.fault = ""
+        if self._config.mode == "explicit":
+            self._list(names)
+            names = [name for name in names if self._is_new(name)]
+        await self._look(names)
+        if self._config.mode != "explicit":
+            self._book.missing(names)
+        self._book.looked = True
+        return any(record.settling for record in self._book.records.values())
+
+    async def look(self, name: str) -> FoundModel | None:
+        """Look at one model, until its files are left alone; return what was found, None if it is gone."""
+        while True:
+            (found,) = await self._look([name])
+            if found is None or not found.settling:
+                return found
+            await asyncio.sleep(SETTLING_POLL_S)
+
+    async def _look(self, names: Iterable[str]) -> list[FoundModel | None]:
+        async with self._one_at_a_time:
+            looked = await asyncio.to_thread(self._look_in_thread, list(names))
+            for name, found in looked.items():
+                self._warn(name, found)
+                self._book.found(name, found)
+        return list(looked.values())
+
+    def _look_in_thread(self, names: list[str]) -> dict[str, FoundModel | None]:
+        looked = {
+            name: self._layout.look(name, time.time_ns(), partial(self._book.has_failed, name))
+            for name in names
+        }
+        if len(self._layout.memory) != self._kept:
+            self._kept = len(self._layout.memory)
+            _write_memory(self._memory_path, self._layout.memory)
+        return looked
+
+    def _list(self, names: list[str]) -> None:
+        """Enter models that are not loaded by their names alone."""
+        records = self._book.records
+        for name in names:
+            if name not in records:
+                self._book.found(name, FoundModel(name=name))
+        for name in set(records).difference(names):
+            if not records[name].loaded:
+                records[name].gone = True
+
+    def _is_new(self, name: str) -> bool:
+        """Whether a model is to be loaded from the start, and has not been looked at."""
+        record = self._book.records[name]
+        found = record.found
+        return record.loaded and (record.settling or not (found.numbers or found.fault))
+
+    def _warn(self, name: str, found: FoundModel | None) -> None:
+        warnings = () if found is None else found.config.warnings
+        if warnings and warnings != self._warned.get(name):
+            for warning in warnings:
+                _LOGGER.warning("%s/config.pbtxt, %s", name, warning)
+        self._warned[name] = warnings
+
+
+def _read_memory(path: Path) -> dict[str, Remembered]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Remembered])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}
+
+
+def _write_memory(path: Path, memory: dict[str, Remembered]) -> None:
+    """Keep the digests; without them the next start is slower, and nothing else."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.writing")
+        aside.write_bytes(msgspec.json.encode(memory))
+        os.replace(aside, path)
+    except OSError as error:
+        _LOGGER.warning("can't keep digests in %s: %s", path, error.strerror)

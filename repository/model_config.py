@@ -1,0 +1,241 @@
+"""A model's ``config.pbtxt``: what it asks for, with a warning for each thing that can't be had. Pure.
+
+Nothing of the file is passed over in silence: a field is honoured, warned of or refused (`fields`). What a
+model is without a file, or with an empty one, are the defaults of `ModelConfig`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
+from mainspring.repository.reading import ConfigFault, Fields
+from mainspring.repository.textproto import SyntaxFault, parse
+
+MOST_VERSIONS = 1024
+MAX_TIMEOUT_US = 3_600 * 10**6
+"""The longest default time-out: an hour."""
+MODEL_FILE = "model.onnx"
+
+
+class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says of an input or output."""
+
+    name: str
+    data_type: str = ""
+    """One of `DATA_TYPES`; empty if it is not said."""
+    dims: tuple[int, ...] | None = None
+    """Without the batch if ``max_batch_size`` is above 0; -1 for any size; None if they are not said."""
+    reshape: tuple[int, ...] | None = None
+    """What the model itself takes or gives instead of ``dims``."""
+
+
+class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which versions of those in the repository are served: the default is the highest one."""
+
+    latest: int | None = 1
+    """So many of the highest numbers."""
+    specific: tuple[int, ...] = ()
+    """Exactly these. Neither ``latest`` nor these: all."""
+
+    def choose(self, versions: list[int]) -> list[int]:
+        """Return which of these versions are to be served, ascending."""
+        ordered = sorted(versions)
+        if self.specific:
+            return [version for version in ordered if version in self.specific]
+        return ordered if self.latest is None else ordered[-self.latest :]
+
+
+class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``config.pbtxt`` as far as Mainspring honours it."""
+
+    max_batch_size: int | None = None
+    """Rows of the largest request; 0 for a model that is never batched; None if it is not said."""
+    inputs: tuple[TensorConfig, ...] = ()
+    outputs: tuple[TensorConfig, ...] = ()
+    version_policy: VersionPolicy = VersionPolicy()
+    preferred_batch_sizes: tuple[int, ...] = ()
+    slo_ns: int | None = None
+    """SLO of requests that bring none."""
+    cache: bool = False
+    parameters: dict[str, str] = {}
+    file_name: str = MODEL_FILE
+    """Of the ONNX file in a version's folder."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about what is not honoured."""
+
+
+def read_config(text: str, model: str) -> ModelConfig:
+    """Return the configuration of the model in the folder ``model``; raise `ConfigFault`."""
+    try:
+        fields = Fields(parse(text), "", [])
+    except SyntaxFault as error:
+        raise ConfigFault(str(error)) from None
+    fields.check()
+    name = fields.text("name", model)
+    if name != model:
+        raise ConfigFault(
+            f"{fields.place('name')}: the name is {name!r} and the folder's is {model!r}; they must be equal"
+        )
+    for field, known in (("platform", PLATFORMS), ("backend", BACKENDS)):
+        given = fields.text(field, "")
+        if given not in known:
+            right = sorted(known)[-1]
+            raise ConfigFault(
+                f"{fields.place(field)}: {field} is {given!r}; Mainspring serves ONNX models: {right!r}"
+            )
+    most = fields.number("max_batch_size", None, 0, 1024)
+    batching = fields.message("dynamic_batching")
+    _check_instances(fields)
+    return ModelConfig(
+        max_batch_size=most,
+        inputs=_tensors(fields, "input"),
+        outputs=_tensors(fields, "output"),
+        version_policy=_version_policy(fields),
+        preferred_batch_sizes=_preferred(batching, most),
+        slo_ns=_slo_ns(batching),
+        cache=_flag(fields, "response_cache", "enable"),
+        parameters=_parameters(fields),
+        file_name=_file_name(fields),
+        warnings=tuple(fields.warnings),
+    )
+
+
+def as_json(config: ModelConfig, *, given: bool) -> str:
+    """Return the file's fields as JSON in the protocol's names; what it leaves open is left out."""
+    found: dict[str, Any] = {"platform": "onnxruntime_onnx", "backend": "onnxruntime"} if given else {}
+    policy = config.version_policy
+    if policy.specific:
+        found["version_policy"] = {"specific": {"versions": list(policy.specific)}}
+    else:
+        latest = policy.latest
+        found["version_policy"] = {"all": {}} if latest is None else {"latest": {"num_versions": latest}}
+    if config.slo_ns is not None or config.preferred_batch_sizes:
+        found["dynamic_batching"] = batching = dict[str, Any]()
+        if config.preferred_batch_sizes:
+            batching["preferred_batch_size"] = list(config.preferred_batch_sizes)
+        if config.slo_ns is not None:
+            batching["default_queue_policy"] = {"default_timeout_microseconds": config.slo_ns // 1000}
+    if config.max_batch_size is not None:
+        found["max_batch_size"] = config.max_batch_size
+    if config.cache:
+        found["response_cache"] = {"enable": True}
+    if config.parameters:
+        found["parameters"] = {key: {"string_value": value} for key, value in config.parameters.items()}
+    found["default_model_filename"] = config.file_name
+    return msgspec.json.encode(found).decode()
+
+
+def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
+    found: dict[str, TensorConfig] = {}
+    for tensor in fields.messages(kind):
+        name = tensor.text("name", "")
+        if not name:
+            raise ConfigFault(f"{tensor.where}: an {kind} needs a name")
+        if name in found:
+            raise ConfigFault(f"{tensor.where}: there are two {kind}s of the name {name!r}")
+        data_type = tensor.word("data_type", "")
+        if data_type and data_type not in DATA_TYPES:
+            raise ConfigFault(
+                f"{tensor.place('data_type')}: data_type {data_type} is none; "
+                f"it is one of {', '.join(DATA_TYPES)}"
+            )
+        reshape = tensor.message("reshape")
+        found[name] = TensorConfig(
+            name=name,
+            data_type=data_type,
+            dims=_dims(tensor, "dims", least=-1) if tensor.has("dims") else None,
+            reshape=None if reshape is None else _dims(reshape, "shape", least=1),
+        )
+    return tuple(found.values())
+
+
+def _dims(fields: Fields, name: str, least: int) -> tuple[int, ...]:
+    dims = fields.numbers(name, least, 1 << 40)
+    if 0 in dims:
+        raise ConfigFault(f"{fields.place(name)}: {name} are {list(dims)}; each is at least 1, or -1 for any")
+    return dims
+
+
+def _version_policy(fields: Fields) -> VersionPolicy:
+    policy = fields.message("version_policy")
+    if policy is None:
+        return VersionPolicy()
+    given = [name for name in ("latest", "all", "specific") if policy.has(name)]
+    if len(given) != 1:
+        raise ConfigFault(
+            f"{policy.where}: version_policy is one of latest, all and specific, "
+            f"not {' and '.join(given) or 'none'}"
+        )
+    inner = policy.message(given[0])
+    assert inner is not None
+    match given[0]:
+        case "all":
+            return VersionPolicy(latest=None)
+        case "latest":
+            return VersionPolicy(latest=inner.count("num_versions", 1, 1, MOST_VERSIONS))
+    versions = inner.numbers("versions", 1, (1 << 63) - 1)
+    if not versions:
+        raise ConfigFault(f"{inner.where}: specific names no versions; write versions: [1, 3]")
+    return VersionPolicy(latest=None, specific=tuple(sorted({*versions})))
+
+
+def _preferred(batching: Fields | None, most: int | None) -> tuple[int, ...]:
+    if batching is None:
+        return ()
+    sizes = batching.numbers("preferred_batch_size", 1, 1024)
+    if most is not None and sizes and max(sizes) > most:
+        raise ConfigFault(
+            f"{batching.place('preferred_batch_size')}: a preferred_batch_size is {max(sizes)}, "
+            f"above max_batch_size, which is {most}"
+        )
+    return tuple(sorted({*sizes}))
+
+
+def _slo_ns(batching: Fields | None) -> int | None:
+    policy = None if batching is None else batching.message("default_queue_policy")
+    if policy is None:
+        return None
+    timeout_us = policy.count("default_timeout_microseconds", 0, 0, MAX_TIMEOUT_US)
+    if timeout_us and policy.word("timeout_action", "REJECT") != "REJECT":
+        policy.warn("timeout_action", "what can't be answered in time is rejected, not delayed")
+    return timeout_us * 1000 if timeout_us else None
+
+
+def _flag(fields: Fields, message: str, name: str) -> bool:
+    inner = fields.message(message)
+    return inner is not None and inner.flag(name)
+
+
+def _parameters(fields: Fields) -> dict[str, str]:
+    found = {}
+    for entry in fields.messages("parameters"):
+        value = entry.message("value")
+        found[entry.text("key", "")] = "" if value is None else value.text("string_value", "")
+    return found
+
+
+def _file_name(fields: Fields) -> str:
+    name = fields.text("default_model_filename", MODEL_FILE)
+    if not name or "/" in name or name in {".", ".."}:
+        raise ConfigFault(
+            f"{fields.place('default_model_filename')}: {name!r} is no file's name; it stands in the folder "
+            "of each version"
+        )
+    return name
+
+
+def _check_instances(fields: Fields) -> None:
+    for group in fields.messages("instance_group"):
+        kind = group.word("kind", "KIND_AUTO")
+        if kind not in INSTANCE_KINDS:
+            raise ConfigFault(
+                f"{group.place('kind')}: kind {kind} is none; "
+                f"it is one of {', '.join(sorted(INSTANCE_KINDS))}"
+            )
+        if group.count("count", 1, 0, 1 << 20) > 1:
+            group.warn("count", "each worker runs a model once at a time; more workers run it more often")
+        if kind == "KIND_GPU":
+            group.warn("kind", "the cluster's workers decide which devices there are")

@@ -1,0 +1,82 @@
+"""Answers gateways' questions: the index, and in mode explicit, loading and unloading."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import Changed, GetIndex, Index, LoadModel, NotChanged, Question, Reply
+from mainspring.repository.book import Book
+from mainspring.repository.config import RepositoryConfig
+from mainspring.repository.index import index_of
+from mainspring.repository.looking import Looking
+
+CONTROLLER_WAIT_S = 10.0
+"""How long a question waits for a controller."""
+LOOK_S = 0.02
+OFF = "loading and unloading by clients is off; `mainspring up --model-control-mode explicit` turns it on"
+NO_CONTROLLER = NotChanged(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
+
+
+class Questions:
+    """Of one repository; `changed` is called after the book was told of a wish."""
+
+    def __init__(
+        self, config: RepositoryConfig, book: Book, looking: Looking, changed: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._book = book
+        self._looking = looking
+        self._changed = changed
+
+    async def answer(self, question: Question) -> Reply:
+        """Answer a gateway's question."""
+        if isinstance(question, GetIndex):
+            return Index(index_of(self._book))
+        if self._config.mode != "explicit":
+            return NotChanged(Reason.BAD_MESSAGE, OFF)
+        if not await _until(lambda: self._book.cluster.known and self._book.looked, CONTROLLER_WAIT_S):
+            return NO_CONTROLLER
+        change = self._load if isinstance(question, LoadModel) else self._unload
+        return await change(question.name)
+
+    async def _load(self, name: str) -> Reply:
+        if await self._looking.look(name) is None:
+            detail = f"the repository {self._config.path} has no model {name[:200]!r}"
+            return NotChanged(Reason.UNKNOWN_MODEL, detail)
+        self._book.load(name)
+        # What failed before is tried again.
+        await self._looking.look(name)
+        self._changed()
+        await _until(lambda: not self._book.moves(name))
+        record, served = self._book.records.get(name), self._book.cluster.versions_of(name)
+        wanted = record.wanted if record is not None else {}
+        if any(served.get(number) == build.name for number, build in wanted.items()):
+            return Changed(served)
+        reasons = [
+            f"version {each.version}: {each.reason}" if each.version else each.reason
+            for each in index_of(self._book)
+            if each.name == name and each.reason
+        ]
+        return NotChanged(Reason.BAD_INPUT, f"model {name!r} can't be loaded: {'; '.join(reasons[:5])}")
+
+    async def _unload(self, name: str) -> Reply:
+        record = self._book.records.get(name)
+        if record is None or (not record.loaded and name not in self._book.cluster.served):
+            return NotChanged(Reason.UNKNOWN_MODEL, f"model {name[:200]!r} is not loaded")
+        self._book.unload(name)
+        self._changed()
+        if not await _until(lambda: name not in self._book.cluster.served, CONTROLLER_WAIT_S):
+            return NO_CONTROLLER
+        return Changed({})
+
+
+async def _until(condition: Callable[[], bool], seconds: float | None = None) -> bool:
+    """Wait until a condition holds; return whether it does in time."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(LOOK_S)
+    return condition()

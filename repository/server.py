@@ -1,0 +1,264 @@
+"""The repository's process: one event loop that looks, compiles, and asks the controller for the difference.
+
+It serves nothing: whatever it does, slowly or not at all, gateways, controller and workers go on with what
+they have. `Book` decides what is to be done; this carries it out, and asks again when something has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from mainspring.messages.repository import ModelState
+from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Step
+from mainspring.repository.builds import Build, Stage
+from mainspring.repository.compile_child import Job
+from mainspring.repository.compiling import CompileFailed, Compiler
+from mainspring.repository.config import RepositoryConfig
+from mainspring.repository.control import Control
+from mainspring.repository.controller_link import ControllerLink, Refusal
+from mainspring.repository.index import index_of
+from mainspring.repository.looking import SETTLING_POLL_S, Looking
+from mainspring.repository.questions import Questions
+from mainspring.repository.served_files import ServedFiles, State
+from mainspring.repository.sweeping import sweep
+
+_LOGGER = logging.getLogger("mainspring.repository")
+STOP_POLL_S = 0.05
+STATUS_POLL_S = 0.1
+"""Between two looks at the workers' progress."""
+AGAIN_S = 1.0
+"""After a refusal, until the same is asked for again."""
+TURN_S = 0.5
+"""The longest time between two comparisons of what should be with what is."""
+MOST_AT_ONCE = 256
+"""Changes that are asked for at one time."""
+MOST_PROBLEMS = 50
+SWEEP_S = 30.0
+"""Between two looks for artifacts that no model uses any more."""
+
+
+def run(
+    config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None
+) -> None:
+    """Keep the cluster as the repository says until ``stop`` is set.
+
+    ``on_ready`` is told the address, the real port included. Raises OSError if it can't be had.
+    """
+    asyncio.run(_run(config, stop, on_ready))
+
+
+async def _run(
+    config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
+) -> None:
+    repository = Repository(config)
+    control = Control(repository.questions.answer)
+    await control.listen(config.address)
+    if on_ready is not None:
+        on_ready(control.address)
+    tasks = [asyncio.create_task(each) for each in repository.tasks()]
+    try:
+        while not stop.is_set():
+            await asyncio.wait(tasks, timeout=STOP_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()
+                    raise RuntimeError(f"{task.get_coro()} ended")
+    finally:
+        await control.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await repository.close()
+
+
+class Repository:
+    """One repository and its cluster."""
+
+    def __init__(self, config: RepositoryConfig) -> None:
+        self._config = config
+        self._wake = asyncio.Event()
+        self._files = ServedFiles(config.state_dir)
+        self.book = Book(
+            explicit=config.mode == "explicit",
+            # Later, what is loaded is what clients have left loaded: the controller says.
+            load_models=() if self._files.begun() else config.load_models,
+            patience_ns=round(config.prepare_patience_s * 1e9),
+        )
+        self._looking = Looking(config, self.book)
+        self._link = ControllerLink(
+            config.controller_address, config.controller_timeout_ms, self.book.cluster, self._wake.set
+        )
+        self._compiler = Compiler(config.store, config.compile_timeout_s, config.compile_memory_bytes)
+        self._busy: dict[str, asyncio.Task[None]] = {}
+        self._jobs: asyncio.Queue[Build] = asyncio.Queue()
+        self._adopted = False
+        self.questions = Questions(config, self.book, self._looking, self._wake.set)
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what runs until the process stops."""
+        return [self._link.run(), self._look(), self._settle(), self._compile(), self._watch_workers()]
+
+    async def close(self) -> None:
+        """End the compiler, and what is asked for."""
+        for task in self._busy.values():
+            task.cancel()
+        await asyncio.gather(*self._busy.values(), return_exceptions=True)
+        await self._compiler.close()
+
+    # --- what runs ---
+
+    async def _look(self) -> None:
+        """Look at the folder for as long as the mode says."""
+        while True:
+            again = await self._looking.look_around()
+            self._wake.set()
+            if self._config.mode == "none" and not again:
+                await asyncio.Event().wait()
+            seconds = (
+                SETTLING_POLL_S if again and not self._looking.fault else self._config.poll_interval_ms / 1e3
+            )
+            await asyncio.sleep(min(seconds, self._config.poll_interval_ms / 1e3))
+
+    async def _watch_workers(self) -> None:
+        """Ask for the workers' progress while it is of interest."""
+        while True:
+            if self.book.preparing():
+                with contextlib.suppress(Refusal):
+                    reply = await self._link.ask(status=True)
+                    if reply.status is not None:
+                        self.book.cluster.status(reply.status)
+                        self._wake.set()
+            await asyncio.sleep(STATUS_POLL_S)
+
+    async def _settle(self) -> None:
+        """Do what is to be done, whenever something has changed."""
+        while True:
+            if self.book.cluster.known and not self._adopted:
+                self._adopted = True
+                self.book.adopt()
+            began_ns = time.monotonic_ns()
+            for step in self.book.steps(began_ns):
+                self._begin(step)
+            self._write_state()
+            # Not more often than leaves half of the time for everything else.
+            await asyncio.sleep((time.monotonic_ns() - began_ns) / 1e9)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), TURN_S)
+            self._wake.clear()
+
+    def _begin(self, step: Step) -> None:
+        match step:
+            case Compile(build=build):
+                build.stage = Stage.COMPILING
+                self._jobs.put_nowait(build)
+            case Add(spec=spec):
+                self._ask(f"add {spec.name}", self._add(step))
+            case Serve(model=model):
+                self._ask(f"serve {model.name}", self._serve(step))
+            case Retire(name=name):
+                self._ask(f"remove {name}", self._retire(step))
+
+    def _ask(self, what: str, doing: Coroutine[Any, Any, None]) -> None:
+        """Do something once at a time; after a refusal, not at once again."""
+        if what in self._busy or len(self._busy) >= MOST_AT_ONCE:
+            doing.close()
+            return
+
+        async def do() -> None:
+            try:
+                await doing
+            except (Refusal, OSError) as error:
+                _LOGGER.log(
+                    logging.INFO if isinstance(error, Refusal) and error.passing else logging.WARNING,
+                    "could not %s: %s",
+                    what,
+                    error,
+                )
+                await asyncio.sleep(AGAIN_S)
+            finally:
+                del self._busy[what]
+                self._wake.set()
+
+        self._busy[what] = asyncio.create_task(do())
+
+    async def _add(self, step: Add) -> None:
+        try:
+            await self._link.ask(add=step.spec)
+        except Refusal as error:
+            if error.passing:
+                raise
+            for record in self.book.records.values():
+                if step.spec.name in record.builds:
+                    record.builds[step.spec.name].fail(error.detail)
+            raise
+
+    async def _serve(self, step: Serve) -> None:
+        if step.model.versions:
+            self._files.write(step.model, step.specs)
+        await self._link.ask(serve=step.model)
+        _LOGGER.info("model %s is served in versions %s", step.model.name, list(step.model.versions))
+        if not step.model.versions:
+            self._files.remove(step.model.name)
+
+    async def _retire(self, step: Retire) -> None:
+        await self._link.ask(remove=step.name, drain=True)
+
+    async def _compile(self) -> None:
+        """Compile one build after the other; while there is none, delete what nobody uses."""
+        while True:
+            try:
+                async with asyncio.timeout(SWEEP_S):
+                    build = await self._jobs.get()
+            except TimeoutError:
+                if self._config.own_store and self.book.looked and self.book.cluster.known:
+                    await sweep(self._config.store, self.book)
+                continue
+            record = self.book.records.get(build.model)
+            if record is None or build not in record.wanted.values():
+                build.stage = Stage.WAITING
+                continue
+            await self._compile_one(build)
+
+    async def _compile_one(self, build: Build) -> None:
+        folder = f"{self._config.path}/{build.model}/{build.version}"
+        try:
+            build.compiled(
+                await self._compiler.compile(
+                    Job(build.name, folder, build.file_name, build.digest, build.recipe)
+                )
+            )
+        except CompileFailed as error:
+            _LOGGER.warning("model %s, version %d: %s", build.model, build.version, error)
+            build.fail(str(error), passing=error.changed)
+            # Another version may be served in its place.
+            await self._looking.look(build.model)
+        self._wake.set()
+
+    def _write_state(self) -> None:
+        book = self.book
+        index = index_of(book)
+        waits = next((each for each in index if each.state is ModelState.LOADING), None)
+        problems = [
+            f"model {each.name}{f' version {each.version}' if each.version else ''}: {each.reason}"
+            for each in index
+            if each.reason
+            and each.state in (ModelState.UNAVAILABLE, ModelState.READY)
+            and each.reason != "unloaded"
+        ]
+        fault = [self._looking.fault] if self._looking.fault else []
+        state = State(
+            settled=book.settled() or bool(fault),
+            models=len(book.cluster.served),
+            waits_for="" if waits is None else f"model {waits.name} version {waits.version}: {waits.reason}",
+            problems=(*fault, *problems[:MOST_PROBLEMS]),
+        )
+        try:
+            self._files.write_state(state)
+        except OSError as error:
+            _LOGGER.warning("can't write the repository's state: %s", error)

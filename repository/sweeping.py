@@ -1,0 +1,36 @@
+"""Deletes artifacts whose files are in the repository no more, or are others now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from mainspring.compiler.errors import StoreError
+from mainspring.compiler.store import Store
+from mainspring.repository.book import Book
+from mainspring.repository.recipe import is_artifact_name, model_and_version
+
+_LOGGER = logging.getLogger("mainspring.repository")
+
+
+async def sweep(root: str, book: Book) -> None:
+    """Delete what no model of the repository uses; not to be called while something is compiled."""
+    store = Store(root)
+    try:
+        names = await asyncio.to_thread(store.names)
+        unused = [
+            name
+            for name in names
+            if is_artifact_name(name) and not book.is_kept(*model_and_version(name), name)
+        ]
+        if unused:
+            freed = await asyncio.to_thread(_delete, store, unused)
+            _LOGGER.info("deleted %d artifacts that no model uses, %d bytes", len(unused), freed)
+    except StoreError as error:
+        _LOGGER.warning("could not delete artifacts that no model uses: %s", error)
+
+
+def _delete(store: Store, names: list[str]) -> int:
+    for name in names:
+        store.remove(name)
+    return store.collect()

@@ -1,0 +1,291 @@
+"""A whole cluster on a model repository: models come, change and go while requests are served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mainspring.client.client import Client
+from mainspring.client.errors import MainspringError, UnknownModel
+from mainspring.compiler.store import Store
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.repository import ModelRepository, RepositoryError
+from mainspring.launch.addresses import free_ports
+from mainspring.launch.config import read_config
+from mainspring.launch.local import LocalCluster
+from mainspring.launch.plan import make_plan
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import IndexEntry, ModelState
+from tests.repository.nets import COLUMNS, configure, put
+
+ONES = {"x": np.ones((1, COLUMNS), np.float32)}
+SLO_MS = 20_000
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+class Site:
+    """A repository's folder, and a cluster on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "repository"
+        self.run_dir = folder / "run"
+        self.path.mkdir()
+        self.said: list[str] = []
+
+    @contextmanager
+    def cluster(self, **repository: Any) -> Iterator[tuple[LocalCluster, Client]]:
+        gateway, controller, control = free_ports(3)
+        self.address = f"tcp://127.0.0.1:{control}"
+        config = read_config(
+            {
+                "cluster": {"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
+                "worker": {"pages": 4},
+                "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+                "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+                "repository": {
+                    "path": str(self.path),
+                    "address": self.address,
+                    "poll_interval_ms": 100.0,
+                    "settle_ms": 50.0,
+                    **repository,
+                },
+            },
+            "the test",
+        )
+        with LocalCluster(make_plan(config), self.said.append) as cluster, Client(cluster.address) as client:
+            yield cluster, client
+
+    def index(self, model: str = "") -> dict[str, IndexEntry]:
+        """Ask the repository as a gateway does; return the entries of one model, or all, by version."""
+        entries = asyncio.run(self.control().index())
+        return {
+            each.version if model else each.name: each
+            for each in entries
+            if each.name == (model or each.name)
+        }
+
+    def states(self, model: str) -> dict[str, ModelState]:
+        return {version: entry.state for version, entry in self.index(model).items()}
+
+    def control(self, catalog: Catalog | None = None) -> ModelRepository:
+        return ModelRepository(GatewayConfig(repository_address=self.address), catalog or Catalog())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def factor(client: Client, model: str = "net", version: int | None = None) -> float:
+    """Ask the model; return what it multiplies by."""
+    result = client.infer(model, ONES, slo_ms=SLO_MS, version=version)
+    return float(result["y"][0, 0])
+
+
+def serves(client: Client, wanted: float, model: str = "net") -> bool:
+    try:
+        return factor(client, model) == wanted
+    except UnknownModel:
+        return False
+
+
+class Callers:
+    """A closed loop of clients: what they got, in the order in which it came."""
+
+    def __init__(self, address: str, clients: int = 4) -> None:
+        self.answers: list[float] = []
+        self.errors: list[BaseException] = []
+        self._address = address
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+
+    def __enter__(self) -> Callers:
+        for thread in self._threads:
+            thread.start()
+        wait_for(lambda: bool(self.answers or self.errors), "the first answer")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        with Client(self._address) as client:
+            while not self._stop.is_set():
+                try:
+                    self.answers.append(factor(client))
+                except MainspringError as error:
+                    self.errors.append(error)
+                time.sleep(0.001)
+
+    def changes(self) -> list[float]:
+        """Return the answers without repetitions."""
+        return [
+            each for index, each in enumerate(self.answers) if index == 0 or self.answers[index - 1] != each
+        ]
+
+
+def test_a_cluster_starts_on_an_empty_repository_and_models_come_change_and_go(site: Site) -> None:
+    with site.cluster() as (cluster, client):
+        assert client.models() == ()
+        with pytest.raises(UnknownModel):
+            factor(client)
+        put(site.path, "net", 1, 3.0)
+        wait_for(lambda: serves(client, 3.0), "the first model")
+        assert [(spec.name, spec.version) for spec in client.models()] == [("net", 1)]
+        with Callers(cluster.address) as callers:
+            put(site.path, "net", 2, 4.0)
+            wait_for(lambda: serves(client, 4.0), "the second version")
+            put(site.path, "net", 2, 5.0)
+            wait_for(lambda: serves(client, 5.0), "the second version's new content")
+            wait_for(lambda: 5.0 in callers.answers, "the callers to see it")
+        assert callers.errors == []
+        # A thread may write its older answer down behind another's newer one, so only within a switch.
+        assert sorted(set(callers.answers)) == [3.0, 4.0, 5.0]
+        assert callers.answers[0] == 3.0
+        assert callers.answers[-1] == 5.0
+        wait_for(lambda: len(client.status().models) == 1, "the old versions to go from the workers")
+        shutil.rmtree(site.path / "net")
+        wait_for(lambda: client.models() == (), "the model to go")
+        wait_for(lambda: client.status().models == (), "its last version to go from the workers")
+
+
+def test_several_versions_are_served_at_once_and_the_highest_is_the_default(site: Site) -> None:
+    for version in (1, 2, 3):
+        put(site.path, "net", version, float(version))
+        put(site.path, "some", version, float(version))
+    configure(site.path, "net", "version_policy { latest { num_versions: 2 } }")
+    configure(site.path, "some", "version_policy { specific { versions: [1, 3] } }")
+    with site.cluster() as (_, client):
+        assert [factor(client, "net", version) for version in (None, 2, 3)] == [3.0, 2.0, 3.0]
+        with pytest.raises(UnknownModel, match="no version 1; it is served in versions 2, 3"):
+            factor(client, "net", 1)
+        assert [factor(client, "some", version) for version in (None, 1, 3)] == [3.0, 1.0, 3.0]
+        configure(site.path, "net", "version_policy { all {} }")
+        wait_for(lambda: set(site.states("net")) == {"1", "2", "3"}, "all versions")
+        wait_for(lambda: set(site.states("net").values()) == {ModelState.READY}, "them to be ready")
+        assert factor(client, "net", 1) == 1.0
+
+
+def test_a_broken_model_says_why_and_harms_nobody(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    put(site.path, "broken", 1, b"no model")
+    configure(site.path, "odd", "max_batch_size: many")
+    put(site.path, "odd", 1, 2.0)
+    with site.cluster() as (cluster, client):
+        assert factor(client) == 2.0
+        entries = site.index()
+        assert entries["broken"].state is ModelState.UNAVAILABLE
+        assert "is no ONNX model" in entries["broken"].reason
+        assert "line 1: max_batch_size must be a whole number" in entries["odd"].reason
+        assert any("broken" in problem for problem in cluster.supervisor.first_look.state.problems)
+        put(site.path, "net", 2, b"worse")
+        wait_for(lambda: site.states("net").get("2") is ModelState.UNAVAILABLE, "the broken version's reason")
+        put(site.path, "net", 1, b"worse")
+        wait_for(lambda: "before its files changed" in site.index("net")["1"].reason, "the reason")
+        assert site.states("net")["1"] is ModelState.READY
+        assert factor(client) == 2.0
+        put(site.path, "broken", 1, 7.0)
+        wait_for(lambda: serves(client, 7.0, "broken"), "the mended model")
+
+
+@pytest.mark.parametrize("victim", ["repository", "controller"])
+def test_a_process_may_die_and_models_change_after_it(site: Site, victim: str) -> None:
+    put(site.path, "net", 1, 2.0)
+    with site.cluster() as (cluster, client):
+        with Callers(cluster.address) as callers:
+            os.kill(cluster.supervisor.pid(victim) or 0, signal.SIGKILL)
+            wait_for(lambda: cluster.supervisor.starts(victim) == 2, "the restart")
+            put(site.path, "net", 2, 3.0)
+            wait_for(lambda: serves(client, 3.0), "the new version")
+        assert callers.errors == []
+        wait_for(lambda: len(client.status().models) == 1, "the old version to go")
+
+
+def test_a_restart_compiles_nothing_again(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    with site.cluster() as (_, client):
+        assert factor(client) == 2.0
+    store = Store(site.run_dir / "store")
+    (name,) = store.names()
+    manifest = site.run_dir / "store" / "models" / name / "manifest.json"
+    before = manifest.stat().st_mtime_ns
+    with site.cluster() as (_, client):
+        assert factor(client) == 2.0
+    assert store.names() == [name]
+    assert manifest.stat().st_mtime_ns == before
+
+
+def test_clients_load_and_unload_in_mode_explicit(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    put(site.path, "other", 1, 3.0)
+    put(site.path, "broken", 1, b"no model")
+    with site.cluster(mode="explicit", load_models=["other"]) as (cluster, client):
+        control = site.control()
+
+        def run(what: Any) -> Any:
+            return asyncio.run(what)
+
+        assert [spec.name for spec in client.models()] == ["other"]
+        assert site.index()["net"] == IndexEntry("net", "", ModelState.UNAVAILABLE, "unloaded")
+        run(control.load("net"))
+        assert factor(client) == 2.0
+        assert [each.name for each in run(control.index(True))] == ["net", "other"]
+        put(site.path, "net", 1, 5.0)
+        run(control.load("net"))
+        assert factor(client) == 5.0
+        run(control.unload("other", {"unload_dependents": True}))
+        wait_for(lambda: [spec.name for spec in client.models()] == ["net"], "the gateway's word of it")
+        for wish, reason, says in (
+            (control.load("broken"), Reason.BAD_INPUT, "version 1: .*no ONNX model"),
+            (control.load("nothing"), Reason.UNKNOWN_MODEL, "has no model 'nothing'"),
+            (control.unload("nothing"), Reason.UNKNOWN_MODEL, "not loaded"),
+            (control.load("net", {"config": "{}"}), Reason.BAD_INPUT, "another configuration"),
+            (control.load("net", {"file:1/model.onnx": "x"}), Reason.BAD_INPUT, "other files|files than"),
+            (control.unload("net", {"force": True}), Reason.BAD_INPUT, "no parameter 'force'"),
+        ):
+            with pytest.raises(RepositoryError, match=says) as caught:
+                run(wish)
+            assert caught.value.reason is reason
+        os.kill(cluster.supervisor.pid("repository") or 0, signal.SIGKILL)
+        wait_for(lambda: cluster.supervisor.starts("repository") == 2, "the restart")
+        wait_for(lambda: _is_ready(site, "net"), "the repository to know what is loaded")
+        assert factor(client) == 5.0
+        assert site.states("other") == {"": ModelState.UNAVAILABLE}
+
+
+def _is_ready(site: Site, model: str) -> bool:
+    try:
+        return ModelState.READY in site.states(model).values()
+    except RepositoryError as error:
+        if error.reason is not Reason.CONTROLLER_UNREACHABLE:
+            raise
+        return False
+
+
+def test_loading_by_clients_is_off_unless_it_was_asked_for(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    with site.cluster(), pytest.raises(RepositoryError, match="--model-control-mode explicit"):
+        asyncio.run(site.control().unload("net"))
+    with pytest.raises(RepositoryError, match="is away") as caught:
+        asyncio.run(site.control().index())
+    assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
