@@ -30,6 +30,7 @@ class Durations:
     load_window: int
     load_capacity: int
     idle_load_protect: int
+    equal_slack: int
     action_timeout: int
     prepare_timeout: int
 

@@ -46,6 +46,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     policy says if it is not set. Those that only best-effort requests wait for are loaded in any case."""
     idle_load_protect_ms: float = 1000.0
     """An idle load does not evict a model that was used more recently than this."""
+    equal_slack_ms: float = 1.0
+    """Deadlines within the same slice of so much time count as equal: there, priority decides. A request with
+    a priority is due up to so much earlier for it."""
     max_queued_requests: int = 100_000
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000

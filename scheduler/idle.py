@@ -35,6 +35,8 @@ class Backlog:
         self._policy = policy
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
         self._slacks: deque[tuple[int, int]] = deque()
+        self._preferred = False
+        """Whether any request had a priority: as long as none had, nobody looks for turns that passed."""
 
     def saw_deadline(self, now_ns: int, slack_ns: int) -> None:
         """Note how long a request with a deadline could wait for its dispatch: its slack."""
@@ -46,19 +48,26 @@ class Backlog:
     def add(self, request: Request) -> None:
         """Queue a best-effort request."""
         backlog = request.model.backlog
-        if backlog and request.arrived_ns < backlog[0].arrived_ns:
+        if backlog and request.turn_ns < backlog[0].turn_ns:
             backlog.appendleft(request)
+        elif request.turn_ns < request.arrived_ns:
+            backlog.insert(_place(backlog, request.turn_ns), request)
         else:
             backlog.append(request)
+        self._preferred = self._preferred or request.turn_ns < request.arrived_ns
         for placement in request.model.usable.values():
             self.offer(placement)
 
     def offer(self, placement: Placement) -> None:
         """Let a worker that can run a model know of its backlog."""
         backlog = placement.model.backlog
-        if backlog and placement.usable and placement.backlog_key is None:
-            placement.backlog_key = backlog[0].arrived_ns
-            entry = (placement.backlog_key, placement.model.number, placement)
+        if not backlog or not placement.usable:
+            return
+        first, offered_ns = backlog[0], placement.backlog_key
+        turn_ns = first.turn_ns
+        if offered_ns is None or (turn_ns < first.arrived_ns and turn_ns < offered_ns):
+            placement.backlog_key = turn_ns
+            entry = (turn_ns, placement.model.number, placement)
             heapq.heappush(self._waiting.setdefault(placement.worker.name, []), entry)
 
     def next_batch(self, now_ns: int, worker: Worker) -> Batch | None:
@@ -70,9 +79,16 @@ class Backlog:
         not_ready = []
         batch = None
         while heap and batch is None:
-            _, _, placement = heapq.heappop(heap)
+            turn_ns, _, placement = heapq.heappop(heap)
+            if turn_ns != placement.backlog_key:
+                # Offered again since, for a request that comes first.
+                continue
             placement.backlog_key = None
             if not placement.usable or not placement.model.backlog:
+                continue
+            if self._preferred and placement.model.backlog[0].turn_ns > turn_ns:
+                # That request has left; the next one's turn may come behind another model's.
+                self.offer(placement)
                 continue
             not_ready.append(placement)
             if placement.ready_ns(now_ns) <= self._books.soonest_ns(now_ns):
@@ -119,6 +135,16 @@ class Backlog:
         if not slacks:
             return None
         return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
+
+
+def _place(backlog: deque[Request], turn_ns: int) -> int:
+    """Return where a request with a priority belongs: behind those whose turn comes no later."""
+    index = 0
+    for request in backlog:
+        if request.turn_ns > turn_ns:
+            break
+        index += 1
+    return index
 
 
 class MissedModels:

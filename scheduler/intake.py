@@ -12,6 +12,7 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.mirror import Model, State
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
 
@@ -54,9 +55,20 @@ class Intake:
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and not self._waits(now_ns, event, model, finish_ns):
             return
-        request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model))
+        turn_ns = now_ns
+        if event.priority > 0:
+            if due_ns is None:
+                turn_ns = preferred_turn_ns(now_ns, event.priority)
+            else:
+                due_ns = self._preferred(due_ns, event.priority, finish_ns)
+        request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model), turn_ns)
         books.requests[request.id] = request
         self.queue(now_ns, request)
+
+    def _preferred(self, due_ns: int, priority: int, finish_ns: int | None) -> int:
+        """Return what a request with a priority counts as due at: no sooner than it could be served."""
+        preferred_ns = preferred_due_ns(due_ns, priority, self._books.ns.equal_slack)
+        return due_ns if finish_ns is None or finish_ns > preferred_ns else preferred_ns
 
     def queue(self, now_ns: int, request: Request) -> None:
         """Put an admitted request into its model's queue."""

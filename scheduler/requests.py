@@ -28,10 +28,18 @@ class Request:
 
     __slots__ = (
         *("arrived_ns", "cold", "due_ns", "failures", "id", "model", "place", "rows", "spoilt", "suspect"),
+        "turn_ns",
     )
 
     def __init__(
-        self, id_: int, model: Model, rows: int, arrived_ns: int, due_ns: int | None, cold: bool
+        self,
+        id_: int,
+        model: Model,
+        rows: int,
+        arrived_ns: int,
+        due_ns: int | None,
+        cold: bool,
+        turn_ns: int | None = None,
     ) -> None:
         self.id = id_
         self.model = model
@@ -39,6 +47,8 @@ class Request:
         self.arrived_ns = arrived_ns
         self.due_ns = due_ns
         self.cold = cold
+        self.turn_ns = arrived_ns if turn_ns is None else turn_ns
+        """When it counts as arrived among best-effort requests."""
         self.failures = 0
         self.place = _QUEUED
         self.spoilt = 0
