@@ -38,6 +38,23 @@ LoadModels = Annotated[
     list[str] | None,
     typer.Option(help="In mode explicit: a model to load at the start, again for more; * for all."),
 ]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A mainspring.toml. Flags override it. Without one: ./mainspring.toml if it is there."
+    ),
+]
+ProfilesFile = Annotated[
+    Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
+]
+GatewayPort = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=65533,
+        help="The gateway's port; the controller takes the next, a model repository the one after. 0: any.",
+    ),
+]
 OtherPort = Annotated[
     str | None,
     typer.Option(
@@ -54,12 +71,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A mainspring.toml. Flags override it. Without one: ./mainspring.toml if it is there."
-        ),
-    ] = None,
+    config: ConfigFile = None,
     store: StoreFolder = None,
     model_repository: RepositoryFolder = None,
     model_control_mode: ControlMode = None,
@@ -69,16 +81,11 @@ def up(
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65534, help="The gateway's port; the controller takes the next. 0: any."),
-    ] = None,
+    port: GatewayPort = None,
     http_port: OtherPort = None,
     grpc_port: OtherPort = None,
     metrics_port: OtherPort = None,
-    profiles: Annotated[
-        Path | None, typer.Option(help="For the emulated engine: models from a CSV of profiles.")
-    ] = None,
+    profiles: ProfilesFile = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
     run_dir: RunFolder = None,
     drain_timeout: DrainTimeout = None,
@@ -109,8 +116,12 @@ def up(
         "worker": {"pages": pages},
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
-    given = {
+    run_up(config, _given(values), Ports(port, http_port, grpc_port, metrics_port))
+
+
+def _given(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what the command line says, without what it does not."""
+    return {
         table: {key: value for key, value in keys.items() if value is not None}
         for table, keys in values.items()
     }
-    run_up(config, given, Ports(port, http_port, grpc_port, metrics_port))

@@ -1,12 +1,12 @@
 """The model repository's process: a folder in Triton's layout, kept served as it is and as it changes.
 
-* ``textproto``, ``reading``, ``fields``, ``model_config`` -- ``config.pbtxt``: its format, its fields, what of
-  it is honoured
+* ``textproto``, ``reading``, ``fields``, ``model_config`` -- ``config.pbtxt``: its format, its fields, and
+  what of it is honoured
 * ``layout``, ``digests``, ``looking`` -- what is in the folder, and since when
-* ``recipe``, ``compiling``, ``compile_child``, ``sweeping`` -- from a version's files to an artifact in the store
-* ``book``, ``builds``, ``cluster``, ``index`` -- what should be served, what is, and the steps between; pure
-* ``controller_link``, ``control``, ``questions``, ``served_files`` -- to the controller, to gateways, and for a
-  controller that starts anew
+* ``recipe``, ``compiling``, ``compile_child``, ``sweeping`` -- from a version's files to an artifact
+* ``book``, ``builds``, ``cluster``, ``index`` -- what should be served, what is, and the steps between: pure
+* ``controller_link``, ``control``, ``questions``, ``served_files`` -- to the controller, to gateways, and for
+  a controller that starts anew
 * ``server`` -- one event loop; the process's life
 * ``config`` -- the process's configuration
 
