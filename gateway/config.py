@@ -24,6 +24,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Models with a label of their own in the metrics: the busiest; the others share the label ``other``."""
     metrics_timeout_ms: float = 1_000.0
     """How long a scrape waits for the controller, whose metrics it leaves out if there is no answer."""
+    trace_address: str = ""
+    """OpenTelemetry collector that traces are sent to, such as ``http://127.0.0.1:4318``; empty: none are."""
+    trace_sample_ratio: float = 0.01
+    """Share of the requests that are traced, of those whose client does not say by ``traceparent``."""
+    trace_max_per_s: int = 100
+    """Requests traced in one second; more are left out, whatever their clients ask for."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     repository_address: str = ""
@@ -142,6 +148,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the gateway's model_slo_ms is {slo_ms} for {name!r}; it must be greater than 0"
                 )
+        if self.trace_sample_ratio > 1:
+            raise ValueError(
+                f"the gateway's trace_sample_ratio is {self.trace_sample_ratio}; it must be at most 1"
+            )
         if self.controller_timeout_ms < 2 * self.hello_interval_ms:
             raise ValueError(
                 f"the gateway's controller_timeout_ms is {self.controller_timeout_ms}; it must be at least "

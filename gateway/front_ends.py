@@ -17,6 +17,8 @@ class Addresses(NamedTuple):
     http: str = ""
     grpc: str = ""
     metrics: str = ""
+    trace: str = ""
+    """Where traces go."""
 
 
 class Served(Protocol):
@@ -53,6 +55,12 @@ async def _serve_grpc(calls: Calls, config: GatewayConfig) -> Served:
     return await serve_grpc(calls, config)
 
 
-STARTERS: dict[str, Starter] = {"grpc": _serve_grpc}
+async def _start_tracing(calls: Calls, config: GatewayConfig) -> Served:
+    from mainspring.gateway.otlp import start_tracing
+
+    return start_tracing(calls, config)
+
+
+STARTERS: dict[str, Starter] = {"grpc": _serve_grpc, "trace": _start_tracing}
 """By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
 when it is called, so that a gateway for ZeroMQ alone starts at once."""

@@ -65,6 +65,7 @@ class Accepted(msgspec.Struct, frozen=True):
     """Which of the model's outputs the client wants, in its order."""
     signature: Signature
     """Of the model when the request came; it may have been removed since."""
+    traceparent: str = ""
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
@@ -99,6 +100,7 @@ def check_request(
         rows=rows,
         slo_ns=request.slo_ns,
         frame_order=order,
+        traceparent=request.traceparent,
         output_order=_order_outputs(request, signature),
         signature=signature,
     )

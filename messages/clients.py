@@ -53,6 +53,8 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
     """Names of the outputs wanted; None for all."""
     version: int | None = None
     """Version of the model; None for its default, the highest that is served."""
+    traceparent: str = ""
+    """The client's span, as W3C Trace Context writes it; empty for none."""
 
 
 class Timing(msgspec.Struct, frozen=True):

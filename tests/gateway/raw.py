@@ -36,8 +36,11 @@ class Raw:
     def receive(self) -> clients.ToClient:
         return TO_CLIENT.decode(self.socket.recv_multipart()[0])
 
-    def infer(self, key: int, model: str = "double", slo_ns: int | None = None) -> None:
-        self.send(clients.InferRequest(key, model, (HEADER,), slo_ns), X.tobytes())
+    def infer(
+        self, key: int, model: str = "double", slo_ns: int | None = None, traceparent: str = ""
+    ) -> None:
+        request = clients.InferRequest(key, model, (HEADER,), slo_ns, traceparent=traceparent)
+        self.send(request, X.tobytes())
 
     def ready(self, cluster: FakeCluster) -> None:
         """Wait until the gateway serves all models."""
