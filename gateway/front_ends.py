@@ -49,6 +49,12 @@ async def start(calls: Calls, config: GatewayConfig) -> dict[str, Served]:
     return served
 
 
+async def _serve_http(calls: Calls, config: GatewayConfig) -> Served:
+    from mainspring.gateway.http.server import serve_http
+
+    return await serve_http(calls, config)
+
+
 async def _serve_grpc(calls: Calls, config: GatewayConfig) -> Served:
     from mainspring.gateway.grpc.server import serve_grpc
 
@@ -61,6 +67,6 @@ async def _start_tracing(calls: Calls, config: GatewayConfig) -> Served:
     return start_tracing(calls, config)
 
 
-STARTERS: dict[str, Starter] = {"grpc": _serve_grpc, "trace": _start_tracing}
+STARTERS: dict[str, Starter] = {"http": _serve_http, "grpc": _serve_grpc, "trace": _start_tracing}
 """By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
 when it is called, so that a gateway for ZeroMQ alone starts at once."""

@@ -1,0 +1,322 @@
+"""One client: requests in, replies out in the order of the requests, nothing without a bound.
+
+The requests that a client sends ahead of their replies run side by side, up to a number; those beyond it
+wait their turn. A client that is gone takes its requests with it: the end of what it sends is the end of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from time import monotonic_ns
+from typing import Protocol, cast
+
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.http import wire
+from mainspring.gateway.http.exchange import Exchange, Fault
+from mainspring.gateway.http.receiver import Budget, Receiver, too_large
+from mainspring.gateway.sends import Connection
+from mainspring.gateway.validation import BadRequest
+
+log = logging.getLogger("mainspring.gateway")
+
+_JOINED_BYTES = 1 << 15
+"""Replies up to here are joined before they are sent, which costs less than to send their parts."""
+_DISCARDED_BYTES = 4 << 20
+"""Read and thrown away behind a refusal, so that a client that still sends gets to read why."""
+_UNSENT_BYTES = 1 << 20
+"""Of replies to one client; beyond it no more of its requests are read."""
+_LINGER_NS = 2_000_000_000
+
+
+class Limits:
+    """The configuration's, in the units that are used here."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.header_bytes = config.http_max_header_bytes
+        self.body_bytes = config.http_max_body_bytes
+        self.pipelined = config.http_max_pipelined
+        self.head_ns = milliseconds(config.http_header_timeout_ms)
+        self.body_idle_ns = milliseconds(config.http_body_idle_ms)
+        self.body_ns = milliseconds(config.http_body_timeout_ms)
+        self.idle_ns = milliseconds(config.http_idle_timeout_ms)
+        self.write_ns = milliseconds(config.http_write_timeout_ms)
+
+    @property
+    def shortest_ns(self) -> int:
+        """The nearest time-out."""
+        return min(self.head_ns, self.body_idle_ns, self.body_ns, self.idle_ns, self.write_ns)
+
+
+class Host(Protocol):
+    """The server, as its connections see it."""
+
+    limits: Limits
+    budget: Budget
+
+    def admit(self, connection: HttpConnection) -> bool:
+        """Count a new connection; return whether there is room."""
+
+    def gone(self, connection: HttpConnection) -> None:
+        """Forget a connection."""
+
+    def forget(self, peer: Connection) -> None:
+        """Give up the requests of a client that is gone."""
+
+    def route(self, exchange: Exchange) -> bool:
+        """Set the handler of a request whose head is there; return whether its body is wanted."""
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """See the module's docstring."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._limits = host.limits
+        self._transport: asyncio.Transport | None = None
+        self._receiver = Receiver(self, host.budget, host.limits.header_bytes, host.limits.body_bytes)
+        self._queue: deque[Exchange] = deque()
+        """Requests without a reply on the wire, in their order."""
+        self._running = 0
+        """How many of them were begun: the first ones."""
+        self._discarding = -1
+        """Bytes read since a refusal that ended the connection; -1 before."""
+        self._ending = False
+        """Whether no further request is to be taken."""
+        self._writing = True
+        """Whether the client reads fast enough."""
+        self._unsent_bytes = 0
+        """What waited to be sent when last looked at."""
+        self._since_ns = monotonic_ns()
+        """Since when it has been idle, or ending."""
+        self._reading = True
+        self.peer: Connection | None = None
+        """What the request table knows the client as, once it has asked for something."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way, and how long has it been: `idle_since_ns`."""
+        return not self._queue and not self._receiver.in_body
+
+    @property
+    def idle_since_ns(self) -> int:
+        """When the connection was last used."""
+        return self._since_ns
+
+    # --- the loop's side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
+        # uvloop's transports are of no class of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        if not self._host.admit(self):
+            self._break(Fault(503, "overloaded: as many clients are connected as may be; try again"))
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """It is gone."""
+        self._transport = None
+        self._receiver.close()
+        self._queue.clear()
+        self._host.gone(self)
+        if self.peer is not None:
+            self._host.forget(self.peer)
+            self.peer = None
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Return where to read to."""
+        return self._receiver.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Something was read."""
+        if self._discarding >= 0:
+            self._discarding += nbytes
+            if self._discarding > _DISCARDED_BYTES:
+                self.abort()
+            return
+        try:
+            self._receiver.feed(nbytes, monotonic_ns())
+        except Fault as fault:
+            self._break(fault)
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more: it is taken to be gone, whatever it has not got yet."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: take nothing more of it."""
+        self._writing = False
+        self._since_ns = monotonic_ns()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writing = True
+        self._since_ns = monotonic_ns()
+        self._resume()
+
+    # --- the receiver's side ---
+
+    def begun(self, exchange: Exchange, body_bytes: int) -> bool:
+        """A request's head is there; return whether its body is wanted."""
+        if body_bytes > self._limits.body_bytes:
+            raise too_large(self._limits.body_bytes)
+        wanted = self._host.route(exchange)
+        expect = exchange.headers.get(b"expect")
+        if expect is not None and not self._queue and self._transport is not None:
+            if expect.lower() != b"100-continue":
+                raise Fault(417, "the only expectation that can be met is 100-continue")
+            self._transport.write(wire.CONTINUE)
+        return wanted
+
+    def received(self, exchange: Exchange) -> None:
+        """A request is there whole."""
+        self._queue.append(exchange)
+        if self._running == len(self._queue) - 1 and self._running < self._limits.pipelined:
+            self._run(exchange)
+        else:
+            self._pause()
+
+    def replied(self, exchange: Exchange) -> None:
+        """A request has its reply: send it, and those behind it, once it is their turn."""
+        queue = self._queue
+        if not queue or queue[0] is not exchange:
+            return
+        while queue and queue[0].reply_parts is not None:
+            done = queue.popleft()
+            self._running -= 1
+            self._send(done)
+            if not done.keeps_alive:
+                self._end()
+                return
+        self._since_ns = monotonic_ns()
+        if self._ending and not queue:
+            self._end()
+        elif len(queue) > self._running:
+            # Not at once: other clients come first.
+            asyncio.get_running_loop().call_soon(self._run_next)
+        elif not self._reading:
+            self._resume()
+
+    # --- the server's side ---
+
+    def check(self, now_ns: int) -> bool:
+        """End the connection if something has taken too long; return whether to look again."""
+        if self._transport is None:
+            return False
+        limits, receiver = self._limits, self._receiver
+        if self._discarding >= 0 or not self._writing or self._transport.is_closing():
+            self._check_leaving(now_ns)
+        elif not self._reading:
+            # It waits for its own earlier requests.
+            pass
+        elif receiver.in_body:
+            if now_ns - receiver.last_ns > limits.body_idle_ns:
+                self._break(Fault(408, f"nothing came of the body for {limits.body_idle_ns / 1e9:g} s"))
+            elif now_ns - receiver.began_ns > limits.body_ns:
+                self._break(Fault(408, f"the body took longer than {limits.body_ns / 1e9:g} s to come"))
+        elif receiver.began_ns:
+            if now_ns - receiver.began_ns > limits.head_ns:
+                self._break(Fault(408, f"the head took longer than {limits.head_ns / 1e9:g} s to come"))
+        elif not self._queue and now_ns - self._since_ns > limits.idle_ns:
+            self._end()
+        return True
+
+    def shut_down(self) -> None:
+        """Take no further request; end once those that were taken have their replies."""
+        self._ending = True
+        for exchange in self._queue:
+            exchange.keeps_alive = exchange is not self._queue[-1]
+        if not self._queue:
+            self._end()
+
+    def abort(self) -> None:
+        """End at once, whatever was not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- inside ---
+
+    def _check_leaving(self, now_ns: int) -> None:
+        """Abort if the client has taken nothing of its replies for too long, or not closed behind them."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent < self._unsent_bytes or (self._queue and not unsent):
+            self._since_ns = now_ns
+        elif now_ns - self._since_ns > (self._limits.write_ns if unsent else _LINGER_NS):
+            self.abort()
+        self._unsent_bytes = unsent
+
+    def _run(self, exchange: Exchange) -> None:
+        self._running += 1
+        if self._ending:
+            exchange.keeps_alive = False
+        assert exchange.handler is not None, "a request that was not routed"
+        try:
+            exchange.handler(exchange)
+        except BadRequest as error:
+            exchange.refuse(error.reason, error.detail)
+        except Fault as fault:
+            exchange.fail(fault.status, fault.detail)
+        except Exception:
+            log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
+            exchange.fail(500, "internal: the gateway failed at this request; its log says how")
+
+    def _run_next(self) -> None:
+        if self._transport is None:
+            return
+        if self._running < min(len(self._queue), self._limits.pipelined):
+            self._run(self._queue[self._running])
+        if self._running < min(len(self._queue), self._limits.pipelined):
+            asyncio.get_running_loop().call_soon(self._run_next)
+        elif len(self._queue) <= self._running:
+            self._resume()
+
+    def _send(self, exchange: Exchange) -> None:
+        parts = exchange.reply_parts
+        transport = self._transport
+        assert parts is not None
+        if transport is None or transport.is_closing():
+            return
+        if len(parts) == 2 and len(parts[1]) < _JOINED_BYTES:
+            transport.write(parts[0] + parts[1])
+        elif sum(map(len, parts)) < _JOINED_BYTES:
+            transport.write(b"".join(parts))
+        else:
+            transport.writelines(parts)
+
+    def _break(self, fault: Fault) -> None:
+        """Answer what came with what is wrong with it, behind the replies that are due, and end."""
+        exchange = Exchange(self, b"", b"", {}, monotonic_ns())
+        exchange.keeps_alive = False
+        exchange.handler = lambda exchange: exchange.fail(fault.status, fault.detail)
+        self._discarding = 0
+        self._receiver.close()
+        self._since_ns = monotonic_ns()
+        self.received(exchange)
+
+    def _end(self) -> None:
+        """Close, once what was sent has left."""
+        self._since_ns = monotonic_ns()
+        self._queue.clear()
+        transport = self._transport
+        if transport is None:
+            return
+        if self._discarding >= 0 and transport.can_write_eof():
+            # To close with bytes unread would take the reply from the client.
+            transport.write_eof()
+            self._resume()
+        else:
+            transport.close()
+
+    def _pause(self) -> None:
+        if self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and self._writing and self._transport is not None:
+            self._reading = True
+            self._receiver.resume(monotonic_ns())
+            self._transport.resume_reading()

@@ -1,0 +1,207 @@
+"""What clients ask beside inference: health, metadata, configuration, statistics and the model repository."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.http.exchange import Exchange, Fault, Handler
+from mainspring.gateway.http.infer import version_of
+from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.tokens import from_header
+from mainspring.gateway.validation import BadRequest, Signature
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import IndexEntry, ModelState
+
+log = logging.getLogger("mainspring.gateway")
+
+NAME = "mainspring"
+Value = TypeVar("Value")
+
+
+class Repository(Protocol):
+    """Whoever looks after the models that are served; everything may raise `BadRequest`."""
+
+    async def index(self) -> Sequence[IndexEntry]:
+        """Return every model that could be served."""
+
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Load a model, or load it anew; return once it is served."""
+
+    async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
+        """Serve a model no more; return once no requests are taken for it."""
+
+
+class _Index(msgspec.Struct):
+    ready: bool = False
+
+
+class _Change(msgspec.Struct):
+    parameters: dict[str, Any] = {}
+
+
+class Control:
+    """Handles these routes."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._plane = calls.plane
+        self._metadata = ServerMetadata(NAME, _installed_version())
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- health and metadata ---
+
+    def live(self, exchange: Exchange) -> None:
+        """Say that the gateway runs."""
+        exchange.reply_json({"live": True})
+
+    def ready(self, exchange: Exchange) -> None:
+        """Say whether requests can be served."""
+        why = self._not_ready()
+        if why is None:
+            exchange.reply_json({"ready": True})
+        else:
+            exchange.refuse(Reason.CONTROLLER_UNREACHABLE, why)
+
+    def server(self, exchange: Exchange) -> None:
+        """Say who serves."""
+        exchange.reply_json(self._metadata)
+
+    def model_ready(self, exchange: Exchange) -> None:
+        """Say whether requests for a model are taken."""
+        spec = self._signature(exchange).spec
+        if (why := self._not_ready()) is not None:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, why)
+        exchange.reply_json({"name": exchange.arguments[0], "version": str(spec.version), "ready": True})
+
+    def model(self, exchange: Exchange) -> None:
+        """Describe a model's tensors."""
+        spec, name = self._signature(exchange).spec, exchange.arguments[0]
+        exchange.reply_json(model_metadata(name, spec, self._plane.catalog.versions(name)))
+
+    def model_config(self, exchange: Exchange) -> None:
+        """Describe a model in the words of Triton's ModelConfig."""
+        spec, name = self._signature(exchange).spec, exchange.arguments[0]
+        exchange.reply_json(model_config(name, spec, self._plane.catalog.options(name).config))
+
+    # --- statistics ---
+
+    def all_statistics(self, exchange: Exchange) -> None:
+        """Say what became of the requests for each model."""
+        catalog, found = self._plane.catalog, []
+        for name in filter(functools.partial(self._sees, exchange), catalog.names()):
+            found += [catalog.resolve(name, each).spec for each in catalog.versions(name)]
+        exchange.reply_json({"model_stats": [self._calls.statistics.of(spec) for spec in found]})
+
+    def model_statistics(self, exchange: Exchange) -> None:
+        """Say what became of the requests for a model: of one version, or of all."""
+        catalog, (name, *version) = self._plane.catalog, exchange.arguments
+        versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
+        specs = [catalog.resolve(name, each).spec for each in versions]
+        exchange.reply_json({"model_stats": [self._calls.statistics.of(spec) for spec in specs]})
+
+    # --- the model repository ---
+
+    async def index(self, exchange: Exchange) -> None:
+        """List the models that could be served."""
+        wanted = _decoded(exchange, _Index)
+        if self._repository is not None:
+            found = list(await self._repository.index())
+        else:
+            catalog = self._plane.catalog
+            found = [
+                IndexEntry(name, str(each), ModelState.READY)
+                for name in catalog.names()
+                for each in catalog.versions(name)
+            ]
+        exchange.reply_json(
+            [
+                each
+                for each in found
+                if self._sees(exchange, each.name) and (each.state is ModelState.READY or not wanted.ready)
+            ]
+        )
+
+    async def load(self, exchange: Exchange) -> None:
+        """Load a model."""
+        parameters = _decoded(exchange, _Change).parameters
+        await self._changed().load(exchange.arguments[0], parameters)
+        exchange.reply_json({})
+
+    async def unload(self, exchange: Exchange) -> None:
+        """Unload a model."""
+        parameters = _decoded(exchange, _Change).parameters
+        await self._changed().unload(exchange.arguments[0], parameters)
+        exchange.reply_json({})
+
+    # --- inside ---
+
+    @property
+    def _repository(self) -> Repository | None:
+        return getattr(self._calls, "repository", None)
+
+    def _sees(self, exchange: Exchange, model: str) -> bool:
+        """Say whether a model may be listed for a client."""
+        gate = self._plane.gate
+        return not gate.closed or gate.may_see(from_header(exchange.header(b"authorization")), model)
+
+    def _changed(self) -> Repository:
+        if self._repository is None:
+            raise Fault(501, "models are loaded and unloaded in a model repository only, and none is served")
+        return self._repository
+
+    def _not_ready(self) -> str | None:
+        plane = self._plane
+        if plane.alone is not None:
+            return plane.alone
+        return None if plane.ready else "the controller has not told all of its models yet"
+
+    def _signature(self, exchange: Exchange) -> Signature:
+        name, *version = exchange.arguments
+        if (alone := self._plane.alone) is not None:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
+        return self._plane.catalog.resolve(name, version_of(version[0]) if version else None)
+
+    def in_task(self, handle: Callable[[Exchange], Coroutine[Any, Any, None]]) -> Handler:
+        """Return a handler that runs one which waits."""
+
+        async def run(exchange: Exchange) -> None:
+            try:
+                await handle(exchange)
+            except BadRequest as error:
+                exchange.refuse(error.reason, error.detail)
+            except Fault as fault:
+                exchange.fail(fault.status, fault.detail)
+            except Exception:
+                log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
+                exchange.fail(500, "internal: the gateway failed at this request; its log says how")
+
+        def begin(exchange: Exchange) -> None:
+            task = asyncio.get_running_loop().create_task(run(exchange))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        return begin
+
+
+def _decoded(exchange: Exchange, kind: type[Value]) -> Value:
+    """Return what a request's body says; an empty one says what an empty object does."""
+    try:
+        return msgspec.json.decode(exchange.body or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        detail = f"the request's JSON can't be read: {str(error)[:300]}"
+        raise BadRequest(Reason.BAD_MESSAGE, detail) from None
+
+
+def _installed_version() -> str:
+    try:
+        return version(NAME)
+    except PackageNotFoundError:
+        return "unknown"

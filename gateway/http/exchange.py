@@ -1,0 +1,102 @@
+"""One request and its one reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from mainspring.gateway.http import wire
+from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
+from mainspring.messages.codes import Reason
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Fault(Exception):
+    """What is wrong with a request that no reason code is about: an HTTP status, and what is right."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class Sender(Protocol):
+    """The connection that a request came on."""
+
+    def replied(self, exchange: Exchange) -> None:
+        """The exchange has its reply: send it when it is its turn."""
+
+
+Handler = Callable[["Exchange"], None]
+
+
+class Exchange:
+    """A request as it was received; `reply` ends it."""
+
+    __slots__ = (
+        *("arguments", "arrived_ns", "body", "handler", "headers", "keeps_alive", "method", "reply_parts"),
+        *("sender", "target", "version"),
+    )
+
+    def __init__(
+        self, sender: Sender, method: bytes, target: bytes, headers: dict[bytes, bytes], arrived_ns: int
+    ) -> None:
+        self.sender = sender
+        self.method = method
+        self.target = target
+        """Path and query as they came."""
+        self.headers = headers
+        """By lower-case name."""
+        self.arrived_ns = arrived_ns
+        """When its first bytes were read, on this process's clock."""
+        self.version = "1.1"
+        self.keeps_alive = True
+        """Whether the connection takes another request after this one."""
+        self.handler: Handler | None = None
+        self.arguments: tuple[str, ...] = ()
+        """The variable parts of its path."""
+        self.body: memoryview = memoryview(b"")
+        self.reply_parts: list[Any] | None = None
+        """What is to be sent, once that is known."""
+
+    def header(self, name: bytes) -> str | None:
+        """Return a header's value as text."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    def reply(
+        self,
+        status: int,
+        parts: Sequence[Any],
+        content_type: bytes = wire.JSON_TYPE,
+        more: bytes = b"",
+    ) -> None:
+        """Send a reply with this body, given in parts; nothing happens if there was one."""
+        if self.reply_parts is not None:
+            return
+        connection = b""
+        if not self.keeps_alive:
+            connection = b"close"
+        elif self.version == "1.0":
+            connection = b"keep-alive"
+        head = wire.head(status, content_type, sum(map(len, parts)), connection, more)
+        self.reply_parts = [head] if self.method == b"HEAD" else [head, *parts]
+        self.sender.replied(self)
+
+    def reply_json(self, value: Any, status: int = 200) -> None:
+        """Send a value as JSON."""
+        self.reply(status, (_ENCODER.encode(value),))
+
+    def refuse(self, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None) -> None:
+        """Send why there is no answer."""
+        status = http_status(reason)
+        more = b"www-authenticate: Bearer\r\n" if status == 401 else b""
+        body = _ENCODER.encode(error_body(reason, detail, earliest_finish_left_ns))
+        self.reply(status, (body,), more=more)
+
+    def fail(self, status: int, detail: str, more: bytes = b"") -> None:
+        """Send what is wrong with a request that none of the reasons is about."""
+        self.reply(status, (_ENCODER.encode(ErrorBody(detail)),), more=more)

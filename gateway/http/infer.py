@@ -1,0 +1,184 @@
+"""Inference over HTTP: from a request's body to the request table, and from its outcome to a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic_ns
+
+from mainspring.gateway.calls import Calls, Outcome
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.http import wire
+from mainspring.gateway.http.connection import HttpConnection
+from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.oip import compression, request
+from mainspring.gateway.oip.compression import ENCODINGS
+from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
+from mainspring.gateway.oip.response import Body, render
+from mainspring.gateway.sends import Answer
+from mainspring.gateway.validation import BadRequest
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.codes import Reason
+
+log = logging.getLogger("mainspring.gateway")
+
+_THREADS = 2
+_MOST_IN_THREADS = 64
+"""Bodies that may wait for those."""
+_AT_ONCE_BYTES = 1 << 16
+"""Of compressed data to make or to inflate; what is larger goes to a thread, to delay nobody."""
+_LEAST_COMPRESSED_BYTES = 256
+_JSON_BYTES = b"inference-header-content-length"
+_SLO = SLO_HEADER.encode()
+_SENT_ENCODINGS = (b"gzip", b"deflate")
+
+
+class Inference:
+    """Handles the routes of inference."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
+        self._in_threads = 0
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer a POST to ``/v2/models/{model}[/versions/{version}]/infer``."""
+        encoding = exchange.headers.get(b"content-encoding")
+        if encoding is None or encoding == b"identity":
+            self._infer(exchange, exchange.body)
+            return
+        name = encoding.decode("latin-1").strip().lower()
+        if name not in ENCODINGS:
+            exchange.fail(415, f"the body's content-encoding is {name[:40]!r}; it may be gzip or deflate")
+            return
+        body, limit_bytes = exchange.body, self._config.http_max_body_bytes
+        try:
+            content = compression.inflate(body, name, min(_AT_ONCE_BYTES, limit_bytes))
+        except compression.TooLarge:
+            work = functools.partial(compression.inflate, body, name, limit_bytes)
+            self._in_thread(exchange, work, lambda content: self._infer(exchange, memoryview(content)))
+        except BadRequest as error:
+            exchange.refuse(error.reason, error.detail)
+        else:
+            self._infer(exchange, memoryview(content))
+
+    def _infer(self, exchange: Exchange, body: memoryview) -> None:
+        try:
+            self._submit(exchange, body)
+        except compression.TooLarge as error:
+            exchange.fail(413, error.detail)
+        except BadRequest as error:
+            exchange.refuse(error.reason, error.detail)
+
+    def _submit(self, exchange: Exchange, body: memoryview) -> None:
+        plane, config = self._calls.plane, self._config
+        if (alone := plane.alone) is not None:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
+        model, *version = exchange.arguments
+        wanted_version = version_of(version[0]) if version else None
+        signature = plane.catalog.resolve(model, wanted_version)
+        parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
+        time_ns = slo_ns(
+            timeout_us=parsed.parameters.timeout,
+            slo_ms=parsed.parameters.slo_ms,
+            header=exchange.header(_SLO),
+            default_ns=default_slo_ns(config, plane.catalog.options(model)),
+        )
+        if time_ns is not None:
+            # What is too late already is refused as such by whoever knows how long the model takes.
+            time_ns = max(1, time_ns - (monotonic_ns() - exchange.arrived_ns))
+        sender = exchange.sender
+        assert isinstance(sender, HttpConnection)
+        if sender.peer is None:
+            sender.peer = self._calls.connection()
+        asked = InferRequest(
+            self._calls.next_key(), model, parsed.inputs, time_ns, parsed.outputs, wanted_version
+        )
+        done = functools.partial(self._done, exchange, model, str(signature.spec.version), parsed.wanted)
+        self._calls.submit(sender.peer, asked, parsed.frames, done)
+
+    def _done(
+        self, exchange: Exchange, model: str, version: str, wanted: request.Wanted, outcome: Outcome
+    ) -> None:
+        """Send a request's outcome. Nothing may be raised: the request table is at work above."""
+        try:
+            if isinstance(outcome, Answer):
+                self._answer(exchange, render(model, version, wanted, outcome))
+            else:
+                exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
+        except Exception:
+            log.exception("no reply to a request for model %r", model)
+            exchange.fail(500, "internal: the gateway failed at this reply; its log says how")
+
+    def _answer(self, exchange: Exchange, body: Body) -> None:
+        content_type, more = wire.JSON_TYPE, b""
+        if body.tensors:
+            content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % len(body.text)
+        accepted = exchange.headers.get(b"accept-encoding")
+        # One alone was asked for; a list is what libraries can read, sent with every request.
+        if accepted not in _SENT_ENCODINGS or body.size < _LEAST_COMPRESSED_BYTES:
+            exchange.reply(200, (body.text, *body.tensors), content_type, more)
+            return
+        more += b"content-encoding: %s\r\n" % accepted
+        work = functools.partial(compression.deflate, (body.text, *body.tensors), accepted.decode())
+        if body.size <= _AT_ONCE_BYTES:
+            exchange.reply(200, (work(),), content_type, more)
+        else:
+            self._in_thread(exchange, work, lambda packed: exchange.reply(200, (packed,), content_type, more))
+
+    def _in_thread(
+        self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]
+    ) -> None:
+        """Do something long beside everything else, then go on with what came of it."""
+        if self._in_threads >= _MOST_IN_THREADS:
+            exchange.refuse(Reason.OVERLOADED, f"{self._in_threads} large compressed bodies are at work")
+            return
+        self._in_threads += 1
+
+        def ended(future: asyncio.Future[bytes]) -> None:
+            self._in_threads -= 1
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is None:
+                then(future.result())
+            elif isinstance(error, compression.TooLarge):
+                exchange.fail(413, error.detail)
+            elif isinstance(error, BadRequest):
+                exchange.refuse(error.reason, error.detail)
+            else:
+                log.error("a body could not be compressed or inflated", exc_info=error)
+                exchange.fail(500, "internal: the gateway failed at a compressed body; its log says how")
+
+        self._loop.run_in_executor(self._threads, work).add_done_callback(ended)
+
+
+def version_of(text: str) -> int | None:
+    """Return a version by its text in a path; None for the default. Raises `BadRequest`."""
+    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
+        return int(text)
+    raise BadRequest(
+        Reason.UNKNOWN_MODEL, f"the model's version is {text[:40]!r}; versions are whole numbers from 1 on"
+    )
+
+
+def _json_bytes(exchange: Exchange) -> int | None:
+    value = exchange.headers.get(_JSON_BYTES)
+    if value is None:
+        return None
+    if value.isdigit() and len(value) < 16:
+        return int(value)
+    raise BadRequest(
+        Reason.BAD_MESSAGE,
+        f"the header Inference-Header-Content-Length is {value[:40].decode('latin-1')!r}; it is a number of "
+        "bytes",
+    )

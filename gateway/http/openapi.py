@@ -1,0 +1,191 @@
+"""The server's description of itself: OpenAPI 3.1, at ``/openapi.json``."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import msgspec
+
+from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.schemas import SCHEMAS
+
+Json = dict[str, Any]
+
+_ANY_ERROR = (400, 408, 413, 431, 500, 503)
+"""What every request may meet: limits are kept before it is looked at."""
+_TOKEN_ERRORS = (401, 403, 429)
+_MEANINGS = {
+    200: "Done",
+    400: "Something about the request is wrong, and the message says what would be right",
+    401: "A token is needed, or the one that was sent is not known",
+    403: "The token does not allow this",
+    404: "There is no such model, version or region",
+    408: "The request took too long to come",
+    409: "There is one already",
+    413: "The body, or the JSON in it, is larger than it may be",
+    415: "The body's Content-Encoding is neither gzip nor deflate",
+    429: "The token's rate is used up",
+    431: "The headers are larger than they may be",
+    499: "The client gave the request up",
+    500: "Something failed here, or on a worker",
+    501: "This is not served",
+    503: "Not now: the deadline can't be met or was missed, there is too much to do, or no controller",
+}
+
+
+def describe(exchange: Exchange) -> None:
+    """Send the description."""
+    exchange.reply(200, (_encoded(),))
+
+
+@functools.cache
+def _encoded() -> bytes:
+    return msgspec.json.encode(description())
+
+
+def description() -> Json:
+    """Return the description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Mainspring",
+            "version": "2",
+            "summary": "Open Inference Protocol v2 with the extensions of Triton's that clients use",
+        },
+        "paths": _paths(),
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _paths() -> Json:
+    paths: Json = {
+        "/v2": {"get": _operation("server", "Who serves", "ServerMetadata", is_open=True)},
+        "/v2/health/live": {"get": _operation("live", "Does the gateway run?", "Live", is_open=True)},
+        "/v2/health/ready": {"get": _operation("ready", "Can requests be served?", "Ready", is_open=True)},
+        "/openapi.json": {"get": _operation("openapi", "This description", "Object", is_open=True)},
+        "/v2/models/stats": {"get": _operation("allStatistics", "Statistics of all models", "Statistics")},
+        **_models("/v2/models/{model}", ""),
+        **_models("/v2/models/{model}/versions/{version}", "OfVersion"),
+        "/v2/repository/index": {
+            "post": _operation("index", "Models that could be served", "Index", body="IndexRequest")
+        },
+    }
+    for change in ("load", "unload"):
+        operation = _operation(
+            change, f"{change.capitalize()} a model of the repository", "Object", (404, 409, 501), "Change"
+        )
+        paths[f"/v2/repository/models/{{model}}/{change}"] = {"post": operation}
+    return {**paths, **_settings(), **_memory("system"), **_memory("cuda")}
+
+
+def _models(base: str, suffix: str) -> Json:
+    described = {
+        "": _operation(f"model{suffix}", "A model's tensors", "ModelMetadata", (404,)),
+        "/ready": _operation(f"modelReady{suffix}", "Are requests taken?", "ModelReady", (404,)),
+        "/config": _operation(f"modelConfig{suffix}", "Triton's ModelConfig", "Object", (404,)),
+        "/stats": _operation(f"modelStatistics{suffix}", "Its statistics", "Statistics", (404,)),
+    }
+    infer = _operation(
+        f"infer{suffix}", "Run the model", "InferResponse", (404, 415, 499), "InferRequest", required=True
+    )
+    infer["parameters"] = [
+        _header("x-mainspring-slo-ms", "Milliseconds until the answer is wanted", "number"),
+        _header("inference-header-content-length", "Bytes of JSON that binary tensors follow", "integer"),
+    ]
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    infer["requestBody"]["content"]["application/octet-stream"] = binary
+    infer["responses"]["200"]["content"]["application/octet-stream"] = binary
+    found: dict[str, Json] = {f"{base}{path}": {"get": operation} for path, operation in described.items()}
+    found[f"{base}/infer"] = {"post": infer}
+    for path in found.values():
+        path["parameters"] = _path_parameters(base)
+    return found
+
+
+def _settings() -> Json:
+    found: Json = {}
+    for path, name, arguments in (
+        ("/v2/trace/setting", "trace", ""),
+        ("/v2/models/{model}/trace/setting", "modelTrace", "{model}"),
+        ("/v2/logging", "log", ""),
+    ):
+        found[path] = {
+            "get": _operation(f"{name}Settings", "Triton's settings, as they stand here", "Object"),
+            "post": _operation(f"{name}Change", "Refused if it changes anything", "Object", (501,), "Object"),
+        }
+        if arguments:
+            found[path]["parameters"] = _path_parameters(path)
+    return found
+
+
+def _memory(kind: str) -> Json:
+    base = f"/v2/{kind}sharedmemory"
+    name = f"{kind}Memory"
+    found: Json = {
+        f"{base}/status": {"get": _operation(f"{name}Status", "No regions", "List")},
+        f"{base}/unregister": {"post": _operation(f"{name}UnregisterAll", "Nothing to do", "Object")},
+        f"{base}/region/{{region}}/status": {
+            "get": _operation(f"{name}RegionStatus", "There is none", "List", (404,))
+        },
+        f"{base}/region/{{region}}/register": {
+            "post": _operation(f"{name}Register", "Not served", "Object", (501,), "Object")
+        },
+        f"{base}/region/{{region}}/unregister": {
+            "post": _operation(f"{name}Unregister", "Nothing to do", "Object")
+        },
+    }
+    for path, item in found.items():
+        if "{region}" in path:
+            item["parameters"] = _path_parameters(path)
+    return found
+
+
+def _operation(
+    name: str,
+    summary: str,
+    schema: str,
+    errors: tuple[int, ...] = (),
+    body: str = "",
+    *,
+    required: bool = False,
+    is_open: bool = False,
+) -> Json:
+    """Return an operation that answers with a schema, or with an error of these statuses."""
+    statuses = sorted({*errors, *_ANY_ERROR, *(() if is_open else _TOKEN_ERRORS)})
+    responses = {"200": _response(200, schema), **{str(each): _response(each, "Error") for each in statuses}}
+    found: Json = {"operationId": name, "summary": summary, "responses": responses}
+    if is_open:
+        found["security"] = []
+    if body:
+        found["requestBody"] = {"required": required, "content": _json(body)}
+    return found
+
+
+def _response(status: int, schema: str) -> Json:
+    return {"description": _MEANINGS[status], "content": _json(schema)}
+
+
+def _json(schema: str) -> Json:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+
+
+def _path_parameters(path: str) -> list[Json]:
+    kinds: Json = {
+        "model": {"type": "string", "minLength": 1},
+        "version": {"type": "integer", "minimum": 1},
+        "region": {"type": "string", "minLength": 1},
+    }
+    return [
+        {"name": name, "in": "path", "required": True, "schema": kind}
+        for name, kind in kinds.items()
+        if f"{{{name}}}" in path
+    ]
+
+
+def _header(name: str, meaning: str, kind: str) -> Json:
+    return {"name": name, "in": "header", "description": meaning, "schema": {"type": kind, "minimum": 0}}

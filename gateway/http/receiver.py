@@ -1,0 +1,262 @@
+"""Bytes of one connection to its requests: httptools' parser, and bodies beside it.
+
+Small requests come whole in one read, and their body is cut out of it. What does not is read by the kernel
+straight into memory of the body's announced size: nothing of it is copied but what came along with the head.
+That memory is taken page by page as bytes come, so a client that announces much and sends little has little.
+Reads go into one buffer that all connections share, because each is worked off before the next begins.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import httptools
+import numpy as np
+
+from mainspring.gateway.http.exchange import Exchange, Fault, Sender
+
+READ_BYTES = 1 << 16
+_SHARED = memoryview(bytearray(READ_BYTES))
+_NOTHING = memoryview(b"")
+
+
+class Budget:
+    """Bytes of unfinished bodies, of all connections."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    def take(self, count: int) -> bool:
+        """Hold so many more bytes; return False if that is too many, holding none of them."""
+        if self.held_bytes + count > self._limit_bytes:
+            return False
+        self.held_bytes += count
+        return True
+
+
+class Sink(Sender, Protocol):
+    """Who gets the requests."""
+
+    def begun(self, exchange: Exchange, body_bytes: int) -> bool:
+        """A request's head is there; return whether its body is wanted. ``body_bytes`` as announced, or 0.
+
+        Raises `Fault` if the connection is to end.
+        """
+
+    def received(self, exchange: Exchange) -> None:
+        """The request is there whole."""
+
+
+class Receiver:
+    """Reads one connection; see the module's docstring."""
+
+    def __init__(self, sink: Sink, budget: Budget, max_header_bytes: int, max_body_bytes: int) -> None:
+        self._sink = sink
+        self._budget = budget
+        self._max_header_bytes = max_header_bytes
+        self._max_body_bytes = max_body_bytes
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._ended = False
+        """Whether no request follows: the client said so of the last one."""
+        self._exchange: Exchange | None = None
+        """The request whose body is to come."""
+        self._target = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._header_bytes = 0
+        self._fed_bytes = 0
+        """Read of a head that is not whole."""
+        self._length = 0
+        """What the head announces for the body; 0 if it comes in chunks."""
+        self._wanted = True
+        self._pieces = bytearray()
+        self._piece = b""
+        self._direct: memoryview | None = None
+        """Memory of the body's size, while it is read into."""
+        self._filled = 0
+        self._held_bytes = 0
+        self._fault: Fault | None = None
+        self._now_ns = 0
+        self.began_ns = 0
+        """When the first bytes of the request under way came; 0 between requests."""
+        self.last_ns = 0
+        """When the last bytes came."""
+
+    @property
+    def in_body(self) -> bool:
+        """Whether a head is there whole and its body is not."""
+        return self._exchange is not None
+
+    def buffer(self) -> memoryview:
+        """Return where the next bytes are to be read to."""
+        return _SHARED if self._direct is None else self._direct[self._filled :]
+
+    def feed(self, count: int, now_ns: int) -> None:
+        """Work off what was read to `buffer`; raise `Fault`, after which nothing more may be fed."""
+        self.last_ns = self._now_ns = now_ns
+        if self._direct is None:
+            self._parse(_SHARED[:count])
+        else:
+            self._filled += count
+            self._hold(count)
+            if self._filled == len(self._direct):
+                self._finish(self._direct)
+                # The parser has not seen the body.
+                self._parser = httptools.HttpRequestParser(self)
+
+    def resume(self, now_ns: int) -> None:
+        """Count the time of a request under way anew: nothing of it could be read for a while."""
+        self.last_ns = now_ns
+        if self.began_ns:
+            self.began_ns = now_ns
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        self._release()
+        self._exchange = None
+        self._parser = None
+
+    # --- the parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._target = b""
+        self._headers = {}
+        self._header_bytes = 0
+        self._wanted = True
+        if not self.began_ns:
+            self.began_ns = self._now_ns
+
+    def on_url(self, target: bytes) -> None:
+        """Some of the request's path and query."""
+        self._target += target
+        self._count(len(target))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or, behind a body, a trailer: those are let pass."""
+        self._count(len(name) + len(value) + 4)
+        if self._exchange is None:
+            name = name.lower()
+            known = self._headers.get(name)
+            self._headers[name] = value if known is None else b"%s, %s" % (known, value)
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        parser = self._parser
+        if self._fault is not None or parser is None:
+            return
+        exchange = Exchange(self._sink, parser.get_method(), self._target, self._headers, self.began_ns)
+        exchange.version = parser.get_http_version()
+        exchange.keeps_alive = parser.should_keep_alive()
+        length = self._headers.get(b"content-length")
+        self._length = 0 if length is None else int(length)
+        self._exchange = exchange
+        self._fed_bytes = 0
+        try:
+            if parser.should_upgrade() and (length is not None or exchange.method == b"CONNECT"):
+                # The parser takes no body for such a request's own.
+                raise Fault(400, "only HTTP/1.1 is spoken here; send a body without asking for another")
+            self._wanted = self._sink.begun(exchange, self._length)
+        except Fault as fault:
+            self._fault = fault
+
+    def on_body(self, body: bytes) -> None:
+        """Some of the body."""
+        if not self._wanted or self._fault is not None:
+            return
+        if not self._piece and not self._pieces:
+            self._piece = body
+            return
+        if not self._pieces:
+            self._pieces += self._piece
+        self._pieces += body
+        if len(self._pieces) > self._max_body_bytes:
+            self._fault = too_large(self._max_body_bytes)
+
+    def on_message_complete(self) -> None:
+        """The request is there whole."""
+        if self._fault is None and self._parser is not None:
+            self._finish(memoryview(self._pieces or self._piece))
+
+    # --- inside ---
+
+    def _count(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self._max_header_bytes and self._fault is None:
+            self._fault = self._header_too_large()
+
+    def _header_too_large(self) -> Fault:
+        return Fault(
+            431, f"the request's headers have more than {self._max_header_bytes:,} bytes, the most allowed"
+        )
+
+    def _parse(self, data: memoryview) -> None:
+        if self._parser is None or self._ended:
+            return
+        self._fed_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Other protocols are not spoken here; what follows is HTTP as before.
+            self._parser = httptools.HttpRequestParser(self)
+            rest = data[upgrade.args[0] :]
+            if rest and self._fault is None:
+                self._parse(rest)
+                return
+        except httptools.HttpParserError as error:
+            if self._ended:
+                return
+            self._fault = self._fault or Fault(400, f"this is no HTTP request: {error}")
+        if self._fault is not None:
+            raise self._fault
+        if self._exchange is not None:
+            self._expect_body()
+        elif not self.began_ns:
+            self._fed_bytes = 0
+        elif self._fed_bytes > self._max_header_bytes:
+            raise self._header_too_large()
+
+    def _expect_body(self) -> None:
+        """Prepare for the rest of a body that did not come along with its head."""
+        self._fed_bytes = 0
+        if not self._wanted:
+            return
+        have = self._pieces or self._piece
+        if not self._length:
+            self._hold(len(have) - self._held_bytes)
+            return
+        try:
+            # Not a bytearray, whose every page would be written to at once.
+            self._direct = np.empty(self._length, np.uint8).data
+        except MemoryError:
+            raise Fault(503, f"there is no memory for a body of {self._length:,} bytes") from None
+        self._filled = len(have)
+        self._direct[: self._filled] = have
+        self._hold(self._filled)
+        self._pieces, self._piece = bytearray(), b""
+
+    def _hold(self, count: int) -> None:
+        if not self._budget.take(count):
+            raise Fault(503, "overloaded: bodies on their way hold as much memory as they may; try again")
+        self._held_bytes += count
+
+    def _release(self) -> None:
+        self._budget.held_bytes -= self._held_bytes
+        self._held_bytes = 0
+        self._direct = None
+        self._pieces, self._piece = bytearray(), b""
+
+    def _finish(self, body: memoryview) -> None:
+        exchange = self._exchange
+        assert exchange is not None
+        exchange.body = body if self._wanted else _NOTHING
+        self._exchange = None
+        self._ended = not exchange.keeps_alive
+        self.began_ns = 0
+        self._release()
+        self._sink.received(exchange)
+
+
+def too_large(limit_bytes: int) -> Fault:
+    """Return the fault of a body that is larger than it may be."""
+    return Fault(413, f"the request's body has more than {limit_bytes:,} bytes, the most allowed")

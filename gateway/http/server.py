@@ -1,0 +1,190 @@
+"""The gateway's HTTP server: the listening socket, its connections, and who may ask for what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import itertools
+import resource
+from time import monotonic_ns
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from mainspring.gateway.bounds import Refusal
+from mainspring.gateway.calls import Calls
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.http.connection import HttpConnection, Limits
+from mainspring.gateway.http.control import Control
+from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.infer import Inference
+from mainspring.gateway.http.receiver import Budget
+from mainspring.gateway.http.table import routes
+from mainspring.gateway.http.watch import Watch
+from mainspring.gateway.sends import Connection
+
+SCHEME = "http"
+_BACKLOG = 1_024
+_SPARE_FILES = 512
+"""Descriptors that are kept for everything but HTTP clients."""
+_IDLE_SEARCH = 64
+"""How many of the oldest connections are looked at for one that can be closed."""
+_EVICTED_IDLE_NS = 1_000_000_000
+"""How long a connection is idle at least before it has to make room."""
+
+
+class Address(NamedTuple):
+    """Where to listen."""
+
+    host: str
+    port: int
+
+
+class HttpServer:
+    """What `serve_http` returns; its connections' host."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._gate = calls.plane.gate
+        self.limits = Limits(config)
+        self.budget = Budget(config.max_in_flight_bytes)
+        self._max_connections = min(config.http_max_connections, _file_limit() - _SPARE_FILES)
+        self._connections: dict[HttpConnection, None] = {}
+        """The longest here first, but for those that were found busy."""
+        self._watch = Watch(self.limits.shortest_ns)
+        self._inference = Inference(calls, config)
+        self._routes = routes(Control(calls), self._inference)
+        self._server: asyncio.Server | None = None
+        self.address = ""
+        """With the real port."""
+
+    async def listen(self, address: Address) -> None:
+        """Serve from now on; raise OSError if the address can't be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: HttpConnection(self), address.host, address.port, backlog=_BACKLOG
+        )
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        self.address = f"{SCHEME}://{host}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self, grace_s: float) -> None:
+        """Take nothing new, let what is in flight be answered for so long, then close every connection."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.shut_down()
+        until_ns = monotonic_ns() + round(grace_s * 1e9)
+        while self._connections and monotonic_ns() < until_ns:
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        self._watch.close()
+        self._inference.close()
+
+    # --- called by connections ---
+
+    def admit(self, connection: HttpConnection) -> bool:
+        """Count a new connection; return whether there is room, if need be by closing one that is idle."""
+        full = len(self._connections) >= self._max_connections and not self._make_room()
+        self._connections[connection] = None
+        self._watch.add(connection)
+        return not full
+
+    def gone(self, connection: HttpConnection) -> None:
+        """Forget a connection."""
+        self._connections.pop(connection, None)
+
+    def forget(self, peer: Connection) -> None:
+        """Give up the requests of a client that is gone."""
+        self._calls.forget(peer)
+
+    def route(self, exchange: Exchange) -> bool:
+        """Set the handler of a request whose head is there; return whether its body is wanted."""
+        match = self._routes.find(exchange.target)
+        if match is None:
+            exchange.handler = _nothing_here
+            return False
+        route, exchange.arguments, model = match
+        method = b"GET" if exchange.method == b"HEAD" else exchange.method
+        exchange.handler = route.handlers.get(method)
+        if exchange.handler is None:
+            exchange.handler = functools.partial(_not_allowed, b", ".join(route.handlers))
+            return False
+        if self._gate.closed and not route.open:
+            refusal = self._gate.authorise(
+                exchange.header(b"authorization"), model, monotonic_ns(), administers=route.administers
+            )
+            if refusal is not None:
+                exchange.handler = functools.partial(_turn_away, refusal)
+                return False
+        return True
+
+    # --- inside ---
+
+    def _make_room(self) -> bool:
+        """Close a connection that has long been idle; return whether there was one."""
+        now_ns = monotonic_ns()
+        for connection in list(itertools.islice(self._connections, _IDLE_SEARCH)):
+            if connection.idle and now_ns - connection.idle_since_ns > _EVICTED_IDLE_NS:
+                connection.abort()
+                self.gone(connection)
+                return True
+            del self._connections[connection]
+            self._connections[connection] = None
+        return False
+
+
+async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
+    """Serve HTTP at the configuration's ``http_address``; raise OSError if that can't be had."""
+    address = parse_address(config.http_address)
+    server = HttpServer(calls, config)
+    try:
+        await server.listen(address)
+    except OSError as error:
+        await server.close(0)
+        raise OSError(
+            f"the gateway can't serve HTTP at {config.http_address}: {error.strerror or error}; is another "
+            "server running there? Choose another address, or port 0 for a free one"
+        ) from None
+    return server
+
+
+def parse_address(text: str) -> Address:
+    """Return host and port of an address; raise OSError if it is none."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None or parts.scheme != SCHEME or parts.path not in ("", "/"):
+        raise OSError(
+            f"{text!r} is no address to serve HTTP at; it is {SCHEME}://HOST:PORT, such as "
+            f"{SCHEME}://127.0.0.1:8000, with port 0 for any free one"
+        )
+    return Address(host, port)
+
+
+def _nothing_here(exchange: Exchange) -> None:
+    exchange.fail(404, "there is nothing here; /openapi.json describes what there is")
+
+
+def _not_allowed(allowed: bytes, exchange: Exchange) -> None:
+    method = exchange.method.decode("latin-1")
+    exchange.fail(
+        405, f"{method} is not what this path takes; it takes {allowed.decode()}", b"allow: %s\r\n" % allowed
+    )
+
+
+def _turn_away(refusal: Refusal, exchange: Exchange) -> None:
+    exchange.refuse(*refusal)
+
+
+def _file_limit() -> int:
+    """Return how many descriptors the process may have, after asking for as many as are allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 30
