@@ -157,7 +157,7 @@ class Shell:
         if left_ns is not None:
             way_ns = session.clock.min_rtt_ns // 2
             deadline_ns = now_ns + max(-FAR_NS, min(left_ns, FAR_NS)) - way_ns
-        event = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns)
+        event = RequestArrived(request_id, arrival.model, arrival.rows, deadline_ns, arrival.priority)
         if not self._grace.hold(now_ns, event):
             self._scheduler.handle(now_ns, event)
 

@@ -307,7 +307,8 @@ class GatewayCore:
         self._next_id += 1
         self._table.name(request, request_id)
         accepted = request.accepted
-        self._sends.append(Arrive(request_id, accepted.model, accepted.rows, request.deadline_ns))
+        arrive = Arrive(request_id, accepted.model, accepted.rows, request.deadline_ns, accepted.priority)
+        self._sends.append(arrive)
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns

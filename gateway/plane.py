@@ -329,7 +329,8 @@ class Plane:
 
     def _arrive(self, send: Arrive) -> None:
         left_ns = None if send.deadline_ns is None else send.deadline_ns - monotonic_ns()
-        if not self._controller.send(peers.Arrival(send.request_id, send.model, send.rows, left_ns)):
+        arrival = peers.Arrival(send.request_id, send.model, send.rows, left_ns, send.priority)
+        if not self._controller.send(arrival):
             self.counts["unsent_to_controller"] += 1
             self.core.arrival_unsent(monotonic_ns(), send.request_id)
 

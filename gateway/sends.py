@@ -34,6 +34,7 @@ class Arrive(msgspec.Struct, frozen=True):
     rows: int
     deadline_ns: int | None
     """On the gateway's clock."""
+    priority: int = 0
 
 
 class Withdraw(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ class Accepted(msgspec.Struct, frozen=True):
     signature: Signature
     """Of the model when the request came; it may have been removed since."""
     traceparent: str = ""
+    priority: int = 0
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
@@ -92,6 +93,11 @@ def check_request(
     """
     signature = resolve(request.model, request.version)
     _check_slo(request.slo_ns, max_slo_ns)
+    if request.priority < 0:
+        detail = (
+            f"the priority is {request.priority}; give 1 for the highest, more for lower ones, or 0 for none"
+        )
+        raise BadRequest(Reason.BAD_INPUT, detail)
     order = _order_inputs(request, signature)
     rows = _check_shapes(request, signature, order)
     _check_bytes(request, signature, frame_bytes, rows)
@@ -103,6 +109,7 @@ def check_request(
         traceparent=request.traceparent,
         output_order=_order_outputs(request, signature),
         signature=signature,
+        priority=request.priority,
     )
 
 

@@ -55,6 +55,8 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
     """Version of the model; None for its default, the highest that is served."""
     traceparent: str = ""
     """The client's span, as W3C Trace Context writes it; empty for none."""
+    priority: int = 0
+    """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
 
 
 class Timing(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
 
 
-class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived"):
+class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_defaults=True):
     """A gateway has accepted a request."""
 
     request_id: int
@@ -21,6 +21,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived"):
     rows: int
     deadline_ns: int | None
     """When the outputs must have reached the gateway; None for a best-effort request."""
+    priority: int = 0
+    """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
 
 
 class RequestCancelled(msgspec.Struct, frozen=True, tag="request_cancelled"):

@@ -87,7 +87,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
 # --- gateway to controller ---
 
 
-class Arrival(msgspec.Struct, frozen=True, tag="arrival"):
+class Arrival(msgspec.Struct, frozen=True, tag="arrival", omit_defaults=True):
     """A request was accepted: its time left, never an instant of the gateway's own clock."""
 
     request_id: int
@@ -95,6 +95,8 @@ class Arrival(msgspec.Struct, frozen=True, tag="arrival"):
     rows: int
     left_ns: int | None
     """Time from sending this message to the deadline; None for a best-effort request."""
+    priority: int = 0
+    """As `events.RequestArrived.priority`."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

@@ -41,10 +41,10 @@ def check(
     model: str = "encoder",
     slo_ns: int | None = 50_000_000,
     outputs: tuple[str, ...] | None = None,
+    priority: int = 0,
 ) -> Accepted:
-    return check_request(
-        InferRequest(1, model, inputs, slo_ns, outputs), frame_bytes, CATALOG.resolve, HOUR_NS
-    )
+    request = InferRequest(1, model, inputs, slo_ns, outputs, priority=priority)
+    return check_request(request, frame_bytes, CATALOG.resolve, HOUR_NS)
 
 
 def test_a_right_request_passes() -> None:
@@ -71,6 +71,7 @@ WRONG: list[tuple[dict[str, object], Reason, str]] = [
     ({"model": "resnet5"}, Reason.UNKNOWN_MODEL, "'resnet5' is not served; did you mean 'resnet50'"),
     ({"model": "zzz"}, Reason.UNKNOWN_MODEL, "'zzz' is not served; 3 others are"),
     ({"model": "x" * 5000}, Reason.UNKNOWN_MODEL, "..."),
+    ({"priority": -1}, Reason.BAD_INPUT, "the priority is -1; give 1 for the highest"),
     ({"slo_ns": 0}, Reason.BAD_SLO, "0 ms is not positive; give more than 0 and at most 3.6e+06 ms"),
     ({"slo_ns": -1}, Reason.BAD_SLO, "not positive"),
     ({"slo_ns": HOUR_NS + 1}, Reason.BAD_SLO, "absurdly long"),
