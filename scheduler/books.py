@@ -29,6 +29,7 @@ class Durations:
     action_window: int
     load_window: int
     load_capacity: int
+    """0 if the configuration leaves it open."""
     idle_load_protect: int
     equal_slack: int
     action_timeout: int
@@ -37,7 +38,8 @@ class Durations:
     @classmethod
     def of(cls, config: SchedulerConfig) -> Durations:
         """Convert a configuration."""
-        return cls(**{name: milliseconds(getattr(config, f"{name}_ms")) for name in cls.__dataclass_fields__})
+        given_ms = {name: getattr(config, f"{name}_ms") for name in cls.__dataclass_fields__}
+        return cls(**{name: milliseconds(ms or 0.0) for name, ms in given_ms.items()})
 
 
 class Books:

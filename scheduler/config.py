@@ -35,9 +35,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How much later than predicted an INFER may begin, if its deadlines allow even more."""
     load_window_ms: float = 50.0
     """How much later than predicted a LOAD may begin."""
-    load_capacity_ms: float = 100.0
+    load_capacity_ms: float | None = None
     """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
-    appendix B's load priority); about the usual SLO."""
+    appendix B's load priority); if it is not set, for each model the SLO of its requests."""
     pad_batches: bool | None = None
     """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
     policy says if it is not set."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mainspring.experiments.figures.outcomes import Outcomes
-from mainspring.scheduler.config import SchedulerConfig
 from mainspring.telemetry.report import Summary
 from mainspring.telemetry.summary import Analysis
 from mainspring.traces.arrival import SECOND_NS
@@ -31,8 +30,6 @@ class Case:
     warm_up_s: float = 0.0
     """What is sent before is not counted."""
     seed: int = 0
-    load_capacity_ms: float = SchedulerConfig().load_capacity_ms
-    """The scheduler's: about the SLO, or an overloaded model gets no further device."""
     preloaded: bool = True
     """Whether devices hold models from the start, as many as fit."""
     costed: bool = False

@@ -25,7 +25,7 @@ def serve(case: Case) -> Observed:
     tables: dict[str, dict[str, Any]] = {
         "cluster": {"workers": case.devices, "copies": case.copies, "event_log": case.log},
         "worker": {"pages": case.pages, "spin_us": SPIN_US, "io_bytes": IO_BYTES},
-        "scheduler": {"policy": case.policy, "load_capacity_ms": case.load_capacity_ms},
+        "scheduler": {"policy": case.policy},
     }
     with tempfile.TemporaryDirectory(prefix="mainspring-") as name:
         folder = Path(name)

@@ -80,7 +80,6 @@ def cases(options: Options) -> list[Case]:
                 length_s=played_s,
                 warm_up_s=played_s * WARM_UP_SHARE,
                 seed=options.seed,
-                load_capacity_ms=slo_ms,
                 facts={"slo_ms": slo_ms},
             )
             for policy in options.chosen()

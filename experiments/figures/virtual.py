@@ -40,7 +40,6 @@ def simulate_case(case: Case) -> Observed:
         policy=case.policy,
         dispatch_delay_ms=DISPATCH_DELAY_MS,
         response_margin_ms=RESPONSE_MARGIN_MS,
-        load_capacity_ms=case.load_capacity_ms,
     )
     records = Records()
     analyser = Analyser(round(case.warm_up_s * 1e9), case.length_ns) if case.log else None

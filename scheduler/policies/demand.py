@@ -176,14 +176,23 @@ class DemandTracker:
             (worker,), (held_ns,) = demand.holders, demand.allocations_ns
             demand.allocations_ns = [demand_ns]
             load_ns = worker.allocated_ns = worker.allocated_ns - held_ns + demand_ns
-            demand.priority_ns = demand_ns - (demand_ns * self._capacity_ns // load_ns if load_ns else 0)
+            capacity_ns = self._work_until_due_ns(model)
+            demand.priority_ns = demand_ns - (demand_ns * capacity_ns // load_ns if load_ns else 0)
         elif demand_ns:
-            demand.priority_ns = demand_ns - self._allocate(demand)
+            demand.priority_ns = demand_ns - self._allocate(demand, self._work_until_due_ns(model))
         else:
             demand.take_back()
             demand.priority_ns = demand_ns
 
-    def _allocate(self, demand: Demand) -> int:
+    def _work_until_due_ns(self, model: Model) -> int:
+        """Return a device's ``capacity``: what it can do before requests that come now are due."""
+        if self._capacity_ns:
+            return self._capacity_ns
+        last = model.queue.last
+        assert last.due_ns is not None
+        return last.due_ns - last.arrived_ns
+
+    def _allocate(self, demand: Demand, capacity_ns: int) -> int:
         """Share a demand among the holders in inverse proportion to their other load.
 
         Return how much of it they are able to do: the sum over them of ``a * capacity / l``.
@@ -193,7 +202,7 @@ class DemandTracker:
         for index, worker in enumerate(holders):
             weights += 1.0 / (worker.allocated_ns - held_ns[index] + IDLE_LOAD_NS)
         scale = demand.demand_ns / weights
-        capacity_ns, fulfilled_ns = self._capacity_ns, 0
+        fulfilled_ns = 0
         for index, worker in enumerate(holders):
             other_ns = worker.allocated_ns - held_ns[index]
             held_ns[index] = allocated_ns = int(1.0 / (other_ns + IDLE_LOAD_NS) * scale)

@@ -4,7 +4,13 @@ A batch of ``n`` requests that takes ``t`` and whose first is due at ``D`` must 
 takes the batch that must start first. Here each start is brought forward by ``scale * (ln(n / t) + boost)``:
 a batch that serves twice as many requests with each millisecond goes before one that must start up to
 ``0.7 * scale`` earlier. The result is the batch's *rank*; the lowest goes first. With a scale of 0 this would
-be Clockwork's order, with a very large one pure density; `TURNS` mean batches are between the two.
+be Clockwork's order, with a very large one pure density; `TURNS` mean batches are between the two where
+requests have to be dropped.
+
+Where none are, on the whole, everybody can be served in time, and who serves whom matters more. The scale
+shrinks to a part of that (`CALM`). And as a batch of a model that ``k`` devices hold can be run by any of
+them, what it would serve is shared out among these, so that ``n / (t * k)`` counts: on a device that
+others' batches keep busy, a model that is nowhere else goes before those that are.
 
 Ranks do not depend on when they are compared, so that each worker has one heap with an entry for each
 waiting model it holds: by a lower bound of the model's rank, which assumes that all its requests can still
@@ -19,19 +25,25 @@ from typing import Final
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.estimates import InferTimes, Offsets
-from mainspring.scheduler.mirror import Placement, Worker
+from mainspring.scheduler.mirror import Model, Placement, Worker
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 
 TURNS: Final = 6.0
 """Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
 number of copies: where many devices hold a model the next one is free sooner, and waiting costs less."""
+CALM: Final = 0.2
+"""Part of the scale that is left while no requests are dropped, and"""
+DROPPED: Final = 0.05
+"""the share of dropped requests from which on it is all of it."""
 FIRST_BATCH_NS = 5_000_000
 """Mean duration of a batch until some were seen."""
 SLOWEST_MEAN: Final = 0.01
 """Weight of a batch in the means, once a hundred were seen."""
 RESCALED: Final = 0.2
-"""Change of the scale, as a part of it, from which on it is put right."""
+"""Change of the scale, as a part of it, or of the calm, from which on both are put right."""
+ENDS: Final = (0.0, 1.0)
+"""Of the calm: it gets there, however small the last step is."""
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
 SWEPT_FROM: Final = 32
@@ -48,7 +60,9 @@ class Densities:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
-        self.scale_ns = TURNS * FIRST_BATCH_NS
+        self.scale_ns = CALM * TURNS * FIRST_BATCH_NS
+        self._calm = 1.0
+        """From 1, nothing is dropped, to 0, `DROPPED` and more."""
 
     def offer(self, placement: Placement) -> None:
         """Enter a placement whose model got requests, or rose in rank, unless a lower bound stands there."""
@@ -64,7 +78,7 @@ class Densities:
         count = len(dues)
         by_count = offsets.by_count
         offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
-        bound_ns = dues[0] + offset_ns - int(self.scale_ns * model.boost)
+        bound_ns = dues[0] + offset_ns - int(self.scale_ns * self._preference(model))
         entered_ns = placement.strategy_key
         if entered_ns is None or bound_ns < entered_ns:
             placement.strategy_key = bound_ns
@@ -111,15 +125,20 @@ class Densities:
         requests = best.model.queue.fill(best_first, best.times.sizes[best_index])
         return Batch(best, best_index, requests)
 
-    def ran(self, placement: Placement, duration_ns: int) -> None:
-        """Enter a batch that was sent into the means, and put the scale right once they have moved."""
+    def ran(self, placement: Placement, duration_ns: int, dropped: float) -> None:
+        """Enter a batch that was sent into the means, and put the scale right once they have moved, or the
+        share of requests that are dropped.
+        """
         self._batches += 1
         weight = max(SLOWEST_MEAN, 1 / self._batches)
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
-        scale_ns = TURNS * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
-        if abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns:
-            self.scale_ns = scale_ns
+        calm = max(0.0, 1.0 - dropped / DROPPED)
+        turns = TURNS * (1.0 - (1.0 - CALM) * calm)
+        scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
+        moved = abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns
+        if moved or abs(calm - self._calm) > RESCALED or (calm != self._calm and calm in ENDS):
+            self.scale_ns, self._calm = scale_ns, calm
 
     def learnt(self, times: InferTimes, index: int) -> None:
         """Drop offsets that a new estimate has made stale."""
@@ -155,9 +174,15 @@ class Densities:
                 best_count, best_ns, best_index, best_first = count, duration_ns, index, first
         if not best_count:
             return None
-        density = math.log(best_count / best_ns) + model.boost
+        density = math.log(best_count / best_ns) + self._preference(model)
         rank_ns = queue.dues[best_first] - best_ns - int(self.scale_ns * density)
         return rank_ns, best_index, best_first
+
+    def _preference(self, model: Model) -> float:
+        """Return what a model's batches are preferred by, in nats: its boost, less for each further copy."""
+        if self._calm and len(model.usable) > 1:
+            return model.boost - self._calm * math.log(len(model.usable))
+        return model.boost
 
     def _offsets(self, times: InferTimes) -> Offsets:
         """Return what a number of waiting requests brings their first one's rank forward by at most."""

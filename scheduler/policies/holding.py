@@ -7,43 +7,15 @@ were put off to their last moment collide there.
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Batch
 
-WINDOW_NS: Final = 100_000_000
-"""Time constant of the utilisation."""
 BUSY: Final = 0.8
 """Utilisation above which batches are held."""
 LONGEST_NS: Final = 50_000_000
 SHORTEST_NS: Final = 50_000
 """A shorter wait is none."""
-
-
-class Utilisation:
-    """The share of all EXEC executors' time that was given away lately."""
-
-    def __init__(self, books: Books) -> None:
-        self._books = books
-        self._given_ns = 0.0
-        self._at_ns = 0
-
-    def gave(self, now_ns: int, duration_ns: int) -> None:
-        """Enter a batch that was sent."""
-        self._decay(now_ns)
-        self._given_ns += duration_ns
-
-    def share(self, now_ns: int) -> float:
-        """Return the share, from 0 to a little more than 1."""
-        self._decay(now_ns)
-        return self._given_ns / (WINDOW_NS * max(1, len(self._books.cluster.workers)))
-
-    def _decay(self, now_ns: int) -> None:
-        if now_ns > self._at_ns:
-            self._given_ns *= math.exp((self._at_ns - now_ns) / WINDOW_NS)
-            self._at_ns = now_ns
 
 
 def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisation: float) -> int | None:

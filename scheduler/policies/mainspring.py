@@ -24,9 +24,11 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.density import Densities
 from mainspring.scheduler.policies.floor import Floor
-from mainspring.scheduler.policies.holding import Utilisation, held_until_ns
+from mainspring.scheduler.policies.holding import held_until_ns
 from mainspring.scheduler.policies.mainspring_options import MainspringOptions
 from mainspring.scheduler.policies.popularity import Popularity
+from mainspring.scheduler.policies.relief import Relief
+from mainspring.scheduler.policies.utilisation import Utilisation
 from mainspring.scheduler.policies.worth_loads import WorthLoads
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Mainspring(Policy):
         self._utilisation = Utilisation(books)
         self._popularity = Popularity(books)
         self._loads = WorthLoads(books, self._popularity)
+        self._relief = Relief(books, self._popularity, self._utilisation)
         self._waiting = 0
         """Models with requests that wait."""
 
@@ -72,9 +75,9 @@ class Mainspring(Policy):
         if not model.counted:
             model.counted = True
             self._waiting += 1
-        for placement in model.usable.values():
-            self._densities.offer(placement)
+        self._offer_all(model)
         self._loads.update(now_ns, model)
+        self._relief.asked(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request's demand back; the model's entries are put right as they come up."""
@@ -94,8 +97,8 @@ class Mainspring(Policy):
         """Count the batch's requests and its time."""
         placement = batch.placement
         duration_ns = placement.times.ns[batch.size_index]
-        self._densities.ran(placement, duration_ns)
-        self._utilisation.gave(now_ns, duration_ns)
+        self._densities.ran(placement, duration_ns, self._floor.dropped)
+        self._utilisation.gave(now_ns, placement.worker, duration_ns)
         self._floor.answered(placement.model, len(batch.requests))
         self._left(now_ns, placement.model)
 
@@ -106,15 +109,17 @@ class Mainspring(Policy):
         self._densities.learnt(placement.times, size_index)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Offer the model's requests to the worker, or take them away from it."""
-        if placement.usable:
-            self._densities.offer(placement)
-        else:
+        """Offer the model's requests to the workers that hold it, and take them from one that does not."""
+        if not placement.usable:
             placement.strategy_key = None
+        self._offer_all(placement.model)
         self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for its models go to the others."""
+        self._utilisation.worker_left(worker)
+        for placement in worker.placements.values():
+            self._offer_all(placement.model)
         self._loads.worker_left(now_ns, worker)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
@@ -130,8 +135,9 @@ class Mainspring(Policy):
         return None
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
-        """Return the model whose LOAD serves most requests for its time."""
-        return self._loads.next_load(now_ns)
+        """Return the model whose LOAD serves most requests for its time, or one that others keep waiting."""
+        plan = self._loads.next_load(now_ns)
+        return self._relief.next_load(now_ns) if plan is None else plan
 
     def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
         """Return how to load a model that was missed over others that were asked for much less."""
@@ -154,6 +160,11 @@ class Mainspring(Policy):
         self._loads.take_back(now_ns, model)
 
     def _missed(self, model: Model) -> None:
+        """Count a request that a model missed, for which it may rise."""
         if self._floor.missed(model):
-            for placement in model.usable.values():
-                self._densities.offer(placement)
+            self._offer_all(model)
+
+    def _offer_all(self, model: Model) -> None:
+        """Offer a model wherever it is: it got requests, rose, or ranks higher with fewer copies."""
+        for placement in model.usable.values():
+            self._densities.offer(placement)

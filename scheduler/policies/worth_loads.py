@@ -19,6 +19,8 @@ from mainspring.scheduler.policies.popularity import Popularity
 
 SCALE = 10**15
 """Makes whole numbers of requests for each nanosecond."""
+MOST_BOOST = 4.0
+"""As if 50 times as many requests waited: what no LOAD can save does not keep the others from theirs."""
 
 
 class WorthTracker(DemandTracker):
@@ -32,7 +34,7 @@ class WorthTracker(DemandTracker):
             if not cost or here < cost:
                 cost = here
         worth = SCALE * priority_ns // max(1, cost)
-        return int(worth * math.exp(model.boost)) if model.boost else worth
+        return int(worth * math.exp(min(model.boost, MOST_BOOST))) if model.boost else worth
 
 
 class WorthLoads(DemandLoads):

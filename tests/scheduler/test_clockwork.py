@@ -209,6 +209,24 @@ def test_an_overloaded_model_is_replicated() -> None:
     load = live.ask(0, 1, "m")[0]
     live.scheduler.handle(9 * MS, Result(load.action_id, load.worker, Status.OK, MS, 9 * MS))
     live.scheduler.schedule(9 * MS)
-    commands = [command for id_ in range(2, 60) for command in live.ask(10, id_, "m", slo_ms=300)]
+    commands = [command for id_ in range(2, 60) for command in live.ask(10, id_, "m", slo_ms=100)]
     copies = [command for command in commands if isinstance(command, Load)]
     assert [copy.worker for copy in copies] == ["w1"]
+
+
+@pytest.mark.parametrize(("capacity_ms", "replicated"), [(None, False), (100, True)])
+def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
+    capacity_ms: float | None, replicated: bool
+) -> None:
+    """A device does the work of 58 requests within 300 ms, but not within 100."""
+    books = Books(SchedulerConfig(load_capacity_ms=capacity_ms))
+    tracker = DemandTracker(books)
+    workers = [Worker(f"w{number}", number, "gpu", 64) for number in range(2)]
+    model = Model(spec("m"), 1)
+    for worker in workers:
+        books.cluster.place(model, worker).enter(State.PREPARED)
+    model.placements["w0"].enter(State.RESIDENT)
+    for id_ in range(58):
+        model.queue.add(Request(id_, model, 1, 0, 300 * MS, False))
+    assert 100 * MS < 58 * model.placements["w0"].times.ns[0] < 300 * MS
+    assert tracker.update(0, model) is replicated

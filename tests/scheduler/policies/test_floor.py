@@ -41,6 +41,35 @@ def test_the_floor_follows_what_all_get() -> None:
     assert floor.floor == pytest.approx(1 - floor.dropped / 0.5)
 
 
+def test_there_is_a_floor_however_much_is_dropped() -> None:
+    """Where nine of ten are dropped, "twice as large a share" would ask for nothing."""
+    floor, model = Floor(0.5), Model(spec("m"), 1)
+    for number in range(20_000):
+        if number % 10:
+            floor.missed(model)
+        else:
+            floor.answered(model, 1)
+    assert floor.dropped == pytest.approx(0.9, abs=0.05)
+    assert floor.floor == pytest.approx(0.5 * (1 - floor.dropped))
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.6])
+def test_who_gets_nothing_rises_within_a_few_hundred_misses(share: float) -> None:
+    floor, starved, other = Floor(0.45), Model(spec("starved"), 1), Model(spec("other"), 2)
+    rng = np.random.default_rng(1)
+    for _ in range(5_000):
+        if rng.random() < share:
+            floor.answered(other, 1)
+        else:
+            floor.missed(other)
+    misses = 0
+    while starved.boost < 1.0:
+        floor.missed(starved)
+        floor.answered(other, 1)
+        misses += 1
+    assert misses < 600
+
+
 @pytest.mark.parametrize("fairness", [0.4, 0.7, 1.0])
 def test_whoever_is_served_only_when_boosted_ends_at_the_floor(fairness: float) -> None:
     """A model that is dropped whenever its boost is below 1 is answered about as often as the floor asks."""
