@@ -78,6 +78,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection without requests stays open."""
     http_write_timeout_ms: float = 30_000.0
     """How long a client may read nothing of its replies before it is cut off."""
+    grpc_max_connections: int = 20_000
+    """gRPC clients at one time; one more is turned away."""
     grpc_max_message_bytes: int = 64 << 20
     """Size of a gRPC message, as it comes and inflated; a larger one is refused before it is read."""
     grpc_max_metadata_bytes: int = 32 << 10

@@ -11,15 +11,24 @@ import msgspec
 from google.protobuf.json_format import ParseDict
 
 from mainspring.gateway.calls import Calls
+from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
-from mainspring.gateway.grpc.requests import version_of
+from mainspring.gateway.grpc.requests import parameters, version_of
 from mainspring.gateway.grpc.settings import BEHAVIOURS
+from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.validation import BadRequest, Signature
+from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.repository import IndexEntry, ModelState
 
 NAME = "mainspring"
-Behaviour = Callable[[Message], Awaitable[Message]]
+OPEN = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
+"""Calls that need no token."""
+ADMINISTERING = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
+"""Calls that change what is served."""
+Behaviour = Callable[[Message, Caller], Awaitable[Message]]
 _METHODS = methods(INFERENCE)
 
 
@@ -28,64 +37,133 @@ class Control:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._plane = calls.plane
         self._metadata = ServerMetadata(NAME, _installed_version())
+        found = {
+            "ServerLive": _at_once(lambda _: {"live": True}),
+            "ServerReady": _at_once(lambda _: {"ready": self.ready()}),
+            "ServerMetadata": _at_once(lambda _: msgspec.to_builtins(self._metadata)),
+            "ModelReady": _at_once(self._model_ready),
+            "ModelMetadata": _at_once(self._model_metadata),
+            "ModelConfig": _at_once(self._model_config),
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._index,
+            "RepositoryModelLoad": self._load,
+            "RepositoryModelUnload": self._unload,
+            **{name: _at_once(answer) for name, answer in BEHAVIOURS.items()},
+        }
         self.behaviours: Mapping[str, Behaviour] = {
-            name: _answering(name, answer)
-            for name, answer in {
-                "ServerLive": lambda _: {"live": True},
-                "ServerReady": lambda _: {"ready": self.ready()},
-                "ServerMetadata": lambda _: msgspec.to_builtins(self._metadata),
-                "ModelReady": self._model_ready,
-                "ModelMetadata": self._model_metadata,
-                "ModelConfig": self._model_config,
-                "ModelStatistics": self._model_statistics,
-                **BEHAVIOURS,
-            }.items()
+            name: self._guarded(name, answer) for name, answer in found.items()
         }
         """For each call its answer; raises `BadRequest` or `Ended`."""
 
     def ready(self) -> bool:
         """Say whether requests can be served."""
-        plane = self._calls.plane
-        return plane.ready and plane.alone is None
+        return self._plane.ready and self._plane.alone is None
+
+    def _guarded(self, name: str, answer: Callable[[Message, Caller], Awaitable[Any]]) -> Behaviour:
+        """Return a call's behaviour of what answers it with a message, or with what one holds."""
+        response = _METHODS[name].response
+        about = next((key for key in ("model_name", "name") if key in _fields(name)), "")
+
+        async def behaviour(request: Message, caller: Caller) -> Message:
+            if name not in OPEN:
+                model = (getattr(request, about) or None) if about and "Memory" not in name else None
+                check(self._plane.gate, caller, model, administers=name in ADMINISTERING)
+            said = await answer(request, caller)
+            return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
+
+        return behaviour
+
+    # --- models ---
 
     def _model_ready(self, request: Message) -> dict[str, Any]:
         wanted = version_of(request.version)
         try:
-            self._calls.plane.catalog.resolve(request.name, wanted)
+            self._plane.catalog.resolve(request.name, wanted)
         except BadRequest:
             return {"ready": False}
         return {"ready": self.ready()}
 
     def _model_metadata(self, request: Message) -> Any:
-        catalog = self._calls.plane.catalog
         spec = self._signature(request).spec
-        return msgspec.to_builtins(model_metadata(request.name, spec, catalog.versions(request.name)))
+        return msgspec.to_builtins(
+            model_metadata(request.name, spec, self._plane.catalog.versions(request.name))
+        )
 
     def _model_config(self, request: Message) -> Any:
         spec = self._signature(request).spec
-        told = self._calls.plane.catalog.options(request.name).config
-        return {"config": model_config(request.name, spec, told)}
+        return {"config": model_config(request.name, spec, self._plane.catalog.options(request.name).config)}
 
-    async def _model_statistics(self, request: Message) -> Message:
+    async def _model_statistics(self, request: Message, caller: Caller) -> Message:
         response = _METHODS["ModelStatistics"].response()
-        for spec in self._specs(request):
+        for spec in self._specs(request, caller):
             found = msgspec.to_builtins(self._calls.statistics.of(spec))
             ParseDict(found, response.model_stats.add())
             # Of thousands of models this takes long, and others are to be served meanwhile.
             await asyncio.sleep(0)
         return response
 
-    def _specs(self, request: Message) -> list[ModelSpec]:
+    def _specs(self, request: Message, caller: Caller) -> list[ModelSpec]:
         """Return every version that a request is about: all models if it names none."""
-        catalog = self._calls.plane.catalog
+        catalog = self._plane.catalog
         if request.name and (request.version or not catalog.versions(request.name)):
             return [self._signature(request).spec]
         names = [request.name] if request.name else catalog.names()
-        return [catalog.resolve(name, number).spec for name in names for number in catalog.versions(name)]
+        return [
+            catalog.resolve(name, number).spec
+            for name in names
+            if sees(self._plane.gate, caller, name)
+            for number in catalog.versions(name)
+        ]
 
     def _signature(self, request: Message) -> Signature:
-        return self._calls.plane.catalog.resolve(request.name, version_of(request.version))
+        if (alone := self._plane.alone) is not None:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
+        return self._plane.catalog.resolve(request.name, version_of(request.version))
+
+    # --- the model repository ---
+
+    async def _index(self, request: Message, caller: Caller) -> Message:
+        response = _METHODS["RepositoryIndex"].response()
+        for entry in await self._entries():
+            if request.ready and entry.state is not ModelState.READY:
+                continue
+            if sees(self._plane.gate, caller, entry.name):
+                response.models.add(
+                    name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
+                )
+        return response
+
+    async def _entries(self) -> list[IndexEntry]:
+        if self._calls.repository is not None:
+            return await self._calls.repository.index()
+        catalog = self._plane.catalog
+        return [
+            IndexEntry(name, str(number), ModelState.READY)
+            for name in catalog.names()
+            for number in catalog.versions(name)
+        ]
+
+    async def _load(self, request: Message, _caller: Caller) -> Message:
+        repository = self._repository(request, "loaded")
+        await repository.load(request.model_name, parameters(request.parameters))
+        return _METHODS["RepositoryModelLoad"].response()
+
+    async def _unload(self, request: Message, _caller: Caller) -> Message:
+        repository = self._repository(request, "unloaded")
+        await repository.unload(request.model_name, parameters(request.parameters))
+        return _METHODS["RepositoryModelUnload"].response()
+
+    def _repository(self, request: Message, what: str) -> ModelRepository:
+        if self._calls.repository is None:
+            raise NotServed(f"model {request.model_name[:100]!r} was to be {what} in a model repository")
+        return self._calls.repository
+
+
+def _fields(name: str) -> set[str]:
+    """Return the names of what a call's request holds."""
+    return {field.name for field in _METHODS[name].request.DESCRIPTOR.fields}
 
 
 def _installed_version() -> str:
@@ -95,14 +173,8 @@ def _installed_version() -> str:
         return "unknown"
 
 
-def _answering(name: str, answer: Callable[[Message], Any]) -> Behaviour:
-    """Return a call's behaviour of what answers it with a message, or with what one holds."""
-    response = _METHODS[name].response
-
-    async def behaviour(request: Message) -> Message:
-        said = answer(request)
-        if isinstance(said, Awaitable):
-            return await said
-        return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
+def _at_once(answer: Callable[[Message], Any]) -> Callable[[Message, Caller], Awaitable[Any]]:
+    async def behaviour(request: Message, _caller: Caller) -> Any:
+        return answer(request)
 
     return behaviour

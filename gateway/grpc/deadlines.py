@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import Any
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.grpc.status import Context
+from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.oip.deadlines import (
     SLO_HEADER,
     SLO_PARAMETER,
@@ -26,7 +26,7 @@ class Limits:
         self._longest_ns = milliseconds(config.max_slo_ms)
 
     def slo_ns(
-        self, parameters: Mapping[str, Any], context: Context, options: ServedModel, arrived_ns: int
+        self, parameters: Mapping[str, Any], caller: Caller, options: ServedModel, arrived_ns: int
     ) -> int | None:
         """Return the time from now to the deadline of a request; None for best effort.
 
@@ -36,8 +36,8 @@ class Limits:
         found_ns = slo_ns(
             timeout_us=parameters.get(TIMEOUT_PARAMETER),
             slo_ms=parameters.get(SLO_PARAMETER),
-            header=_header(context),
-            left_ns=self._left_ns(context),
+            header=caller.said(SLO_HEADER),
+            left_ns=self._left_ns(caller),
             default_ns=default_slo_ns(self._config, options),
         )
         if found_ns is None:
@@ -45,16 +45,9 @@ class Limits:
         # What is too late already is refused as unreachable, by whoever knows how long the model takes.
         return max(1, found_ns - (monotonic_ns() - arrived_ns))
 
-    def _left_ns(self, context: Context) -> int | None:
+    def _left_ns(self, caller: Caller) -> int | None:
         """Return what the call's own deadline leaves; clients that want none often set one years ahead."""
-        left_s: float | None = context.time_remaining()
+        left_s = caller.left_s()
         if left_s is None or left_s * 1e9 > self._longest_ns:
             return None
         return max(1, round(left_s * 1e9))
-
-
-def _header(context: Context) -> str | None:
-    for name, value in context.invocation_metadata() or ():
-        if name == SLO_HEADER:
-            return value if isinstance(value, str) else repr(value)
-    return None

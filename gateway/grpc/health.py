@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, HealthCheckResponse, Message
 from mainspring.gateway.grpc.status import Ended
 
@@ -32,7 +33,7 @@ class Health:
     def _status(self) -> int:
         return SERVING if self._ready() and not self._closed else NOT_SERVING
 
-    async def check(self, request: Message) -> Message:
+    async def check(self, request: Message, _caller: Caller) -> Message:
         """Return the status; raise `Ended` for a service that there is not."""
         if request.service not in SERVICES:
             known = ", ".join(map(repr, SERVICES[1:]))

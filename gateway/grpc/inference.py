@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from time import monotonic_ns
 
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
+from mainspring.gateway.grpc.access import Caller
+from mainspring.gateway.grpc.answers import (
+    Asked,
+    streamed,
+    streamed_error,
+    streamed_refusal,
+    unary,
+)
 from mainspring.gateway.grpc.peers import Peers
 from mainspring.gateway.grpc.requests import parse
-from mainspring.gateway.grpc.status import Context, Ended, end, refuse
+from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taking
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.validation import BadRequest
+
+log = logging.getLogger("mainspring.gateway")
 
 
 class Inference:
@@ -31,22 +41,20 @@ class Inference:
         """Answer ModelInfer; the call's end by its client or its deadline gives the request up."""
         arrived_ns = monotonic_ns()
         with self._peers.call(context.peer()) as connection:
-            try:
-                taken = self._taking.take(*parse(data), arrived_ns, context)
-                outcome = await self._calls.infer(connection, taken.request, taken.frames)
-            except BadRequest as error:
-                await refuse(context, error.reason, error.detail)
-            except Ended as error:
-                await end(context, error.code, error.detail)
-            if isinstance(outcome, Refuse):
-                await refuse(context, outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
-            return unary(taken.asked, outcome)
+            return await answered(context, self._infer(data, context, connection, arrived_ns))
+
+    async def _infer(self, data: bytes, context: Context, connection: Connection, arrived_ns: int) -> bytes:
+        taken = self._taking.take(*parse(data), arrived_ns, Caller(context))
+        outcome = await self._calls.infer(connection, taken.request, taken.frames)
+        if isinstance(outcome, Refuse):
+            raise Refused(outcome)
+        return unary(taken.asked, outcome)
 
     async def stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         """Answer ModelStreamInfer until its client has said all, or is gone."""
         with self._peers.call(context.peer()) as connection:
             stream = _Stream(self._calls, self._taking, connection, context, self._backlog_bytes)
-            await stream.run(incoming)
+            await answered(context, stream.run(incoming))
 
 
 class _Stream:
@@ -59,6 +67,7 @@ class _Stream:
         self._taking = taking
         self._connection = connection
         self._context = context
+        self._caller = Caller(context)
         self._backlog_bytes = backlog_bytes
         self._waiting: set[int] = set()
         """Keys of requests without an answer."""
@@ -98,7 +107,7 @@ class _Stream:
         try:
             message, raw = parse(data)
             asked_id = message.id
-            taken = self._taking.take(message, raw, arrived_ns, self._context)
+            taken = self._taking.take(message, raw, arrived_ns, self._caller)
         except BadRequest as error:
             self._put(streamed_refusal(asked_id, Refuse(self._connection, 0, error.reason, error.detail)))
             return
@@ -109,10 +118,7 @@ class _Stream:
 
         def done(outcome: Outcome) -> None:
             self._waiting.discard(key)
-            if isinstance(outcome, Answer):
-                self._put(streamed(taken.asked, outcome))
-            else:
-                self._put(streamed_refusal(asked_id, outcome))
+            self._put(_streamed(taken.asked, outcome))
 
         self._waiting.add(key)
         self._calls.submit(self._connection, taken.request, taken.frames, done)
@@ -128,3 +134,14 @@ class _Stream:
             await self._context.write(answer)
             self._bytes -= len(answer)
             self._written.set()
+
+
+def _streamed(asked: Asked, outcome: Outcome) -> bytes:
+    """Return the answer to a request of a stream; nothing may be raised into the request table above."""
+    try:
+        if isinstance(outcome, Answer):
+            return streamed(asked, outcome)
+        return streamed_refusal(asked.id, outcome)
+    except Exception:
+        log.exception("no answer to a request for model %r", asked.model)
+        return streamed_error(asked.id, INTERNAL)

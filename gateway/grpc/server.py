@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -10,12 +10,12 @@ from grpc import aio
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.grpc.control import Control
+from mainspring.gateway.grpc.access import Caller
+from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, Message, Method, decode, methods
-from mainspring.gateway.grpc.status import Context, Ended, end, refuse
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.grpc.status import Context, answered
 
 SCHEME = "grpc://"
 _LEAST_PING_MS = 5_000
@@ -77,6 +77,7 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", config.grpc_max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", config.grpc_max_metadata_bytes),
+        ("grpc.max_allowed_incoming_connections", config.grpc_max_connections),
         ("grpc.max_concurrent_streams", config.grpc_max_streams),
         ("grpc.server_handshake_timeout_ms", round(config.grpc_handshake_timeout_ms)),
         ("grpc.keepalive_time_ms", round(config.grpc_keepalive_ms)),
@@ -106,24 +107,22 @@ def _health(health: Health) -> Any:
     return grpc.method_handlers_generic_handler(HEALTH, handlers)
 
 
-def _unary(method: Method, behaviour: Callable[[Message], Awaitable[Message]]) -> Any:
+def _unary(method: Method, behaviour: Behaviour) -> Any:
     async def call(data: bytes, context: Context) -> bytes:
-        try:
-            return bytes((await behaviour(decode(method.request, data))).SerializeToString())
-        except BadRequest as error:
-            await refuse(context, error.reason, error.detail)
-        except Ended as error:
-            await end(context, error.code, error.detail)
+        async def answer() -> bytes:
+            return bytes((await behaviour(decode(method.request, data), Caller(context))).SerializeToString())
+
+        return await answered(context, answer())
 
     return grpc.unary_unary_rpc_method_handler(call)
 
 
 def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]]) -> Any:
     async def call(data: bytes, context: Context) -> None:
-        try:
+        async def answer() -> None:
             async for message in behaviour(decode(method.request, data)):
                 await context.write(message.SerializeToString())
-        except BadRequest as error:
-            await refuse(context, error.reason, error.detail)
+
+        await answered(context, answer())
 
     return grpc.unary_stream_rpc_method_handler(call)

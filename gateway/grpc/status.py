@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+import logging
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import grpc
 
 from mainspring.gateway.oip.errors import grpc_code, sentence
+from mainspring.gateway.sends import Refuse
+from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
+
+log = logging.getLogger("mainspring.gateway")
 
 REASON_METADATA = "x-mainspring-reason"
 """Trailing metadata with the reason code, of `mainspring.messages.codes.Reason`."""
@@ -16,6 +22,8 @@ EARLIEST_FINISH_METADATA = "x-mainspring-earliest-finish-ms"
 
 Context = Any
 """A `grpc.aio.ServicerContext`; its package has no types."""
+T = TypeVar("T")
+INTERNAL = "internal: the gateway failed at this request; its log says how"
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -26,6 +34,14 @@ class Ended(Exception):
         super().__init__(detail)
         self.code = code
         self.detail = detail
+
+
+class Refused(Exception):
+    """A call whose request was refused."""
+
+    def __init__(self, refusal: Refuse) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
 
 
 class NotServed(Ended):
@@ -44,19 +60,32 @@ def metadata(reason: Reason, earliest_finish_left_ns: int | None = None) -> Meta
     return (*said, (EARLIEST_FINISH_METADATA, f"{earliest_finish_left_ns / 1e6:.3f}"))
 
 
-async def refuse(
-    context: Context, reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
-) -> NoReturn:
-    """End a call with a refusal."""
-    await end(
-        context,
-        grpc_code(reason),
-        sentence(reason, detail, earliest_finish_left_ns),
-        metadata(reason, earliest_finish_left_ns),
-    )
+async def answered(context: Context, answer: Awaitable[T]) -> T:
+    """Return an answer; end the call with what it raises instead.
 
-
-async def end(context: Context, code: str, detail: str, trailing: Metadata = ()) -> NoReturn:
-    """End a call with a code by its name, such as ``NOT_FOUND``, and a sentence."""
+    That is `BadRequest` or `Refused` for a refusal, `Ended`, or a fault of this program, which goes to the
+    log and not to the client.
+    """
+    try:
+        return await answer
+    except Refused as refused:
+        refusal = refused.refusal
+        ending = _refusal(refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+    except BadRequest as error:
+        ending = _refusal(error.reason, error.detail)
+    except Ended as ended:
+        ending = ended.code, ended.detail, ()
+    except Exception:
+        log.exception("no answer to a call")
+        ending = "INTERNAL", INTERNAL, ()
+    code, detail, trailing = ending
     await context.abort(getattr(grpc.StatusCode, code), detail, trailing)
     raise AssertionError("a call that was aborted went on")
+
+
+def _refusal(
+    reason: Reason, detail: str, earliest_finish_left_ns: int | None = None
+) -> tuple[str, str, Metadata]:
+    """Return code, sentence and trailing metadata."""
+    said = sentence(reason, detail, earliest_finish_left_ns)
+    return grpc_code(reason), said, metadata(reason, earliest_finish_left_ns)

@@ -7,13 +7,17 @@ from typing import Any, NamedTuple
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc import requests
+from mainspring.gateway.grpc.access import Caller, check
 from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.deadlines import Limits
 from mainspring.gateway.grpc.messages import Message
-from mainspring.gateway.grpc.status import Context
+from mainspring.gateway.oip.priority import PRIORITY_PARAMETER, priority_of
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+
+TRACEPARENT = "traceparent"
+"""Metadata that name the client's span, as W3C's Trace Context has it."""
 
 
 class Taken(NamedTuple):
@@ -31,16 +35,17 @@ class Taking:
         self._calls = calls
         self._limits = Limits(config)
 
-    def take(self, message: Message, raw: list[Any], arrived_ns: int, context: Context) -> Taken:
+    def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller) -> Taken:
         """Return the request that a message with these raw contents makes.
 
         ``arrived_ns`` is when it came, on this process's clock. Raises `BadRequest`, and `Ended` for what
         the protocol has and this server has not.
         """
         plane = self._calls.plane
+        name = message.model_name
+        check(plane.gate, caller, name)
         if (alone := plane.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        name = message.model_name
         signature = plane.catalog.resolve(name, requests.version_of(message.model_version))
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
@@ -49,9 +54,11 @@ class Taking:
             key=self._calls.next_key(),
             model=name,
             inputs=inputs.headers,
-            slo_ns=self._limits.slo_ns(parameters, context, options, arrived_ns),
+            slo_ns=self._limits.slo_ns(parameters, caller, options, arrived_ns),
             outputs=tuple([output.name for output in message.outputs]) or None,
             version=signature.spec.version,
+            traceparent=caller.said(TRACEPARENT) or "",
+            priority=priority_of(parameters.get(PRIORITY_PARAMETER)),
         )
         asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs))
         return Taken(asked, request, inputs.frames)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
+import msgspec
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
@@ -16,8 +17,9 @@ from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
 from mainspring.launch.plan import make_plan
 from mainspring.messages.codec import INPUT, encode
+from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import Output
-from tests.gateway.fakes import FakeCluster, serving, wait_until
+from tests.gateway.fakes import FakeCluster, make_spec, serving, wait_until
 from tests.gateway.grpc.tensors import DTYPES, echo
 
 PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
@@ -25,11 +27,19 @@ quick,4,4,20,2,2,3,4,6,9
 slow,4,4,40,4,100,101,102,103,104
 """
 """Models that take FP32 ``data`` of 1,000 columns and give ``output`` of 1,000."""
+LARGE_BYTES = 1 << 20
+
+
+class Live(NamedTuple):
+    """A cluster of a controller, a gateway and an emulated worker, in processes of their own."""
+
+    address: str
+    """Where it serves gRPC."""
+    gateway_pid: int
 
 
 @pytest.fixture(scope="package")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return where a cluster of a controller, a gateway and an emulated worker serves gRPC."""
+def live_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder: Path = tmp_path_factory.mktemp("cluster")
     (folder / "profiles.csv").write_text(PROFILES)
     gateway, controller, port = free_ports(3)
@@ -47,23 +57,37 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         },
         "the test",
     )
-    with LocalCluster(make_plan(config), lambda _: None):
-        yield f"127.0.0.1:{port}"
+    with LocalCluster(make_plan(config), lambda _: None) as cluster:
+        yield Live(f"127.0.0.1:{port}", cluster.supervisor.pid("gateway") or 0)
+
+
+@pytest.fixture
+def live(live_cluster: Live) -> str:
+    """Return where a cluster serves gRPC."""
+    return live_cluster.address
 
 
 class EchoCluster(FakeCluster):
-    """A `FakeCluster` that also serves models which give back what they take, of every datatype."""
+    """A `FakeCluster` that also serves models which give back what they take, of every datatype.
+
+    And ``large``, which gives a megabyte for four numbers.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.specs = {**self.specs, **{spec.name: spec for spec in map(echo, DTYPES)}}
+        large = msgspec.structs.replace(
+            make_spec("large"), outputs=(TensorSpec("much", "uint8", (LARGE_BYTES,)),)
+        )
+        self.specs = {**self.specs, "large": large, **{spec.name: spec for spec in map(echo, DTYPES)}}
 
     def _take_input(self, parts: list[Any]) -> None:
         message = INPUT.decode(parts[1])
-        if message.withdrawn or not self._columns.get(message.request_id, "").startswith("echo-"):
+        model = self._columns.get(message.request_id, "")
+        if message.withdrawn or not model.startswith(("echo-", "large")):
             super()._take_input(parts)
             return
-        self.worker.send([parts[0], encode(Output(message.action_id, message.request_id, 1_000)), *parts[2:]])
+        outputs = [bytes(LARGE_BYTES)] if model == "large" else parts[2:]
+        self.worker.send([parts[0], encode(Output(message.action_id, message.request_id, 1_000)), *outputs])
 
 
 class Fake:

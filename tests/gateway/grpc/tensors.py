@@ -8,6 +8,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from tritonclient.grpc import InferInput, service_pb2
 
 from mainspring.gateway.oip.datatypes import BYTES, DATATYPES
 from mainspring.messages.model import ModelSpec, TensorSpec
@@ -45,3 +46,18 @@ def array(dtype: str) -> NDArray[Any]:
         return np.array([[0, 1.5, -2], [limits.max, limits.min, limits.tiny]], dtype)
     whole = np.iinfo(dtype)
     return np.array([[0, 1, 2], [whole.max, whole.min, 5]], dtype)
+
+
+def inputs(values: NDArray[Any], kind: str = "FP32") -> list[InferInput]:
+    """Return ``data`` as Triton's client takes it."""
+    tensor = InferInput("data", list(values.shape), kind)
+    tensor.set_data_from_numpy(values)
+    return [tensor]
+
+
+def encoded(model: str, values: NDArray[Any], request_id: str = "") -> bytes:
+    """Return a ModelInferRequest with FP32 ``data``."""
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    message.inputs.add(name="data", datatype="FP32", shape=values.shape)
+    message.raw_input_contents.append(values.tobytes())
+    return bytes(message.SerializeToString())

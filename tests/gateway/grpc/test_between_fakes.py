@@ -9,20 +9,14 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2
+from tritonclient.grpc import InferenceServerClient, InferRequestedOutput, service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.grpc.conftest import Fake
-from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, array, datatype
+from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, array, datatype, encoded, inputs
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
-
-
-def inputs(values: Any = X, kind: str = "FP32") -> list[InferInput]:
-    tensor = InferInput("data", list(values.shape), kind)
-    tensor.set_data_from_numpy(values)
-    return [tensor]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -36,17 +30,12 @@ def test_a_tensor_of_every_datatype_comes_back_as_it_went(fake: Fake, dtype: str
 
 
 def test_outputs_can_be_chosen_and_ids_come_back(fake: Fake) -> None:
-    result = fake.client.infer("double", inputs(), request_id="mine")
+    result = fake.client.infer("double", inputs(X), request_id="mine")
     assert result.get_response().id == "mine"
     assert result.as_numpy("twice").tolist() == (X * 2).tolist()
     assert result.as_numpy("sum").tolist() == [6.0]
-    only = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="sum")
-
-    class Wanted:
-        def _get_tensor(self) -> Any:
-            return only
-
-    chosen = fake.client.infer("double", inputs(), outputs=[Wanted()]).get_response()
+    wanted = [InferRequestedOutput("sum")]
+    chosen = fake.client.infer("double", inputs(X), outputs=wanted).get_response()
     assert [output.name for output in chosen.outputs] == ["sum"]
 
 
@@ -58,10 +47,8 @@ def test_a_tensor_of_many_megabytes_passes(fake: Fake) -> None:
 
 def test_a_refusal_names_the_earliest_finish_in_words_and_metadata(fake: Fake) -> None:
     call = fake.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-    message = service_pb2.ModelInferRequest(model_name="reject", raw_input_contents=[X.tobytes()])
-    message.inputs.add(name="data", datatype="FP32", shape=[1, 4])
     with pytest.raises(grpc.RpcError) as caught:
-        call(message.SerializeToString(), timeout=20)
+        call(encoded("reject", X), timeout=20)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert "70.0 ms from now" in caught.value.details()
     assert {each.key: each.value for each in caught.value.trailing_metadata()} == {
@@ -86,7 +73,7 @@ def test_a_refusal_names_the_earliest_finish_in_words_and_metadata(fake: Fake) -
     ],
 )
 def test_the_nearest_deadline_counts(fake: Fake, said: dict[str, Any], nearest_s: float | None) -> None:
-    fake.client.infer("double", inputs(), **said)
+    fake.client.infer("double", inputs(X), **said)
     left_ns = fake.cluster.arrivals[-1].left_ns
     if nearest_s is None:
         assert left_ns is None
@@ -106,21 +93,21 @@ def test_the_server_s_default_counts_where_nothing_is_said() -> None:
             assert left_ns is not None
             assert left_ns <= most_s * 1e9
             assert least_s == 1 or left_ns > 0
-        fake.client.infer("double", inputs(), timeout=20_000_000)
+        fake.client.infer("double", inputs(X), timeout=20_000_000)
         assert (fake.cluster.arrivals[-1].left_ns or 0) > 8e9
 
 
 def test_what_is_no_deadline_is_refused(fake: Fake) -> None:
     with pytest.raises(InferenceServerException, match="whole number of microseconds") as caught:
-        fake.client.infer("double", inputs(), timeout=-1)
+        fake.client.infer("double", inputs(X), timeout=-1)
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
     with pytest.raises(InferenceServerException, match="x-mainspring-slo-ms"):
-        fake.client.infer("double", inputs(), headers={"x-mainspring-slo-ms": "soon"})
+        fake.client.infer("double", inputs(X), headers={"x-mainspring-slo-ms": "soon"})
 
 
 def test_a_cancelled_call_gives_its_request_up(fake: Fake) -> None:
     ended: queue.Queue[Any] = queue.Queue()
-    call = fake.client.async_infer("hold", inputs(), lambda result, error: ended.put(error))
+    call = fake.client.async_infer("hold", inputs(X), lambda result, error: ended.put(error))
     wait_until(lambda: fake.cluster.arrivals)
     call.cancel()
     wait_until(lambda: fake.cluster.cancels)
@@ -130,7 +117,7 @@ def test_a_cancelled_call_gives_its_request_up(fake: Fake) -> None:
 
 def test_a_call_whose_deadline_passed_gives_its_request_up(fake: Fake) -> None:
     with pytest.raises(InferenceServerException) as caught:
-        fake.client.infer("hold", inputs(), client_timeout=0.3)
+        fake.client.infer("hold", inputs(X), client_timeout=0.3)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     wait_until(lambda: fake.cluster.cancels)
 
@@ -138,7 +125,7 @@ def test_a_call_whose_deadline_passed_gives_its_request_up(fake: Fake) -> None:
 def test_a_client_that_is_gone_takes_its_requests_with_it(fake: Fake) -> None:
     other = InferenceServerClient(fake.address)
     for _ in range(3):
-        other.async_infer("hold", inputs(), lambda result, error: None)
+        other.async_infer("hold", inputs(X), lambda result, error: None)
     wait_until(lambda: len(fake.cluster.arrivals) == 3)
     other.close()
     wait_until(lambda: len(fake.cluster.cancels) == 3)
@@ -147,12 +134,12 @@ def test_a_client_that_is_gone_takes_its_requests_with_it(fake: Fake) -> None:
 def test_a_stream_answers_in_the_order_of_completion(fake: Fake) -> None:
     found: queue.Queue[Any] = queue.Queue()
     fake.client.start_stream(lambda result, error: found.put((result, error)))
-    fake.client.async_stream_infer("hold", inputs(), request_id="held")
+    fake.client.async_stream_infer("hold", inputs(X), request_id="held")
     wait_until(lambda: fake.cluster.arrivals)
     held = fake.cluster.arrivals[0].request_id
-    fake.client.async_stream_infer("double", inputs(), request_id="quick")
-    fake.client.async_stream_infer("nothing", inputs(), request_id="unknown")
-    fake.client.async_stream_infer("reject", inputs(), request_id="rejected")
+    fake.client.async_stream_infer("double", inputs(X), request_id="quick")
+    fake.client.async_stream_infer("nothing", inputs(X), request_id="unknown")
+    fake.client.async_stream_infer("reject", inputs(X), request_id="rejected")
     first = [found.get(timeout=10) for _ in range(3)]
     assert [result.get_response().id for result, _ in first if result] == ["quick"]
     words = [error.message() for _, error in first if error]
@@ -169,7 +156,7 @@ def test_a_dropped_stream_gives_its_requests_up(fake: Fake) -> None:
     found: queue.Queue[Any] = queue.Queue()
     fake.client.start_stream(lambda result, error: found.put(error))
     for number in range(4):
-        fake.client.async_stream_infer("hold", inputs(), request_id=str(number))
+        fake.client.async_stream_infer("hold", inputs(X), request_id=str(number))
     wait_until(lambda: len(fake.cluster.arrivals) == 4)
     fake.client.stop_stream(cancel_requests=True)
     wait_until(lambda: len(fake.cluster.cancels) == 4)
@@ -177,12 +164,7 @@ def test_a_dropped_stream_gives_its_requests_up(fake: Fake) -> None:
 
 def test_a_stream_that_has_said_all_still_gets_its_answers(fake: Fake) -> None:
     call = fake.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-    messages = []
-    for number in range(50):
-        message = service_pb2.ModelInferRequest(model_name="double", id=str(number))
-        message.inputs.add(name="data", datatype="FP32", shape=[1, 4])
-        message.raw_input_contents.append(X.tobytes())
-        messages.append(message.SerializeToString())
+    messages = [encoded("double", X, str(number)) for number in range(50)]
     answers = [service_pb2.ModelStreamInferResponse.FromString(each) for each in call(iter(messages))]
     assert sorted(int(each.infer_response.id) for each in answers) == list(range(50))
     assert not any(each.error_message for each in answers)
@@ -190,12 +172,9 @@ def test_a_stream_that_has_said_all_still_gets_its_answers(fake: Fake) -> None:
 
 def test_garbage_in_a_stream_is_answered_and_the_stream_goes_on(fake: Fake) -> None:
     call = fake.channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-    message = service_pb2.ModelInferRequest(model_name="double", id="fine")
-    message.inputs.add(name="data", datatype="FP32", shape=[1, 4])
-    message.raw_input_contents.append(X.tobytes())
     answers = [
         service_pb2.ModelStreamInferResponse.FromString(each)
-        for each in call(iter([b"\xff" * 20, b"\xff" * 20_000, message.SerializeToString()]))
+        for each in call(iter([b"\xff" * 20, b"\xff" * 20_000, encoded("double", X, "fine")]))
     ]
     assert [each.infer_response.parameters["reason"].string_param for each in answers[:2]] == [
         "bad_message"
@@ -214,7 +193,7 @@ def test_a_gateway_without_a_controller_is_live_and_not_ready() -> None:
         assert not client.is_model_ready("double")
         assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x02"
         with pytest.raises(InferenceServerException, match="has not reached its controller") as caught:
-            client.infer("double", inputs())
+            client.infer("double", inputs(X))
         assert caught.value.status() == "StatusCode.UNAVAILABLE"
 
 
@@ -237,7 +216,7 @@ def test_a_stop_answers_what_is_in_flight() -> None:
         with ExitStack() as stack:
             fake = Fake(stack)
             other = outer.enter_context(InferenceServerClient(fake.address))
-            other.async_infer("hold", inputs(), lambda result, error: found.put(error))
+            other.async_infer("hold", inputs(X), lambda result, error: found.put(error))
             wait_until(lambda: fake.cluster.arrivals)
         error = found.get(timeout=10)
         assert error.status() == "StatusCode.UNAVAILABLE"

@@ -1,0 +1,113 @@
+"""Calls with tokens and without, where they are needed."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from mainspring.gateway.tokens import token_sha256
+from tests.gateway.fakes import serving, wait_until
+from tests.gateway.grpc.conftest import EchoCluster
+from tests.gateway.grpc.tensors import inputs
+
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+
+
+def entry(secret: str, more: str) -> str:
+    return f'[[token]]\nname = "{secret}"\nsha256 = "{token_sha256(secret)}"\n{more}\n'
+
+
+def shown(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / "tokens.toml"
+    path.write_text(
+        entry("all", 'models = ["*"]')
+        + entry("some", 'models = ["dou*"]')
+        + entry("slow", 'models = ["*"]\nrate = 0.001\nburst = 1')
+        + entry("chief", 'models = ["*"]\nadmin = true')
+    )
+    with ExitStack() as stack:
+        cluster = EchoCluster()
+        stack.callback(cluster.stop)
+        options = {"grpc_address": "grpc://127.0.0.1:0", "token_file": str(path)}
+        served = stack.enter_context(serving(cluster.address, **options))
+        found = served.grpc.removeprefix("grpc://")
+        with InferenceServerClient(found) as client:
+            last = next(reversed(cluster.specs))
+            wait_until(lambda: client.is_model_ready(last, headers=shown("all")))
+        yield found
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(address) as client:
+        yield client
+
+
+def code(call: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(InferenceServerException) as caught:
+        call(*arguments, **options)
+    return str(caught.value.status()).removeprefix("StatusCode.")
+
+
+def test_health_needs_no_token(address: str, client: InferenceServerClient) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.get_server_metadata().name == "mainspring"
+    with grpc.insecure_channel(address) as channel:
+        assert channel.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
+
+
+def test_inference_needs_one_that_may_use_the_model(client: InferenceServerClient) -> None:
+    assert code(client.infer, "double", inputs(X)) == "UNAUTHENTICATED"
+    assert code(client.infer, "double", inputs(X), headers=shown("wrong")) == "UNAUTHENTICATED"
+    assert client.infer("double", inputs(X), headers=shown("some"))
+    assert code(client.infer, "wide", inputs(X), headers=shown("some")) == "PERMISSION_DENIED"
+
+
+def test_a_token_s_rate_bounds_its_requests(client: InferenceServerClient) -> None:
+    assert client.infer("double", inputs(X), headers=shown("slow"))
+    assert code(client.infer, "double", inputs(X), headers=shown("slow")) == "RESOURCE_EXHAUSTED"
+
+
+def test_models_that_a_token_may_not_use_are_not_listed(client: InferenceServerClient) -> None:
+    def listed(secret: str) -> set[str]:
+        return {each.name for each in client.get_model_repository_index(headers=shown(secret)).models}
+
+    assert listed("some") == {"double"}
+    assert {"double", "wide", "echo-int8"} < listed("all")
+    stats = client.get_inference_statistics(headers=shown("some"))
+    assert [each.name for each in stats.model_stats] == ["double"]
+    assert code(client.get_model_metadata, "wide", headers=shown("some")) == "PERMISSION_DENIED"
+
+
+def test_only_an_administrator_changes_what_is_served(client: InferenceServerClient) -> None:
+    assert code(client.load_model, "double", headers=shown("all")) == "PERMISSION_DENIED"
+    assert code(client.unload_model, "double", headers=shown("all")) == "PERMISSION_DENIED"
+    # There is no model repository here.
+    assert code(client.load_model, "double", headers=shown("chief")) == "UNIMPLEMENTED"
+
+
+def test_each_request_of_a_stream_needs_one(client: InferenceServerClient) -> None:
+    found: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: found.put((result, error)), headers=shown("some"))
+    client.async_stream_infer("double", inputs(X), request_id="mine")
+    result, _ = found.get(timeout=10)
+    assert result.get_response().id == "mine"
+    client.async_stream_infer("wide", inputs(X), request_id="other")
+    _, error = found.get(timeout=10)
+    assert "forbidden" in error.message()
+    client.stop_stream()

@@ -1,0 +1,195 @@
+"""Clients that send garbage, too much, too many, or do not read: bounded, and the others are served."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+from tritonclient.grpc import InferenceServerClient, service_pb2
+
+from tests.gateway.fakes import wait_until
+from tests.gateway.grpc.conftest import Fake, Live
+from tests.gateway.grpc.tensors import encoded, inputs
+
+X = np.arange(4, dtype=np.float32).reshape(1, 4)
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+GARBAGE = {
+    "nothing": b"",
+    "noise": os.urandom(4096),
+    "zeros": bytes(1 << 20),
+    "another protocol": b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "half a preface": PREFACE[:9],
+    "a preface and noise": PREFACE + os.urandom(4096),
+    "a frame of 16 MiB that never comes": PREFACE + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(1000),
+    "settings without end": PREFACE + b"\x00\x00\x06\x04\x00\x00\x00\x00\x00" * 3 + bytes(10),
+    "the beginning of TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(32),
+}
+
+
+def serves(live: Live) -> None:
+    with InferenceServerClient(live.address) as client:
+        data = np.ones((1, 1000), np.float32)
+        assert client.infer("quick", inputs(data), client_timeout=30).as_numpy("output") is not None
+
+
+@pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_on_the_port_harms_nobody(live_cluster: Live, sent: bytes) -> None:
+    host, _, port = live_cluster.address.partition(":")
+    with ExitStack() as stack:
+        for _ in range(5):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), 10))
+            connection.settimeout(0.05)
+            try:
+                connection.sendall(sent)
+                connection.recv(1)
+            except OSError:
+                # Closed by the other side already, or kept open and silent.
+                pass
+        serves(live_cluster)
+
+
+def test_a_thousand_idle_connections_harm_nobody(live_cluster: Live) -> None:
+    host, _, port = live_cluster.address.partition(":")
+    with ExitStack() as stack:
+        for _ in range(1_000):
+            stack.enter_context(socket.create_connection((host, int(port)), 30)).send(PREFACE)
+        serves(live_cluster)
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression))
+def test_a_message_larger_than_the_limit_is_refused_before_it_takes_memory(
+    live_cluster: Live, compression: grpc.Compression
+) -> None:
+    process = psutil.Process(live_cluster.gateway_pid)
+    options = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(live_cluster.address, options) as channel:
+        before = process.memory_info().rss
+        call = channel.unary_unary(INFER).future(bytes(400 << 20), compression=compression, timeout=120)
+        most = before
+        while not call.done():
+            most = max(most, process.memory_info().rss)
+            time.sleep(0.002)
+        assert call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max" in call.details()
+        assert most - before < 150 << 20, "the limit is 64 MiB"
+    serves(live_cluster)
+
+
+def test_metadata_larger_than_the_limit_is_refused(live_cluster: Live) -> None:
+    with grpc.insecure_channel(live_cluster.address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"", metadata=(("x-much", "y" * 40_000),), timeout=20)
+        assert caught.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
+    serves(live_cluster)
+
+
+def test_bytes_that_are_no_message_are_refused(live_cluster: Live) -> None:
+    with grpc.insecure_channel(live_cluster.address) as channel:
+        for size in (3, 20_000):
+            for name in ("ModelInfer", "ModelConfig", "RepositoryIndex"):
+                with pytest.raises(grpc.RpcError, match="bad_message") as caught:
+                    channel.unary_unary(f"/inference.GRPCInferenceService/{name}")(b"\xff" * size)
+                assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/inference.GRPCInferenceService/Nothing")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_more_calls_than_the_limit_are_refused() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_max_calls=4)
+        ended: queue.Queue[Any] = queue.Queue()
+        calls = [
+            fake.client.async_infer("hold", inputs(X), lambda result, error: ended.put(error))
+            for _ in range(8)
+        ]
+        codes = [ended.get(timeout=10).status() for _ in range(4)]
+        assert codes == ["StatusCode.RESOURCE_EXHAUSTED"] * 4
+        for call in calls:
+            call.cancel()
+        wait_until(lambda: len(fake.cluster.cancels) == 4)
+        wait_until(lambda: fake.client.infer("double", inputs(X)))
+
+
+def test_more_calls_on_one_connection_than_the_limit_wait_in_the_client() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_max_streams=2)
+        ended: queue.Queue[Any] = queue.Queue()
+        held = [fake.client.async_infer("hold", inputs(X), lambda result, error: None) for _ in range(2)]
+        wait_until(lambda: len(fake.cluster.arrivals) == 2)
+        fake.client.async_infer("double", inputs(X), lambda result, error: ended.put(result))
+        with InferenceServerClient(
+            fake.address, channel_args=[("grpc.use_local_subchannel_pool", 1)]
+        ) as other:
+            other.infer("double", inputs(X), client_timeout=20)
+        assert ended.empty()
+        held[0].cancel()
+        assert ended.get(timeout=20) is not None
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_handshake_timeout_ms=200.0)
+        host, _, port = fake.address.partition(":")
+        silent = stack.enter_context(socket.create_connection((host, int(port)), 20))
+        while silent.recv(1_000):
+            # The server's own preface comes first.
+            pass
+        assert fake.client.is_server_live()
+
+
+def test_more_connections_than_the_limit_are_turned_away() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_max_connections=2)
+        host, _, port = fake.address.partition(":")
+        opened = [stack.enter_context(socket.create_connection((host, int(port)), 20)) for _ in range(8)]
+        closed = 0
+        for each in opened:
+            each.settimeout(0.5)
+            try:
+                while each.recv(1_000):
+                    pass
+                closed += 1
+            except TimeoutError:
+                pass
+        assert closed >= 6
+        assert fake.client.is_server_live()
+
+
+def test_one_connection_s_requests_in_flight_are_bounded() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, max_in_flight_per_connection=3)
+        found: queue.Queue[Any] = queue.Queue()
+        fake.client.start_stream(lambda result, error: found.put(error))
+        for _ in range(5):
+            fake.client.async_stream_infer("hold", inputs(X))
+        for _ in range(2):
+            assert "overloaded" in found.get(timeout=10).message()
+        fake.client.stop_stream(cancel_requests=True)
+
+
+def test_a_stream_whose_answers_are_not_read_is_not_read_either() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_backlog_bytes=10 << 20)
+        count = 200
+        call = fake.channel.stream_stream(STREAM)
+        answers = call(encoded("large", X, str(number)) for number in range(count))
+        taken, since = -1, time.monotonic()
+        while time.monotonic() - since < 0.5:
+            if len(fake.cluster.arrivals) != taken:
+                taken, since = len(fake.cluster.arrivals), time.monotonic()
+            time.sleep(0.01)
+        assert 0 < taken < count, "a megabyte for each of them waits to be read"
+        found = {service_pb2.ModelStreamInferResponse.FromString(each).infer_response.id for each in answers}
+        assert found == set(map(str, range(count)))
