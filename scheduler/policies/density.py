@@ -42,8 +42,6 @@ SLOWEST_MEAN: Final = 0.01
 """Weight of a batch in the means, once a hundred were seen."""
 RESCALED: Final = 0.2
 """Change of the scale, as a part of it, or of the calm, from which on both are put right."""
-ENDS: Final = (0.0, 1.0)
-"""Of the calm: it gets there, however small the last step is."""
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
 SWEPT_FROM: Final = 32
@@ -137,7 +135,9 @@ class Densities:
         turns = TURNS * (1.0 - (1.0 - CALM) * calm)
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
         moved = abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns
-        if moved or abs(calm - self._calm) > RESCALED or (calm != self._calm and calm in ENDS):
+        if calm <= 0.0 < self._calm or abs(calm - self._calm) > RESCALED:
+            moved = True
+        if moved:
             self.scale_ns, self._calm = scale_ns, calm
 
     def learnt(self, times: InferTimes, index: int) -> None:
