@@ -52,7 +52,7 @@ CORE = Unit(
     include=(
         "scheduler",
         *("worker/admission", "worker/core", "worker/durations", "worker/holdings"),
-        *("worker/pages", "worker/window_queue"),
+        *("worker/io_memory", "worker/pages", "worker/pending", "worker/window_queue"),
     ),
 )
 

@@ -158,6 +158,12 @@ class SimulatedWorker:
         if now_ns < self._free_ns[place]:
             self._arm(executor, place, self._free_ns[place])
             return
+        wake_ns = self.core.wake_ns(executor, now_ns)
+        if wake_ns is None:
+            return
+        if wake_ns > now_ns:
+            self._arm(executor, place, wake_ns)
+            return
         begun = self.core.begin(executor, now_ns)
         for result in begun.results:
             self._results(self, now_ns, result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from mainspring.traces.source import Source
 SLICE_NS = 50_000_000
 """Virtual time between looks at the clock."""
 PROGRESS_EVERY_S = 0.5
+COLLECT_EVERY = (100_000, 50, 100)
+"""Thresholds of the garbage collector: a simulation makes no cycles, and in flight is much that lives on."""
 FINISHED = "finished"
 """How a run ends whose requests all came and were answered."""
 STRAGGLERS_NS = 62_000_000_000
@@ -166,6 +169,8 @@ def play(
     """Run until every request has its answer; return why it ended."""
     shown_s = time.perf_counter()
     ended = FINISHED
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*COLLECT_EVERY)
     try:
         while simulation.now_ns < end_ns or not simulation.finished():
             if simulation.now_ns > end_ns + STRAGGLERS_NS:
@@ -177,6 +182,8 @@ def play(
                 progress(_progress(simulation, records))
     except RecordsFull:
         ended = "record limit"
+    finally:
+        gc.set_threshold(*thresholds)
     if progress is not None:
         progress(_progress(simulation, records))
     return ended

@@ -8,8 +8,9 @@ from itertools import pairwise
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.io_memory import SlotLayout, slot_layout
+from mainspring.worker.io_memory import slot_layout
 from mainspring.worker.pages import PageTable
+from mainspring.worker.slots import SlotLayout
 
 Ending = tuple[Status, str]
 """How an action ends without having run, and why, for a person."""

@@ -30,8 +30,10 @@ from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, R
 from mainspring.messages.codes import Status
 from mainspring.worker.admission import Ending, RecentIds, infer_fault, load_fault
 from mainspring.worker.holdings import Holdings
-from mainspring.worker.io_memory import IoMemory, Slot
-from mainspring.worker.jobs import QUEUE_LIMITS, Begun, Executor, Job, Pending, Reservation, model_name
+from mainspring.worker.io_memory import IoMemory
+from mainspring.worker.jobs import QUEUE_LIMITS, Begun, Executor, Job, Reservation
+from mainspring.worker.pending import Pending, model_name
+from mainspring.worker.slots import Slot
 from mainspring.worker.window_queue import WindowQueue
 
 STOPPING: Ending = (Status.STOPPING, "the worker is stopping")

@@ -7,27 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-import msgspec
-
 from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
+from mainspring.worker.slots import Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, and what vector instructions like."""
-
-
-class Slot(msgspec.Struct, frozen=True):
-    """A piece of IO memory that one INFER owns."""
-
-    offset: int
-    size: int
-
-
-class SlotLayout(msgspec.Struct, frozen=True):
-    """Where each tensor of a padded batch starts, in bytes from the start of its slot."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    size: int
 
 
 def align(size: int) -> int:

@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.io_memory import Slot, SlotLayout
+from mainspring.worker.slots import Slot, SlotLayout
 
 
 class Executor(StrEnum):
@@ -48,24 +48,3 @@ class Begun(NamedTuple):
 
     job: Job | None
     results: list[Result]
-
-
-class Pending:
-    """An action that waits for its executor."""
-
-    __slots__ = ("action", "executor", "inputs_ns", "io", "missing")
-
-    def __init__(
-        self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
-    ) -> None:
-        self.executor = executor
-        self.action = action
-        self.io = io
-        self.missing = set(action.request_ids) if isinstance(action, Infer) else set[int]()
-        self.inputs_ns = 0
-        """When the last of the inputs was in place; 0 while some are missing."""
-
-
-def model_name(action: Infer | Load | Prepare) -> str:
-    """Name of the action's model."""
-    return action.model.name if isinstance(action, Prepare) else action.model

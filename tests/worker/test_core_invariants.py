@@ -10,8 +10,8 @@ from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, R
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core import WorkerCore
-from mainspring.worker.io_memory import Slot
 from mainspring.worker.jobs import Executor, Job
+from mainspring.worker.slots import Slot
 from tests.worker.peers import infer, load, spec
 
 MODELS = {"m": spec("m"), "n": spec("n", extents=(2, 1)), "o": spec("o", extents=(1, 1))}

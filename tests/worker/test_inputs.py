@@ -7,8 +7,9 @@ import pytest
 
 from mainspring.messages.actions import Infer
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.io_memory import Slot, slot_layout
+from mainspring.worker.io_memory import slot_layout
 from mainspring.worker.jobs import Reservation
+from mainspring.worker.slots import Slot
 from tests.worker.peers import infer, spec
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.worker.io_memory import ALIGNMENT_BYTES, IoMemory, Slot, slot_layout
+from mainspring.worker.io_memory import ALIGNMENT_BYTES, IoMemory, slot_layout
+from mainspring.worker.slots import Slot
 from tests.worker.peers import spec
 
 
