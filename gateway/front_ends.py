@@ -61,12 +61,23 @@ async def _serve_grpc(calls: Calls, config: GatewayConfig) -> Served:
     return await serve_grpc(calls, config)
 
 
+async def _serve_metrics(calls: Calls, config: GatewayConfig) -> Served:
+    from mainspring.gateway.metrics.server import serve_metrics
+
+    return await serve_metrics(calls, config)
+
+
 async def _start_tracing(calls: Calls, config: GatewayConfig) -> Served:
     from mainspring.gateway.otlp import start_tracing
 
     return start_tracing(calls, config)
 
 
-STARTERS: dict[str, Starter] = {"http": _serve_http, "grpc": _serve_grpc, "trace": _start_tracing}
+STARTERS: dict[str, Starter] = {
+    "http": _serve_http,
+    "grpc": _serve_grpc,
+    "metrics": _serve_metrics,
+    "trace": _start_tracing,
+}
 """By the name of the protocol; ``NAME_address`` of `GatewayConfig` says where. Each imports what it needs
 when it is called, so that a gateway for ZeroMQ alone starts at once."""

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import resource
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import Budget
+from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.http.watch import Watch
 from mainspring.gateway.sends import Connection
@@ -43,7 +45,8 @@ class Address(NamedTuple):
 class HttpServer:
     """What `serve_http` returns; its connections' host."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+    def __init__(self, calls: Calls, config: GatewayConfig, table: Routes, end: Callable[[], None]) -> None:
+        """``end`` is called once nobody can ask for anything more."""
         self._calls = calls
         self._gate = calls.plane.gate
         self.limits = Limits(config)
@@ -52,8 +55,8 @@ class HttpServer:
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
         self._watch = Watch(self.limits.shortest_ns)
-        self._inference = Inference(calls, config)
-        self._routes = routes(Control(calls), self._inference)
+        self._routes = table
+        self._end = end
         self._server: asyncio.Server | None = None
         self.address = ""
         """With the real port."""
@@ -80,7 +83,7 @@ class HttpServer:
             connection.abort()
         await asyncio.sleep(0)
         self._watch.close()
-        self._inference.close()
+        self._end()
 
     # --- called by connections ---
 
@@ -137,15 +140,22 @@ class HttpServer:
 
 async def serve_http(calls: Calls, config: GatewayConfig) -> HttpServer:
     """Serve HTTP at the configuration's ``http_address``; raise OSError if that can't be had."""
-    address = parse_address(config.http_address)
-    server = HttpServer(calls, config)
+    inference = Inference(calls, config)
+    server = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
+    return await listening(server, "HTTP", config.http_address)
+
+
+async def listening(server: HttpServer, what: str, text: str) -> HttpServer:
+    """Return the server once it listens at an address; raise OSError, with it closed, if it can't."""
     try:
-        await server.listen(address)
+        await server.listen(parse_address(text))
     except OSError as error:
         await server.close(0)
+        if error.errno is None:
+            raise
         raise OSError(
-            f"the gateway can't serve HTTP at {config.http_address}: {error.strerror or error}; is another "
-            "server running there? Choose another address, or port 0 for a free one"
+            f"the gateway can't serve {what} at {text}: {error.strerror or error}; is another server running "
+            "there? Choose another address, or port 0 for a free one"
         ) from None
     return server
 

@@ -1,0 +1,211 @@
+"""Scrapes of a gateway, between a fake cluster and in a real one."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from mainspring import Client
+from mainspring.gateway import server
+from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.clients import ErrorReply, InferReply
+from mainspring.messages.codec import encode
+from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.peers import AdminReply, AdminRequest
+from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
+from tests.gateway.metrics.test_text import parsed
+from tests.gateway.raw import Raw
+from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
+
+ANY = "http://127.0.0.1:0"
+Found = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def page(address: str, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"{address}{path}", timeout=30) as reply:
+        assert reply.headers["content-type"].startswith("text/plain; version=0.0.4") or path == "/"
+        return str(reply.read().decode())
+
+
+def scrape(address: str) -> Found:
+    """Return every sample of the page, read by prometheus-client's parser."""
+    return parsed(page(address))
+
+
+def of(found: Found, name: str, **labels: str) -> float:
+    return found[name][tuple(sorted(labels.items()))]
+
+
+class Counting(FakeCluster):
+    """A fake cluster whose controller tells metrics, or not."""
+
+    told = True
+    asked = 0
+
+    def _admin(self, message: AdminRequest) -> None:
+        if not message.metrics:
+            super()._admin(message)
+            return
+        self.asked += 1
+        if self.told:
+            metrics = ClusterMetrics((1,), (1,), (1,), (), (), 9, 4)
+            self.controller.send([self._gateway, encode(AdminReply(message.token, metrics=metrics))])
+
+
+def test_what_became_of_requests() -> None:
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, metrics_address=ANY) as addresses,
+        Raw(addresses.zeromq) as client,
+    ):
+        client.ready(cluster)
+        for key, model in enumerate(("double", "double", "reject", "nowhere")):
+            client.infer(key, model, slo_ns=30_000_000_000)
+            assert isinstance(client.receive(), InferReply if model == "double" else ErrorReply)
+        client.infer(9, "hold", slo_ns=30_000_000_000)
+        wait_until(lambda: any(arrival.model == "hold" for arrival in cluster.arrivals))
+        found = scrape(addresses.metrics)
+        mine = {"model": "double", "version": "1"}
+        assert of(found, "mainspring_requests_total", outcome="in_time", **mine) == 2
+        assert of(found, "mainspring_request_duration_seconds_count", **mine) == 2
+        assert of(found, "mainspring_slack_seconds_bucket", le="10.0", **mine) == 0
+        assert of(found, "mainspring_cold_starts_total", **mine) == 2
+        rejected = of(
+            found,
+            "mainspring_rejected_requests_total",
+            model="reject",
+            version="1",
+            reason="deadline_unreachable",
+        )
+        assert rejected == 1
+        assert of(found, "mainspring_rejected_requests_total", model="other", reason="unknown_model") == 1
+        assert of(found, "mainspring_in_flight_requests") == 1
+        text = page(addresses.metrics)
+        assert 'nv_inference_count{model="double",version="1"} 2\n' in text
+        assert 'nv_inference_pending_request_count{model="other"} 1\n' in text, "nothing of it has ended"
+        assert "process_resident_memory_bytes" in found
+        assert page(addresses.metrics, "/") == "The gateway's metrics are at /metrics.\n"
+
+
+def test_a_page_without_the_controller_says_so_in_time_and_asks_no_faster() -> None:
+    cluster = Counting()
+    try:
+        with (
+            serving(cluster.address, metrics_address=ANY, metrics_timeout_ms=200.0) as addresses,
+            Raw(addresses.zeromq) as client,
+        ):
+            client.ready(cluster)
+            found = scrape(addresses.metrics)
+            assert (of(found, "mainspring_controller_up"), of(found, "mainspring_models")) == (1, 9)
+            cluster.told = False
+            asked = cluster.asked
+            for _ in range(3):
+                found = scrape(addresses.metrics)
+                assert of(found, "mainspring_controller_up") == 0
+                assert "mainspring_models" not in found
+            assert cluster.asked == asked + 1, "its answer was still awaited"
+    finally:
+        cluster.stop()
+
+
+def test_a_silent_controller_keeps_no_request_waiting() -> None:
+    cluster = Counting()
+    cluster.told = False
+    try:
+        with (
+            serving(cluster.address, metrics_address=ANY, metrics_timeout_ms=3_000.0) as addresses,
+            Raw(addresses.zeromq) as client,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            client.ready(cluster)
+            began_s = time.monotonic()
+            scraping = pool.submit(scrape, addresses.metrics)
+            wait_until(lambda: cluster.asked)
+            for key in range(100):
+                client.infer(key, "double")
+                assert isinstance(client.receive(), InferReply)
+            assert not scraping.done() or time.monotonic() - began_s > 3
+            assert of(scraping.result(30), "mainspring_controller_up") == 0
+    finally:
+        cluster.stop()
+
+
+def test_without_a_controller_there_is_a_page() -> None:
+    with serving("tcp://127.0.0.1:1", metrics_address=ANY) as addresses:
+        found = scrape(addresses.metrics)
+        assert (of(found, "mainspring_controller_up"), of(found, "mainspring_ready")) == (0, 0)
+
+
+def test_scrapes_at_one_time_share_a_page() -> None:
+    with fake_cluster() as cluster, serving(cluster.address, metrics_address=ANY) as addresses:
+        with ThreadPoolExecutor(8) as pool:
+            pages = list(pool.map(lambda _: scrape(addresses.metrics), range(32)))
+        assert all("mainspring_ready" in each for each in pages)
+
+
+@pytest.mark.parametrize("path", ["/metrics/", "/metrics?x=1"])
+def test_other_ways_to_write_the_path(path: str) -> None:
+    with fake_cluster() as cluster, serving(cluster.address, metrics_address=ANY) as addresses:
+        assert "mainspring_ready" in page(addresses.metrics, path)
+
+
+def test_there_is_nothing_else() -> None:
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, metrics_address=ANY) as addresses,
+        pytest.raises(urllib.error.HTTPError) as caught,
+    ):
+        page(addresses.metrics, "/v2/health/live")
+    assert caught.value.code == 404
+
+
+def test_an_address_that_is_taken_ends_the_start() -> None:
+    with fake_cluster() as cluster, serving(cluster.address, metrics_address=ANY) as addresses:
+        config = GatewayConfig(address="tcp://127.0.0.1:*", metrics_address=addresses.metrics)
+        with pytest.raises(OSError, match="can't serve metrics at"):
+            server.run(config, threading.Event())
+
+
+def test_a_real_cluster() -> None:
+    models = [emulated("a"), emulated("b")]
+    with (
+        real_controller(models) as controller,
+        real_worker("one", controller),
+        serving(controller, metrics_address=ANY, http_address=ANY) as addresses,
+        Client(addresses.zeromq) as client,
+    ):
+        wait_until(lambda: workers_ready(client, 1, 2), 30)
+        for _ in range(5):
+            client.infer("a", {"data": X}, slo_ms=20_000)
+        found: Found = {}
+
+        def told() -> bool:
+            found.clear()
+            found.update(scrape(addresses.metrics))
+            # The last result may still be on its way to the controller.
+            return of(found, "mainspring_batched_rows_total", model="a", version="1") == 10
+
+        wait_until(told, 30)
+        mine = {"model": "a", "version": "1"}
+        assert of(found, "mainspring_load_duration_seconds_count", **mine) == 1
+        assert of(found, "mainspring_load_duration_seconds_sum", **mine) >= 0.001
+        errors = found["mainspring_prediction_error_seconds_count"]
+        assert errors[tuple(sorted({"action": "infer", **mine}.items()))] == 5
+        assert of(found, "mainspring_batch_size_bucket", le="1.0", **mine) == 0
+        assert of(found, "mainspring_batch_size_bucket", le="2.0", **mine) == 5
+        assert of(found, "mainspring_pages_used", worker="one") == 1
+        assert of(found, "mainspring_executor_busy_seconds_total", worker="one", executor="exec") >= 0.01
+        assert of(found, "mainspring_actions_total", worker="one", action="infer", status="ok") == 5
+        assert of(found, "mainspring_execution_duration_seconds_sum", **mine) >= 0.01
+        assert of(found, "mainspring_cold_starts_total", **mine) == 1
+        text = page(addresses.metrics)
+        assert 'nv_inference_exec_count{model="a",version="1"} 5\n' in text
+        for step in ("input", "infer", "output"):
+            name = f"nv_inference_compute_{step}_duration_us"
+            [line] = [line for line in text.splitlines() if line.startswith(f'{name}{{model="a"')]
+            assert int(line.split()[-1]) > 0, f"the worker told nothing of {step}"
