@@ -66,6 +66,12 @@ class Build:
             return
         if self.stage is Stage.READY:
             return
+        if cluster.workers and self.spec.pages > cluster.pages:
+            self.fail(
+                f"it needs {self.spec.pages} pages of 16 MiB and the largest worker has {cluster.pages}; "
+                "give workers more with --pages"
+            )
+            return
         there = cluster.preparation(self.name)
         if there.prepared and self.prepared_ns is None:
             self.prepared_ns = now_ns

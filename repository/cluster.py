@@ -27,6 +27,8 @@ class Cluster:
         self.known = False
         """Whether a controller has told all of it."""
         self.workers = 0
+        self.pages = 0
+        """Of the worker that has most."""
         self._states: dict[str, ModelStatus] = {}
 
     def lost(self) -> None:
@@ -65,6 +67,7 @@ class Cluster:
     def status(self, status: ClusterStatus) -> None:
         """Take note of where models are prepared."""
         self.workers = len(status.workers)
+        self.pages = max((worker.pages for worker in status.workers), default=0)
         self._states = {state.name: state for state in status.models if state.name in self.models}
 
     def preparation(self, name: str) -> Preparation:

@@ -16,14 +16,11 @@ def index_of(book: Book) -> tuple[IndexEntry, ...]:
     entries: list[IndexEntry] = []
     for name in sorted(book.records):
         entries += _entries(book, book.records[name])
-    leaving = sorted(
-        (spec.served_as, spec.version, spec.name)
-        for spec in book.cluster.retiring.values()
-        if spec.version not in book.cluster.versions_of(spec.served_as)
-    )
+    known = {(entry.name, entry.version) for entry in entries}
+    leaving = {(spec.served_as, str(spec.version)) for spec in book.cluster.retiring.values()}
     entries += [
-        IndexEntry(name, str(version), ModelState.UNLOADING, "requests for it are in flight")
-        for name, version, _ in leaving
+        IndexEntry(name, version, ModelState.UNLOADING, "requests for it are in flight")
+        for name, version in sorted(leaving - known)
     ]
     return tuple(sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0))))
 
@@ -35,10 +32,10 @@ def _entries(book: Book, record: Record) -> Iterator[IndexEntry]:
     versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}
     for number in sorted(versions):
         yield _entry(record, number, served)
-    for number in record.found.settling if record.loaded else ():
-        if number and number not in versions:
-            yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
-    if not versions:
+    settling = [each for each in record.found.settling if record.loaded and each not in versions]
+    for number in filter(None, settling):
+        yield IndexEntry(record.name, str(number), ModelState.LOADING, SETTLING)
+    if not versions and not any(settling):
         yield IndexEntry(record.name, "", *_without_versions(record))
 
 

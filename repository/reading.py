@@ -7,6 +7,9 @@ import difflib
 from mainspring.repository.fields import OVER, READ, REFUSED
 from mainspring.repository.textproto import Entry, Message, Word
 
+LISTS = frozenset({"gpus"})
+"""Fields of many values, of which 0 is one like any other."""
+
 
 class ConfigFault(ValueError):
     """The configuration can't be served as it is; the text names line and field, and what would be right."""
@@ -39,7 +42,7 @@ class Fields:
     def _warn_of(self, name: str, entries: list[Entry]) -> None:
         over = OVER.get(self.kind, {})
         if name in over:
-            if not _is_false(entries):
+            if name in LISTS or not _is_false(entries):
                 self.warn(name, over[name])
             return
         known = [*READ[self.kind], *over, *REFUSED.get(self.kind, {})]

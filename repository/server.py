@@ -211,13 +211,15 @@ class Repository:
 
     async def _compile(self) -> None:
         """Compile one build after the other; while there is none, delete what nobody uses."""
+        swept = False
         while True:
             try:
                 async with asyncio.timeout(SWEEP_S):
                     build = await self._jobs.get()
             except TimeoutError:
                 if self._config.own_store and self.book.looked and self.book.cluster.known:
-                    await sweep(self._config.store, self.book)
+                    await sweep(self._config.store, self.book, always=not swept)
+                    swept = True
                 continue
             record = self.book.records.get(build.model)
             if record is None or build not in record.wanted.values():

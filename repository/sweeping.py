@@ -13,8 +13,11 @@ from mainspring.repository.recipe import is_artifact_name, model_and_version
 _LOGGER = logging.getLogger("mainspring.repository")
 
 
-async def sweep(root: str, book: Book) -> None:
-    """Delete what no model of the repository uses; not to be called while something is compiled."""
+async def sweep(root: str, book: Book, *, always: bool) -> None:
+    """Delete what no model of the repository uses; not to be called while something is compiled.
+
+    ``always``: also what an interrupted compilation left, even if there is nothing else.
+    """
     store = Store(root)
     try:
         names = await asyncio.to_thread(store.names)
@@ -23,7 +26,7 @@ async def sweep(root: str, book: Book) -> None:
             for name in names
             if is_artifact_name(name) and not book.is_kept(*model_and_version(name), name)
         ]
-        if unused:
+        if unused or always:
             freed = await asyncio.to_thread(_delete, store, unused)
             _LOGGER.info("deleted %d artifacts that no model uses, %d bytes", len(unused), freed)
     except StoreError as error:

@@ -1,0 +1,134 @@
+"""The compiler's process: what it does, what it survives, and what bounds it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mainspring.compiler.store import Store
+from mainspring.repository.compile_child import CHANGED, Job
+from mainspring.repository.compiling import CompileFailed, Compiler
+from mainspring.repository.digests import digest_of, files_of
+from mainspring.repository.recipe import Recipe, artifact_name
+from tests.repository.nets import put, scaling
+
+MEMORY_BYTES = 8 << 30
+
+
+def job(path: Path, recipe: Recipe = Recipe((1, 2)), digest: str = "") -> Job:  # noqa: B008
+    folder = path.parent
+    digest = digest or digest_of(folder, files_of(folder))
+    return Job(artifact_name("net", 1, digest, recipe), str(folder), path.name, digest, recipe)
+
+
+def using(
+    tmp_path: Path,
+    what: Callable[[Compiler], Awaitable[None]],
+    timeout_s: float = 60.0,
+    memory_bytes: int = MEMORY_BYTES,
+) -> None:
+    async def run() -> None:
+        compiler = Compiler(str(tmp_path / "store"), timeout_s, memory_bytes)
+        try:
+            await what(compiler)
+        finally:
+            await compiler.close()
+
+    asyncio.run(run())
+
+
+def children() -> list[psutil.Process]:
+    return [each for each in psutil.Process().children() if "compile_child" in " ".join(each.cmdline())]
+
+
+def test_it_compiles_once_beside_everything_else_and_goes_on_after_a_broken_model(tmp_path: Path) -> None:
+    async def steps(compiler: Compiler) -> None:
+        path = put(tmp_path, "net", 1, 2.0)
+        spec = await compiler.compile(job(path))
+        assert (spec.name, spec.batch_sizes) == (job(path).name, (1, 2))
+        (process,) = children()
+        assert process.nice() == 19
+        assert os.sched_getscheduler(process.pid) == os.SCHED_BATCH
+        with pytest.raises(CompileFailed, match="is no ONNX model"):
+            await compiler.compile(job(put(tmp_path, "broken", 1, b"nonsense")))
+        manifest = tmp_path / "store" / "models" / spec.name / "manifest.json"
+        before = manifest.stat()
+        assert await compiler.compile(job(path)) == spec
+        assert manifest.stat().st_mtime_ns == before.st_mtime_ns, "it was in the store"
+        assert children() == [process]
+        wide = scaling(2.0, columns="columns")
+        (named,) = [await compiler.compile(job(put(tmp_path, "wide", 1, wide), Recipe((1,), {"x": (1, 1)})))]
+        assert named.inputs[0].shape == (1,)
+
+    using(tmp_path, steps)
+    assert children() == []
+
+
+def test_files_that_change_meanwhile_are_not_stored_under_the_name_of_others(tmp_path: Path) -> None:
+    async def steps(compiler: Compiler) -> None:
+        old = job(put(tmp_path, "net", 1, 2.0))
+        put(tmp_path, "net", 1, 3.0)
+        with pytest.raises(CompileFailed, match=CHANGED) as caught:
+            await compiler.compile(old)
+        assert caught.value.changed
+        assert not (tmp_path / "store" / "models").exists()
+
+    using(tmp_path, steps)
+
+
+def test_a_compilation_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    async def steps(compiler: Compiler) -> None:
+        with pytest.raises(CompileFailed, match="longer than compile_timeout_s"):
+            await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
+        assert children() == []
+
+    using(tmp_path, steps, timeout_s=0.01)
+
+
+def test_a_compilation_that_takes_too_much_memory_costs_only_itself(tmp_path: Path) -> None:
+    async def steps(compiler: Compiler) -> None:
+        big = scaling(1.0, columns=60_000_000)
+        with pytest.raises(CompileFailed, match=r"memory|failed on it"):
+            await compiler.compile(job(put(tmp_path, "net", 1, big), Recipe((1,))))
+        spec = await compiler.compile(job(put(tmp_path, "small", 1, 2.0)))
+        assert Store(tmp_path / "store").names() == [spec.name]
+
+    using(tmp_path, steps, memory_bytes=1 << 30)
+
+
+def test_a_compiler_that_dies_costs_one_model(tmp_path: Path) -> None:
+    async def steps(compiler: Compiler) -> None:
+        await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
+        (process,) = children()
+        process.send_signal(signal.SIGSTOP)
+        waiting = asyncio.create_task(compiler.compile(job(put(tmp_path, "net", 1, 3.0))))
+        await asyncio.sleep(0)
+        process.kill()
+        with pytest.raises(CompileFailed, match=r"process ended with it \(SIGKILL\)|process failed"):
+            await waiting
+        assert (await compiler.compile(job(put(tmp_path, "net", 1, 4.0)))).name
+
+    using(tmp_path, steps)
+
+
+def test_the_process_ends_when_there_is_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.repository.compiling.IDLE_S", 0.01)
+
+    async def steps(compiler: Compiler) -> None:
+        await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
+        give_up = time.monotonic() + 30
+        while children():
+            assert time.monotonic() < give_up, "it is still there"
+            await asyncio.sleep(0.02)
+        await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
+
+    using(tmp_path, steps)

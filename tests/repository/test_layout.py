@@ -1,0 +1,149 @@
+"""What is found in a repository's folder, by itself and while it is being written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mainspring.repository.layout import FoundModel, Layout, RepositoryFault
+from mainspring.repository.model_config import ModelConfig
+from tests.repository.nets import configure, put
+
+S = 1_000_000_000
+LATER_NS = 4_000_000_000 * S
+"""Long after every file of the test."""
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    (tmp_path / "repository").mkdir()
+    return Layout(tmp_path / "repository", settle_ns=S)
+
+
+def look(
+    layout: Layout, name: str, now_ns: int = LATER_NS, broken: frozenset[str] = frozenset()
+) -> FoundModel:
+    found = layout.look(name, now_ns, lambda _config, _number, digest: digest in broken)
+    assert found is not None
+    return found
+
+
+def test_models_are_the_folders(layout: Layout) -> None:
+    put(layout.root, "net", 1, b"a")
+    put(layout.root, "other", 1, b"a")
+    (layout.root / "README").write_text("no model")
+    (layout.root / ".git").mkdir()
+    os.symlink(layout.root / "net", layout.root / "link")
+    assert layout.names() == ["link", "net", "other"]
+    assert look(layout, "link").chosen == (1,)
+    assert layout.look("gone", LATER_NS, lambda *_: False) is None
+
+
+def test_a_repository_that_can_not_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryFault, match="No such file"):
+        Layout(tmp_path / "nowhere", 0).names()
+
+
+def test_versions_are_numbers_whose_folders_hold_the_file(layout: Layout) -> None:
+    for version in (1, 2, 10):
+        put(layout.root, "net", version, b"a")
+    for folder in ("0", "01", "v3", "11"):
+        (layout.root / "net" / folder).mkdir()
+    assert look(layout, "net").numbers == (1, 2, 10)
+    assert look(layout, "net").chosen == (10,)
+    configure(layout.root, "net", 'default_model_filename: "other.onnx"')
+    (layout.root / "net" / "11" / "other.onnx").write_bytes(b"b")
+    assert look(layout, "net").chosen == (11,)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("max_batch_size: [", "config.pbtxt, line 1"),
+        (
+            "version_policy { specific { versions: 7 } }",
+            "none of its versions (1) is one that version_policy names",
+        ),
+        ('default_model_filename: "other.onnx"', "put its file at net/1/other.onnx"),
+        ("# " + "x" * (1 << 20), "bytes; more than"),
+        ("\udcff", "no UTF-8"),
+    ],
+)
+def test_what_keeps_a_model_from_being_served(layout: Layout, config: str, says: str) -> None:
+    put(layout.root, "net", 1, b"a")
+    (layout.root / "net" / "config.pbtxt").write_bytes(config.encode(errors="surrogateescape"))
+    assert says in look(layout, "net").fault
+
+
+def test_a_name_that_can_not_be_one(layout: Layout) -> None:
+    for name in ("net@1", "n" * 97, "-net", "n t"):
+        put(layout.root, name, 1, b"a")
+        assert "can't be the name of a model" in look(layout, name).fault
+
+
+def test_a_digest_is_of_every_file_and_of_its_name(layout: Layout) -> None:
+    put(layout.root, "net", 1, b"a")
+    (folder,) = (layout.root / "net").iterdir()
+    digests = [look(layout, "net").digests[1]]
+    for name, content in (("weights.bin", b"x"), ("weights.bin", b"y"), ("more/weights.bin", b"y")):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
+        digests.append(look(layout, "net").digests[1])
+    (folder / "weights.bin").rename(folder / "other.bin")
+    digests.append(look(layout, "net").digests[1])
+    assert len(set(digests)) == 5
+    again = Layout(layout.root, S)
+    assert look(again, "net").digests[1] == digests[-1]
+
+
+def test_files_are_read_once_for_each_state(layout: Layout) -> None:
+    path = put(layout.root, "net", 1, b"a")
+    first = look(layout, "net").digests[1]
+    times = path.stat()
+    path.write_bytes(b"b")
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert look(layout, "net").digests[1] == first, "its stamp is what it was"
+    os.utime(path)
+    assert look(layout, "net").digests[1] != first
+    reread = Layout(layout.root, S, dict(layout.memory))
+    path.chmod(0)
+    assert look(reread, "net").digests[1] == look(layout, "net").digests[1]
+
+
+def test_files_that_were_just_written_are_left_alone_until_they_settle(layout: Layout) -> None:
+    now_ns = put(layout.root, "net", 1, b"a").stat().st_mtime_ns
+    assert look(layout, "net", now_ns + 1).settling == (1,)
+    assert look(layout, "net", now_ns + S - 1).settling == (1,)
+    settled = look(layout, "net", now_ns + S + 1)
+    assert (settled.settling, settled.chosen) == ((), (1,))
+
+
+def test_files_of_the_future_settle_once_they_were_seen_for_long_enough(layout: Layout) -> None:
+    path = put(layout.root, "net", 1, b"a")
+    future_ns = path.stat().st_mtime_ns + 1000 * S
+    os.utime(path, ns=(future_ns, future_ns))
+    assert look(layout, "net", future_ns - 900 * S).settling == (1,)
+    assert look(layout, "net", future_ns - 898 * S).chosen == (1,)
+
+
+def test_a_configuration_that_was_just_written_settles_too(layout: Layout) -> None:
+    put(layout.root, "net", 1, b"a")
+    configure(layout.root, "net", "max_batch_size: 4")
+    now_ns = (layout.root / "net" / "config.pbtxt").stat().st_mtime_ns
+    assert look(layout, "net", now_ns + 1).settling == (0,)
+    assert look(layout, "net", now_ns + S + 1).config == ModelConfig(max_batch_size=4)
+
+
+def test_broken_versions_give_way_and_are_still_listed(layout: Layout) -> None:
+    for version in (1, 2, 3, 4):
+        put(layout.root, "net", version, bytes([version]))
+    configure(layout.root, "net", "version_policy { latest { num_versions: 2 } }")
+    digests = look(layout, "net").digests
+    assert set(digests) == {3, 4}
+    found = look(layout, "net", broken=frozenset({digests[4]}))
+    assert (found.chosen, set(found.digests)) == ((2, 3), {2, 3, 4})
+    configure(layout.root, "net", "version_policy { specific { versions: [4] } }")
+    found = look(layout, "net", broken=frozenset({digests[4]}))
+    assert (found.chosen, found.fault) == ((), "")

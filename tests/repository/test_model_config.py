@@ -1,0 +1,259 @@
+"""What becomes of each field of a ``config.pbtxt``."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from mainspring.messages.model import ModelSpec, Profile, TensorSpec
+from mainspring.repository.fields import OVER, READ, REFUSED
+from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy, as_json, read_config
+from mainspring.repository.reading import ConfigFault
+from mainspring.repository.recipe import (
+    DEFAULT_SIZES,
+    Recipe,
+    artifact_name,
+    is_artifact_name,
+    model_and_version,
+    recipe_of,
+    served_spec,
+)
+
+WHOLE = """
+name: "net"
+platform: "onnxruntime_onnx"
+backend: "onnxruntime"
+max_batch_size: 8
+input [
+  { name: "x" data_type: TYPE_FP32 dims: [ 2, -1 ] },
+  { name: "n" data_type: TYPE_INT64 dims: 1 reshape { shape: [ ] } }
+]
+output { name: "y" data_type: TYPE_FP32 dims: [ 3 ] label_filename: "labels.txt" }
+version_policy { specific { versions: 3 versions: 1 } }
+instance_group [ { count: 2 kind: KIND_GPU gpus: [ 0 ] } ]
+dynamic_batching {
+  preferred_batch_size: [ 4, 8 ]
+  max_queue_delay_microseconds: 100
+  default_queue_policy { default_timeout_microseconds: 25000 allow_timeout_override: true }
+}
+parameters { key: "mode" value: { string_value: "fast" } }
+parameters [ { key: "other", value { string_value: "1" } } ]
+response_cache { enable: true }
+default_model_filename: "weights.onnx"
+optimization { graph { level: 1 } }
+colour: "red"
+instance_groups {}
+model_transaction_policy { decoupled: false }
+"""
+
+
+def test_what_is_honoured_and_what_is_warned_of() -> None:
+    config = read_config(WHOLE, "net")
+    assert msgspec.structs.replace(config, warnings=()) == ModelConfig(
+        max_batch_size=8,
+        inputs=(
+            TensorConfig(name="x", data_type="TYPE_FP32", dims=(2, -1)),
+            TensorConfig(name="n", data_type="TYPE_INT64", dims=(1,), reshape=()),
+        ),
+        outputs=(TensorConfig(name="y", data_type="TYPE_FP32", dims=(3,)),),
+        version_policy=VersionPolicy(latest=None, specific=(1, 3)),
+        preferred_batch_sizes=(4, 8),
+        slo_ns=25_000_000,
+        cache=True,
+        parameters={"mode": "fast", "other": "1"},
+        file_name="weights.onnx",
+    )
+    said = [warning.partition(" is ignored")[0] for warning in config.warnings]
+    assert said == [
+        "line 10: label_filename of output",
+        "line 12: gpus of instance_group",
+        "line 15: max_queue_delay_microseconds of dynamic_batching",
+        "line 16: allow_timeout_override of default_queue_policy",
+        "line 22: optimization",
+        "line 23: colour",
+        "line 24: instance_groups",
+        "line 12: count of instance_group",
+        "line 12: kind of instance_group",
+    ]
+    assert config.warnings[6].endswith("did you mean instance_group?")
+
+
+def test_an_empty_file_is_the_defaults() -> None:
+    assert read_config("# nothing\n", "net") == ModelConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('name: "other"', "line 1: the name is 'other' and the folder's is 'net'"),
+        ('platform: "tensorrt_plan"', "platform is 'tensorrt_plan'; Mainspring serves ONNX models"),
+        ('backend: "python"', "Mainspring serves ONNX models: 'onnxruntime'"),
+        ("max_batch_size: -1", "max_batch_size is -1; it must be from 0 to 1024"),
+        ("max_batch_size: 1.5", "max_batch_size must be a whole number, not 1.5"),
+        ("max_batch_size: 1\nmax_batch_size: 2", "line 2: max_batch_size stands here again"),
+        ("input { data_type: TYPE_FP32 }", "an input needs a name"),
+        ('input { name: "x" }\ninput { name: "x" }', "line 2: there are two inputs of the name 'x'"),
+        ('input { name: "x" data_type: FP32 }', "data_type FP32 is none"),
+        ('input { name: "x" data_type: "TYPE_FP32" }', "data_type must be a name without quotes"),
+        ('input { name: "x" dims: [0] }', "each is at least 1, or -1 for any"),
+        ('input: "x"', "input must be a message in braces, not 'x'"),
+        ("version_policy {}", "one of latest, all and specific, not none"),
+        ("version_policy { all {} latest {} }", "not latest and all"),
+        ("version_policy { specific {} }", "specific names no versions"),
+        ("version_policy { latest { num_versions: 0 } }", "num_versions is 0"),
+        ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "is 8, above max_batch_size"),
+        ("ensemble_scheduling { step {} }", "line 1: ensemble_scheduling can't be honoured: an ensemble"),
+        ("sequence_batching {}", "sequence_batching can't be honoured"),
+        ("model_transaction_policy { decoupled: true }", "decoupled can't be honoured"),
+        ('input { name: "x" is_shape_tensor: true }', "is_shape_tensor can't be honoured"),
+        ("response_cache { enable: maybe }", "enable must be true or false"),
+        ('default_model_filename: "../x.onnx"', "is no file's name"),
+        ("instance_group { kind: KIND_TPU }", "kind KIND_TPU is none"),
+        ("parameters { key: 3 }", "key must be a text in quotes"),
+        ("name: ", "line 1: a value is expected, not the end"),
+        ("response_cache {} response_cache {}", "response_cache stands here again"),
+    ],
+)
+def test_what_can_not_be_served_says_where_and_why(text: str, says: str) -> None:
+    with pytest.raises(ConfigFault) as caught:
+        read_config(text, "net")
+    assert says in str(caught.value)
+
+
+def test_a_delayed_time_out_is_warned_of() -> None:
+    text = (
+        "dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 5 } }"
+    )
+    (warning,) = read_config(text, "net").warnings
+    assert "timeout_action of default_queue_policy is ignored" in warning
+
+
+def test_no_field_is_in_two_tables() -> None:
+    for kind in {*READ, *OVER, *REFUSED}:
+        tables = [set(READ.get(kind, ())), set(OVER.get(kind, {})), set(REFUSED.get(kind, {}))]
+        assert sum(map(len, tables)) == len(set.union(*tables)), kind
+        assert kind in READ, f"{kind} is never looked into"
+
+
+def test_the_configuration_as_json_is_what_the_file_says() -> None:
+    assert json.loads(as_json(read_config(WHOLE, "net"), given=True)) == {
+        "platform": "onnxruntime_onnx",
+        "backend": "onnxruntime",
+        "version_policy": {"specific": {"versions": [1, 3]}},
+        "dynamic_batching": {
+            "preferred_batch_size": [4, 8],
+            "default_queue_policy": {"default_timeout_microseconds": 25_000},
+        },
+        "max_batch_size": 8,
+        "response_cache": {"enable": True},
+        "parameters": {"mode": {"string_value": "fast"}, "other": {"string_value": "1"}},
+        "default_model_filename": "weights.onnx",
+    }
+    assert json.loads(as_json(ModelConfig(), given=False)) == {
+        "version_policy": {"latest": {"num_versions": 1}},
+        "default_model_filename": "model.onnx",
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "chosen"),
+    [
+        (VersionPolicy(), [12]),
+        (VersionPolicy(latest=2), [3, 12]),
+        (VersionPolicy(latest=9), [1, 2, 3, 12]),
+        (VersionPolicy(latest=None), [1, 2, 3, 12]),
+        (VersionPolicy(latest=None, specific=(2, 3, 7)), [2, 3]),
+    ],
+)
+def test_which_versions_are_served(policy: VersionPolicy, chosen: list[int]) -> None:
+    assert policy.choose([12, 1, 3, 2]) == chosen
+    assert policy.choose([]) == []
+
+
+X = TensorConfig(name="x", dims=(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("config", "recipe"),
+    [
+        (ModelConfig(), Recipe(DEFAULT_SIZES)),
+        (ModelConfig(max_batch_size=6), Recipe((1, 2, 4, 6))),
+        (ModelConfig(max_batch_size=1), Recipe((1,))),
+        (ModelConfig(max_batch_size=8, preferred_batch_sizes=(4,)), Recipe((1, 4, 8))),
+        (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16))),
+        (ModelConfig(inputs=(X,)), Recipe(DEFAULT_SIZES, {"x": (1, 3, 4)})),
+        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)), Recipe(DEFAULT_SIZES)),
+        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(DEFAULT_SIZES)),
+        (
+            ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
+            Recipe(DEFAULT_SIZES, {"x": (1, 12)}),
+        ),
+        (ModelConfig(max_batch_size=0, inputs=(X,)), Recipe((1,), {"x": (3, 4)})),
+        (
+            ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
+            Recipe(DEFAULT_SIZES, {"x": (1, 4)}),
+        ),
+    ],
+)
+def test_how_it_is_compiled(config: ModelConfig, recipe: Recipe) -> None:
+    assert recipe_of(config) == recipe
+
+
+def test_an_artifact_is_called_by_all_that_it_is_made_of() -> None:
+    names = {
+        artifact_name("net", 1, "a" * 64, Recipe((1,))),
+        artifact_name("net", 2, "a" * 64, Recipe((1,))),
+        artifact_name("net", 1, "b" * 64, Recipe((1,))),
+        artifact_name("net", 1, "a" * 64, Recipe((1, 2))),
+        artifact_name("net", 1, "a" * 64, Recipe((1,), {"x": (1, 2)})),
+    }
+    assert len(names) == 5
+    assert all(is_artifact_name(name) and model_and_version(name)[0] == "net" for name in names)
+    assert not is_artifact_name("net-1")
+
+
+def made(**inputs: tuple[str, tuple[int, ...]]) -> ModelSpec:
+    return ModelSpec(
+        name="net@3-0123456789ab",
+        weights_hash="w",
+        executable="x",
+        batch_sizes=(1,),
+        weights_bytes=1,
+        extents=(1,),
+        inputs=tuple(TensorSpec(name, *tensor) for name, tensor in inputs.items()),
+        outputs=(TensorSpec("y", "float32", (2,)),),
+        profiles={"cpu": Profile({1: 1}, 1)},
+    )
+
+
+def test_what_clients_see() -> None:
+    spec = served_spec(made(x=("float32", (3, 4))), "net", 3, ModelConfig(inputs=(X,)))
+    assert (spec.public_name, spec.version, spec.inputs[0].shape) == ("net", 3, (3, 4))
+    flat = TensorConfig(name="x", data_type="TYPE_FP32", dims=(12,), reshape=(3, 4))
+    spec = served_spec(made(x=("float32", (3, 4))), "net", 3, ModelConfig(inputs=(flat,)))
+    assert spec.inputs[0].shape == (12,)
+    scalar = TensorConfig(name="x", dims=(1,), reshape=())
+    assert served_spec(made(x=("int64", ())), "net", 3, ModelConfig(inputs=(scalar,))).inputs[0].shape == (1,)
+    unbatched = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(-1, 3, -1)),))
+    assert served_spec(made(x=("float32", (3, 4))), "net", 3, unbatched).inputs[0].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "says"),
+    [
+        (TensorConfig(name="z"), "the model has no input 'z'; it has x"),
+        (
+            TensorConfig(name="x", data_type="TYPE_INT64"),
+            "is TYPE_INT64 in config.pbtxt and TYPE_FP32 in the model",
+        ),
+        (TensorConfig(name="x", dims=(3, 5)), "has dims [3, 5] in config.pbtxt and [3, 4] in the model"),
+        (TensorConfig(name="x", dims=(3,)), "has dims [3]"),
+        (TensorConfig(name="x", dims=(11,), reshape=(3, 4)), "can't be reshaped from [11] to [3, 4]"),
+    ],
+)
+def test_what_the_file_says_of_tensors_has_to_be_so(tensor: TensorConfig, says: str) -> None:
+    with pytest.raises(ConfigFault) as caught:
+        served_spec(made(x=("float32", (3, 4))), "net", 3, ModelConfig(inputs=(tensor,)))
+    assert says in str(caught.value)

@@ -1,0 +1,150 @@
+"""A cluster and a folder made of nothing, for the book to keep in step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
+from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
+from mainspring.messages.repository import ModelState
+from mainspring.repository.book import Add, Book, Compile, Retire, Serve
+from mainspring.repository.index import index_of
+from mainspring.repository.layout import FoundModel
+from mainspring.repository.model_config import ModelConfig
+
+PATIENCE_NS = 1_000
+BROKEN = "broken"
+"""Digests that begin so don't compile."""
+UNFIT = "unfit"
+"""Digests that begin so can't be prepared by any worker."""
+
+
+def spec(name: str, pages: int = 1) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        weights_hash=name,
+        executable="x",
+        batch_sizes=(1, 2),
+        weights_bytes=1,
+        extents=(1,) * pages,
+        inputs=(TensorSpec("x", "float32", (4,)),),
+        outputs=(TensorSpec("y", "float32", (4,)),),
+        profiles={"cpu": Profile({1: 1, 2: 1}, 1)},
+    )
+
+
+@dataclasses.dataclass
+class World:
+    """A folder, a controller and two workers that do what the book asks, and check what it asks."""
+
+    book: Book = dataclasses.field(default_factory=lambda: Book(explicit=False, patience_ns=PATIENCE_NS))
+    folder: dict[str, FoundModel] = dataclasses.field(default_factory=dict)
+    prepared: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Workers that have prepared a model."""
+    told: list[ServedModel] = dataclasses.field(default_factory=list)
+    compiled: list[str] = dataclasses.field(default_factory=list)
+    now_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.start_controller()
+
+    def start_controller(
+        self, specs: tuple[ModelSpec, ...] = (), served: tuple[ServedModel, ...] = ()
+    ) -> None:
+        cluster = self.book.cluster
+        cluster.welcomed()
+        for each in specs:
+            cluster.heard(ModelUp(each))
+        for model in served:
+            cluster.heard(Served(model))
+        cluster.complete()
+
+    def put(self, name: str, versions: dict[int, str], config: ModelConfig | None = None) -> None:
+        """Have the folder hold these versions, by their digests."""
+        self.folder[name] = FoundModel(
+            name=name, config=config or DEFAULTS, given=True, digests=versions, numbers=tuple(versions)
+        )
+
+    def look(self) -> None:
+        """Look at the folder as `Layout` does."""
+        for name, model in self.folder.items():
+            broken: set[int] = set()
+            while True:
+                chosen = model.config.version_policy.choose([n for n in model.numbers if n not in broken])
+                worse = {n for n in chosen if self.book.has_failed(name, model.config, n, model.digests[n])}
+                if not worse:
+                    break
+                broken |= worse
+            digests = {n: d for n, d in model.digests.items() if n in chosen or n in broken}
+            self.book.found(name, msgspec.structs.replace(model, chosen=tuple(chosen), digests=digests))
+        self.book.missing(self.folder)
+
+    def step(self) -> int:
+        """Do what is to be done; return how much that was."""
+        self.now_ns += 1
+        steps = self.book.steps(self.now_ns)
+        for each in steps:
+            match each:
+                case Compile(build=build):
+                    self.compiled.append(build.name)
+                    build.fail(BROKEN) if build.digest.startswith(BROKEN) else build.compiled(
+                        spec(build.name)
+                    )
+                case Add(spec=added):
+                    self.prepared.setdefault(added.name, 0)
+                    self.book.cluster.heard(ModelUp(added))
+                case Serve(model=model, specs=specs):
+                    assert all(self.prepared.get(name) for name in model.versions.values()), model
+                    assert set(model.versions.values()) <= {every.name for every in specs}
+                    self.told.append(model)
+                    self.book.cluster.heard(Served(model))
+                case Retire(name=name):
+                    assert not any(name in m.versions.values() for m in self.book.cluster.served.values())
+                    self.book.cluster.heard(ModelDown(name, drain=True))
+        return len(steps)
+
+    def status(self, prepared_on: int = 2) -> None:
+        """Have so many of the two workers prepare every model, and say so."""
+        failing = {
+            build.name
+            for record in self.book.records.values()
+            for build in record.builds.values()
+            if build.digest.startswith(UNFIT)
+        }
+        workers = ("w0", "w1")
+        states = []
+        for name in self.book.cluster.models:
+            able = () if name in failing else workers[:prepared_on]
+            self.prepared[name] = len(able)
+            states.append(ModelStatus(name, 1, able, (), 0, ("w0: no", "w1: no") if name in failing else ()))
+        of_workers = tuple(WorkerStatus(worker, "cpu", 4, 4, 0, 0, 0, 0, ()) for worker in workers)
+        self.book.cluster.status(ClusterStatus("p", of_workers, tuple(states), 0, {}))
+
+    def drained(self) -> None:
+        """Have every gateway let go of what is to go."""
+        for name in list(self.book.cluster.retiring):
+            self.book.cluster.heard(ModelDown(name))
+
+    def settle(self) -> None:
+        """Go on until there is nothing to do."""
+        for _ in range(50):
+            self.look()
+            done = self.step()
+            self.status()
+            self.drained()
+            if not done and not self.step():
+                return
+        raise AssertionError(f"it does not come to rest: {self.book.steps(self.now_ns)}")
+
+    def served(self, name: str) -> dict[int, str]:
+        """Return the digests of the versions that are served."""
+        builds = {b.name: b.digest for record in self.book.records.values() for b in record.builds.values()}
+        return {n: builds.get(each, each) for n, each in self.book.cluster.versions_of(name).items()}
+
+    def index(self, name: str) -> dict[str, tuple[ModelState, str]]:
+        return {e.version: (e.state, e.reason) for e in index_of(self.book) if e.name == name}
+
+
+DEFAULTS = ModelConfig()
