@@ -96,7 +96,7 @@ def _output(header: TensorHeader, frame: Any, form: Form) -> tuple[_Output, Any]
     datatype = datatype_of(header.dtype)
     if form.binary:
         return _Output(header.name, datatype, header.shape, parameters=_Binary(len(frame))), frame
-    data = json_data.from_array(json_data.to_array(frame, header.dtype))
+    data = json_data.from_bytes(frame, header.dtype)
     return _Output(header.name, datatype, header.shape, data), None
 
 
