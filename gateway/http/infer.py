@@ -17,6 +17,7 @@ from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.oip import compression, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
+from mainspring.gateway.oip.priority import priority_of
 from mainspring.gateway.oip.response import Body, render
 from mainspring.gateway.sends import Answer
 from mainspring.gateway.validation import BadRequest
@@ -101,7 +102,14 @@ class Inference:
         if sender.peer is None:
             sender.peer = self._calls.connection()
         asked = InferRequest(
-            self._calls.next_key(), model, parsed.inputs, time_ns, parsed.outputs, wanted_version
+            self._calls.next_key(),
+            model,
+            parsed.inputs,
+            time_ns,
+            parsed.outputs,
+            wanted_version,
+            exchange.header(b"traceparent") or "",
+            priority_of(parsed.parameters.priority),
         )
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), parsed.wanted)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
