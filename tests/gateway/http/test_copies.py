@@ -1,0 +1,125 @@
+"""How often a tensor of 600 KB is copied between a client's socket and a worker's.
+
+`tracemalloc` sees every buffer that Python or numpy allocate. A tensor that comes needs one, which the kernel
+fills, and leaves from there; so does one that goes back. A copy would be another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import uvloop
+
+from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.http.server import HttpServer, serve_http
+from mainspring.gateway.links import WorkerLinks
+from mainspring.gateway.sends import Answer, Connection
+from mainspring.messages.clients import InferRequest
+from mainspring.messages.peers import Input, TensorHeader
+from mainspring.transport.blocking import Server
+from mainspring.transport.hub import Hub
+from tests.gateway.fakes import make_spec
+from tests.gateway.oip.models import TIMING
+
+COLUMNS = 150_000
+SIZE = COLUMNS * 4
+
+
+class Way:
+    """What stands behind HTTP: the links to a worker that is a bare socket, and an answer that is there."""
+
+    def __init__(self, links: WorkerLinks) -> None:
+        catalog = Catalog()
+        catalog.model_up(make_spec("wide", COLUMNS))
+        self.plane = SimpleNamespace(
+            catalog=catalog, alone=None, ready=True, gate=SimpleNamespace(closed=False)
+        )
+        self.statistics = None
+        self.next_key = itertools.count().__next__
+        self._links = links
+        self._output = memoryview(bytes(SIZE))
+        self.sent = 0
+
+    def connection(self) -> Connection:
+        return Connection("test", b"1")
+
+    def forget(self, connection: Connection) -> None:
+        """Nothing is kept."""
+
+    def submit(
+        self, connection: Connection, request: InferRequest, frames: list[Any], done: Callable[[Any], None]
+    ) -> None:
+        assert self._links.send("worker", Input(1, request.key), frames)
+        self.sent += sum(map(len, frames))
+        header = TensorHeader("twice", "float32", (1, COLUMNS))
+        done(Answer(connection, request.key, (header,), (self._output,), TIMING))
+
+
+@contextmanager
+def way() -> Iterator[Way]:
+    hub, worker = Hub(), Server()
+    try:
+        links = WorkerLinks(hub, GatewayConfig(), lambda _: None)
+        links.connect("worker", worker.address)
+        yield Way(links)
+    finally:
+        worker.close()
+        hub.close()
+
+
+async def exchange(server: HttpServer) -> int:
+    """Send a request and read its reply; return the peak of what was allocated meanwhile."""
+    tensor = {"name": "data", "shape": [1, COLUMNS], "datatype": "FP32"}
+    text = json.dumps(
+        {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": SIZE}}],
+            "outputs": [{"name": "twice", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    head = (
+        f"POST /v2/models/wide/infer HTTP/1.1\r\ncontent-length: {len(text) + SIZE}\r\n"
+        f"inference-header-content-length: {len(text)}\r\n\r\n"
+    ).encode()
+    parts = (head + text, bytes(SIZE))
+    sink = memoryview(bytearray(4 * SIZE))
+    loop = asyncio.get_running_loop()
+    client = socket.socket()
+    client.setblocking(False)
+    name, port = server.address.removeprefix("http://").split(":")
+    await loop.sock_connect(client, (name, int(port)))
+    tracemalloc.start()
+    for part in parts:
+        await loop.sock_sendall(client, part)
+    received = 0
+    while received < SIZE:
+        received += await loop.sock_recv_into(client, sink[received:])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    client.close()
+    return peak
+
+
+def test_a_tensor_has_one_buffer_between_its_sockets() -> None:
+    async def run(behind: Way) -> int:
+        config = GatewayConfig(http_address="http://127.0.0.1:0")
+        server = await serve_http(cast(Any, behind), config)
+        try:
+            await exchange(server)
+            return await exchange(server)
+        finally:
+            await server.close(0)
+
+    with way() as behind, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        peak = runner.run(run(behind))
+        assert behind.sent == 2 * SIZE
+    buffers = peak / SIZE
+    assert 1 <= buffers < 1.5, f"{buffers:.2f} buffers of the tensor's size instead of the kernel's one"
