@@ -9,6 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster
+.PHONY: perf-analyzer
 .PHONY: policies experiments
 
 help: ## Show what can be made
@@ -65,6 +66,9 @@ bench-simulator: native ## Count the requests that the simulator plays in a seco
 
 bench-cluster: native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
+
+perf-analyzer: native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
+	$(BIN)/python -m mainspring.experiments.bench.perf_analyzer $(ARGS)
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
