@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec, ServedModel
-from mainspring.repository.builds import Build, Record, Stage
+from mainspring.repository.builds import Build, Patience, Record, Stage
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, as_json
@@ -34,6 +34,12 @@ class Add(NamedTuple):
     spec: ModelSpec
 
 
+class Warm(NamedTuple):
+    """Have a worker load a model, by a request that nobody waits for."""
+
+    name: str
+
+
 class Serve(NamedTuple):
     """Direct gateways to these versions; ``specs`` are all that a controller has to know for it."""
 
@@ -47,20 +53,20 @@ class Retire(NamedTuple):
     name: str
 
 
-Step = Compile | Add | Serve | Retire
+Step = Compile | Add | Warm | Serve | Retire
 
 
 class Book:
     """All models of one repository."""
 
-    def __init__(self, *, explicit: bool, load_models: Iterable[str] = (), patience_ns: int) -> None:
+    def __init__(self, *, explicit: bool, load_models: Iterable[str] = (), patience: Patience) -> None:
         self.records: dict[str, Record] = {}
         self.cluster = Cluster()
         self.looked = False
         """Whether the folder was looked at; until then nothing is known to be missing."""
         self._explicit = explicit
         self._loaded = dict.fromkeys(load_models)
-        self._patience_ns = patience_ns
+        self._patience = patience
 
     # --- what is in the folder ---
 
@@ -131,7 +137,7 @@ class Book:
     def preparing(self) -> bool:
         """Whether the workers' progress is of interest."""
         return self.cluster.known and any(
-            build.stage is Stage.COMPILED and build.name in self.cluster.models
+            build.stage in (Stage.COMPILED, Stage.WARMING) and build.name in self.cluster.models
             for record in self.records.values()
             for build in record.builds.values()
         )
@@ -177,9 +183,11 @@ class Book:
     def _steps_of(self, now_ns: int, record: Record) -> Iterator[Step]:
         wanted = record.wanted
         for build in sorted(wanted.values(), key=lambda each: -each.version):
-            build.settle(now_ns, self.cluster, self._patience_ns)
+            build.settle(now_ns, self.cluster, self._patience)
             if build.stage is Stage.WAITING:
                 yield Compile(build)
+            elif build.stage is Stage.WARMING and self.cluster.known:
+                yield Warm(build.name)
             elif self.cluster.known and build.pending and build.name not in self.cluster.models:
                 spec = self._spec(record, build)
                 if spec is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.cluster import Cluster
@@ -19,8 +20,18 @@ class Stage(Enum):
     WAITING = "it waits to be compiled"
     COMPILING = "it is being compiled"
     COMPILED = "the workers prepare it"
+    WARMING = "a worker loads it before it takes the place of what is in use"
     READY = ""
     FAILED = "it can't be served"
+
+
+class Patience(NamedTuple):
+    """How long a build waits for what would be better."""
+
+    prepare_ns: int
+    """For the other workers, once one has prepared it."""
+    warm_ns: int
+    """For a worker to load it."""
 
 
 @dataclass(slots=True)
@@ -43,6 +54,8 @@ class Build:
     """Once it is compiled: what the compiler made of it."""
     prepared_ns: int | None = None
     """When a first worker had prepared it."""
+    warming_ns: int = 0
+    """When it was first to be loaded."""
 
     def fail(self, reason: str, *, passing: bool = False) -> None:
         """Give it up; if ``passing``, until its files are looked at again."""
@@ -57,14 +70,22 @@ class Build:
         """Whether it may still become ready."""
         return self.stage not in (Stage.READY, Stage.FAILED)
 
-    def settle(self, now_ns: int, cluster: Cluster, patience_ns: int) -> None:
-        """See whether the workers have prepared it: all of them, or one for long enough."""
+    def settle(self, now_ns: int, cluster: Cluster, patience: Patience) -> None:
+        """See whether the workers have prepared it: all of them, or one for long enough.
+
+        What takes the place of a version that is in use is loaded first, so that no request has to wait for
+        it, if that does not take too long.
+        """
         if self.spec is None or self.stage is Stage.FAILED or not cluster.known:
             return
         if self.name not in cluster.models:
             self.stage, self.prepared_ns = Stage.COMPILED, None
             return
         if self.stage is Stage.READY:
+            return
+        if self.stage is Stage.WARMING:
+            if cluster.is_resident(self.name) or now_ns - self.warming_ns >= patience.warm_ns:
+                self.stage = Stage.READY
             return
         if cluster.workers and self.spec.pages > cluster.pages:
             self.fail(
@@ -75,9 +96,11 @@ class Build:
         there = cluster.preparation(self.name)
         if there.prepared and self.prepared_ns is None:
             self.prepared_ns = now_ns
-        patient = self.prepared_ns is None or now_ns - self.prepared_ns < patience_ns
+        patient = self.prepared_ns is None or now_ns - self.prepared_ns < patience.prepare_ns
         if there.everywhere or not patient:
-            self.stage = Stage.READY
+            warms = cluster.in_use(self.model, self.version) and not cluster.is_resident(self.name)
+            self.stage = Stage.WARMING if warms else Stage.READY
+            self.warming_ns = now_ns
         elif there.nowhere:
             self.fail(f"no worker can prepare it: {there.why}")
 

@@ -79,6 +79,17 @@ class Cluster:
             len(state.prepared_on), len(state.failed_on), self.workers, next(iter(state.failed_on), "")
         )
 
+    def is_resident(self, name: str) -> bool:
+        """Whether the model is in some worker's pages."""
+        state = self._states.get(name)
+        return state is not None and bool(state.resident_on)
+
+    def in_use(self, model: str, version: int) -> bool:
+        """Whether what a new version, or content, takes the requests of is in some worker's pages."""
+        served = self.versions_of(model)
+        replaced = served.get(version) or (served[max(served)] if served and version > max(served) else "")
+        return self.is_resident(replaced)
+
     def versions_of(self, name: str) -> dict[int, str]:
         """Return the versions that gateways take requests for."""
         served = self.served.get(name)

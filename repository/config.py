@@ -30,6 +30,8 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that the compiler's process may have."""
     prepare_patience_s: float = 60.0
     """How long a version that one worker has prepared waits for the others before it is served."""
+    warm_patience_s: float = 5.0
+    """How long a version that takes the place of one in use waits for a worker to have time to load it."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     controller_timeout_ms: float = 1_000.0

@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic_ns
 
 import msgspec
@@ -20,6 +20,7 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.repository.cluster import Cluster
+from mainspring.repository.warming import Warming
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
@@ -62,6 +63,7 @@ class ControllerLink:
         self._link = Link(self._hub, address, LIMITS, name=identity.encode())
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
+        self._warming = Warming(self._hub, LIMITS)
         self._welcomed = False
         self._hello_ns = self._silent_ns = 0
         self._said = ""
@@ -99,6 +101,17 @@ class ControllerLink:
             raise Refusal(reply.reason, reply.detail)
         return reply
 
+    def warm(self, model: str) -> None:
+        """Have a worker load a model when it is idle, by a request that nobody waits for."""
+        arrival = self._warming.warm(model)
+        if arrival is not None:
+            self._send(arrival)
+
+    def cool(self, models: Iterable[str]) -> None:
+        """Give such requests for these models up."""
+        for cancel in self._warming.cool(models):
+            self._send(cancel)
+
     def _send(self, message: msgspec.Struct) -> bool:
         return self._link.send((encode(message),)) is Delivery.SENT
 
@@ -112,6 +125,7 @@ class ControllerLink:
                     self._take(TO_GATEWAY.decode(parts[0]))
                 except BadMessage as error:
                     _LOGGER.warning("the controller sent a message that is none: %s", error)
+        self._warming.drain()
         if took:
             self._changed()
 
@@ -132,9 +146,16 @@ class ControllerLink:
                 future = self._asked.get(message.token)
                 if future is not None and not future.done():
                     future.set_result(message)
+            case peers.WorkerUp():
+                self._warming.worker_up(message.worker, message.data_address)
+            case peers.WorkerDown():
+                self._warming.worker_down(message.worker)
+            case peers.Dispatch():
+                self._warming.dispatched(message)
             case peers.Welcome():
                 self._welcomed = True
                 self._said = ""
+                self._warming.welcomed(message.number)
                 self._cluster.welcomed()
             case peers.Refused():
                 self._refused(message)

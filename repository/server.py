@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Step
-from mainspring.repository.builds import Build, Stage
+from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Step, Warm
+from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.config import RepositoryConfig
@@ -88,7 +88,7 @@ class Repository:
             explicit=config.mode == "explicit",
             # Later, what is loaded is what clients have left loaded: the controller says.
             load_models=() if self._files.begun() else config.load_models,
-            patience_ns=round(config.prepare_patience_s * 1e9),
+            patience=Patience(round(config.prepare_patience_s * 1e9), round(config.warm_patience_s * 1e9)),
         )
         self._looking = Looking(config, self.book)
         self._link = ControllerLink(
@@ -159,6 +159,8 @@ class Repository:
                 self._jobs.put_nowait(build)
             case Add(spec=spec):
                 self._ask(f"add {spec.name}", self._add(step))
+            case Warm(name=name):
+                self._link.warm(name)
             case Serve(model=model):
                 self._ask(f"serve {model.name}", self._serve(step))
             case Retire(name=name):
@@ -202,6 +204,7 @@ class Repository:
         if step.model.versions:
             self._files.write(step.model, step.specs)
         await self._link.ask(serve=step.model)
+        self._link.cool(step.model.versions.values())
         _LOGGER.info("model %s is served in versions %s", step.model.name, list(step.model.versions))
         if not step.model.versions:
             self._files.remove(step.model.name)

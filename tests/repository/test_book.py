@@ -13,7 +13,7 @@ from mainspring.repository.book import Book, Compile
 from mainspring.repository.builds import Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy
-from tests.repository.world import BROKEN, PATIENCE_NS, UNFIT, World, spec
+from tests.repository.world import BROKEN, PATIENCE, PATIENCE_NS, UNFIT, World, spec
 
 
 def test_nothing_is_asked_before_the_folder_was_looked_at() -> None:
@@ -51,6 +51,27 @@ def test_a_switch_is_one_message_and_the_old_goes_after_it() -> None:
     world.settle()
     assert [dict(each.versions).keys() for each in world.told] == [{1}, {2}]
     assert [name.partition("-")[0] for name in world.book.cluster.models] == ["net@2"]
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_what_takes_the_place_of_a_version_in_use_is_loaded_first_if_there_is_time(idle: bool) -> None:
+    world = World(loads=idle)
+    world.put("net", {1: "a"})
+    world.settle()
+    assert world.resident == set()
+    world.resident.update(world.book.cluster.models)
+    world.put("net", {2: "b"})
+    for _ in range(4):
+        world.look()
+        world.step()
+        world.status()
+    if not idle:
+        assert world.served("net").keys() == {1}
+        assert world.index("net")["2"] == (ModelState.LOADING, Stage.WARMING.value)
+        world.now_ns += PATIENCE_NS
+    world.settle()
+    assert world.served("net") == {2: "b"}
+    assert len(world.resident) == 1 + idle
 
 
 def test_content_changed_in_place_is_served_as_it_was_until_the_new_one_can_be() -> None:
@@ -164,7 +185,7 @@ def test_a_controller_that_forgot_everything_is_told_again_and_one_that_did_not_
 
 
 def test_what_is_loaded_is_what_was_asked_for_or_is_served_already() -> None:
-    world = World(Book(explicit=True, load_models=["net"], patience_ns=PATIENCE_NS))
+    world = World(Book(explicit=True, load_models=["net"], patience=PATIENCE))
     for name in ("net", "other", "served"):
         world.put(name, {1: name})
     world.start_controller((), (ServedModel("served", {1: "gone"}),))

@@ -9,12 +9,14 @@ import msgspec
 from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
 from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Add, Book, Compile, Retire, Serve
+from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Warm
+from mainspring.repository.builds import Patience
 from mainspring.repository.index import index_of
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig
 
 PATIENCE_NS = 1_000
+PATIENCE = Patience(PATIENCE_NS, PATIENCE_NS)
 BROKEN = "broken"
 """Digests that begin so don't compile."""
 UNFIT = "unfit"
@@ -39,10 +41,14 @@ def spec(name: str, pages: int = 1) -> ModelSpec:
 class World:
     """A folder, a controller and two workers that do what the book asks, and check what it asks."""
 
-    book: Book = dataclasses.field(default_factory=lambda: Book(explicit=False, patience_ns=PATIENCE_NS))
+    book: Book = dataclasses.field(default_factory=lambda: Book(explicit=False, patience=PATIENCE))
     folder: dict[str, FoundModel] = dataclasses.field(default_factory=dict)
     prepared: dict[str, int] = dataclasses.field(default_factory=dict)
     """Workers that have prepared a model."""
+    resident: set[str] = dataclasses.field(default_factory=set)
+    """Models in some worker's pages."""
+    loads: bool = True
+    """Whether workers have idle time to load a model in."""
     told: list[ServedModel] = dataclasses.field(default_factory=list)
     compiled: list[str] = dataclasses.field(default_factory=list)
     now_ns: int = 0
@@ -95,6 +101,9 @@ class World:
                 case Add(spec=added):
                     self.prepared.setdefault(added.name, 0)
                     self.book.cluster.heard(ModelUp(added))
+                case Warm(name=name):
+                    if self.loads:
+                        self.resident.add(name)
                 case Serve(model=model, specs=specs):
                     assert all(self.prepared.get(name) for name in model.versions.values()), model
                     assert set(model.versions.values()) <= {every.name for every in specs}
@@ -118,7 +127,10 @@ class World:
         for name in self.book.cluster.models:
             able = () if name in failing else workers[:prepared_on]
             self.prepared[name] = len(able)
-            states.append(ModelStatus(name, 1, able, (), 0, ("w0: no", "w1: no") if name in failing else ()))
+            resident = able[:1] if name in self.resident else ()
+            states.append(
+                ModelStatus(name, 1, able, resident, 0, ("w0: no", "w1: no") if name in failing else ())
+            )
         of_workers = tuple(WorkerStatus(worker, "cpu", 4, 4, 0, 0, 0, 0, ()) for worker in workers)
         self.book.cluster.status(ClusterStatus("p", of_workers, tuple(states), 0, {}))
 
