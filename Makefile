@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native demo test fuzz lint types docs suites clean
+.PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster
 .PHONY: perf-analyzer
 .PHONY: policies experiments
@@ -35,6 +35,10 @@ test: lint types native ## Lint, check types and run every test
 
 fuzz: native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
+
+schemathesis: native ## Let schemathesis look for requests over HTTP that the gateway can't cope with
+	@test -x out/schemathesis/bin/schemathesis || ($(PYTHON) -m venv out/schemathesis && out/schemathesis/bin/pip install --quiet --disable-pip-version-check schemathesis)
+	SCHEMATHESIS=$(CURDIR)/out/schemathesis/bin/schemathesis $(BIN)/pytest tests/gateway/http/test_openapi.py $(ARGS)
 
 lint: $(STAMP) ## Check style with ruff
 	$(BIN)/ruff check .

@@ -79,7 +79,8 @@ def _paths() -> Json:
         operation = _operation(
             change, f"{change.capitalize()} a model of the repository", "Object", (404, 409, 501), "Change"
         )
-        paths[f"/v2/repository/models/{{model}}/{change}"] = {"post": operation}
+        path = f"/v2/repository/models/{{model}}/{change}"
+        paths[path] = {"post": operation, "parameters": _path_parameters(path)}
     return {**paths, **_settings(), **_memory("system"), **_memory("cuda")}
 
 

@@ -30,6 +30,13 @@ _DATATYPE: Json = {"type": "string", "enum": [*DTYPES, BYTES]}
 _SHAPE = _list({"type": "integer"})
 _DURATION = _object(("count", "ns"), count=_COUNT, ns=_COUNT)
 
+EXAMPLE: Json = {
+    "id": "one",
+    "parameters": {"timeout": 50_000},
+    "inputs": [{"name": "data", "shape": [1, 4], "datatype": "FP32", "data": [1, 2.5, 3, 4]}],
+}
+"""A request for a model that takes four numbers in a row."""
+
 SCHEMAS: dict[str, Json] = {
     "Object": {"type": "object", "additionalProperties": True},
     "List": {"type": "array"},
@@ -101,7 +108,8 @@ SCHEMAS: dict[str, Json] = {
         },
         inputs=_list(_ref("RequestInput")),
         outputs=_list(_ref("RequestOutput")),
-    ),
+    )
+    | {"examples": [EXAMPLE]},
     "ResponseOutput": _object(
         ("name", "shape", "datatype"),
         name=_TEXT,

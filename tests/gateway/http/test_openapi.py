@@ -1,0 +1,83 @@
+"""The description that the server gives of itself, held against what it does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.gateway.http.openapi import description
+from tests.gateway.http.conftest import Served, faked
+from tests.gateway.http.raw import Peer, infer_body
+
+CHECKS = (
+    *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
+    *("response_schema_conformance", "response_headers_conformance", "unsupported_method"),
+)
+VALUES = {"model": "double", "version": "1", "region": "r"}
+
+
+def operations() -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method, path, operation)
+        for path, item in description()["paths"].items()
+        for method, operation in item.items()
+        if method != "parameters"
+    ]
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), operations())
+def test_everything_described_is_there(
+    served: Served, method: str, path: str, operation: dict[str, Any]
+) -> None:
+    with Peer(served.host) as peer:
+        for name, value in VALUES.items():
+            path = path.replace(f"{{{name}}}", value)
+        body = infer_body() if path.endswith("/infer") else b"{}" if method == "post" else b""
+        reply = peer.ask(method.upper(), path, body)
+        assert str(reply.status) in operation["responses"]
+        assert reply.status != 500
+        missing = reply.status == 404 and "there is nothing here" in reply.json["error"]
+        assert not missing, f"{method} {path} is described and not served"
+
+
+def test_names_and_references_are_sound() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert len(set(names)) == len(names)
+    schemas = description()["components"]["schemas"]
+    assert set(re.findall(r"#/components/schemas/(\w+)", repr(description()))) <= schemas.keys()
+
+
+def test_the_description_is_served(served: Served) -> None:
+    with Peer(served.host) as peer:
+        found = peer.ask("GET", "/openapi.json").json
+    assert found["openapi"] == "3.1.0"
+    assert found["paths"].keys() == description()["paths"].keys()
+
+
+def schemathesis() -> str | None:
+    """Return the program's path, if it is installed."""
+    beside = Path(sys.executable).with_name("schemathesis")
+    named = os.environ.get("SCHEMATHESIS") or (str(beside) if beside.exists() else "schemathesis")
+    return shutil.which(named)
+
+
+def test_no_request_makes_the_server_fail_or_say_what_it_does_not_describe() -> None:
+    program = schemathesis()
+    if program is None:
+        pytest.skip("schemathesis is not installed: `make schemathesis` installs it and runs this")
+    config = Path(__file__).with_name("schemathesis.toml")
+    with faked(default_slo_ms=200.0) as served:
+        command = [program, "--config-file", str(config), "run", f"http://{served.host}/openapi.json"]
+        options = ["--max-examples=25", "--request-timeout=10", "--seed=1", f"--checks={','.join(CHECKS)}"]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=170)
+        with Peer(served.host) as peer:
+            assert peer.ask("POST", "/v2/models/double/infer", infer_body()).status == 200
+    assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
+    assert re.search(r"\d{3,} generated", done.stdout), "it has hardly tried anything"
