@@ -133,7 +133,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} is no TOML: {error}") from None
     for name, key in PATH_KEYS:
         table = tables.get(name, {})
-        if isinstance(table, dict) and isinstance(table.get(key), str):
+        if isinstance(table, dict) and isinstance(table.get(key), str) and table[key]:
             table[key] = str(path.parent / table[key])
     return tables
 
