@@ -55,9 +55,10 @@ class AsyncClient:
         outputs: Sequence[str] | None = None,
         version: int | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name; see `Client.infer`."""
-        call = self._client.submit(model, inputs, slo_ms, outputs, version, priority)
+        call = self._client.submit(model, inputs, slo_ms, outputs, version, priority, traceparent)
         return await asyncio.wrap_future(call)
 
     async def models(self) -> tuple[ModelSpec, ...]:

@@ -64,16 +64,18 @@ class Client:
         outputs: Sequence[str] | None = None,
         version: int | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
         ``inputs`` are arrays by name with rows along the first axis; ``slo_ms`` the time from the request's
         arrival at the gateway to its deadline, None for best effort; ``outputs`` the names wanted, None for
         all; ``version`` one of the model's, None for its default; ``priority`` its turn among requests of
-        equal slack: 1 before 2 and so on, 0 behind all. Raises a `MainspringError`: `DeadlineError`,
-        `InvalidRequest`, `Unavailable`; TypeError for arguments of the wrong kind.
+        equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for gateways that
+        trace (W3C Trace Context). Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`,
+        `Unavailable`; TypeError for arguments of the wrong kind.
         """
-        future = self.submit(model, inputs, slo_ms, outputs, version, priority)
+        future = self.submit(model, inputs, slo_ms, outputs, version, priority, traceparent)
         try:
             return future.result()
         except BaseException:
@@ -89,13 +91,14 @@ class Client:
         outputs: Sequence[str] | None = None,
         version: int | None = None,
         priority: int = 0,
+        traceparent: str = "",
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
         ``cancel`` of the future gives the request up at the gateway too. Large arrays are not copied: leave
         them alone until the future is done.
         """
-        return self._call_infer(model, inputs, slo_ms, outputs, version, priority)
+        return self._call_infer(model, inputs, slo_ms, outputs, version, priority, traceparent)
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the models that are served, by name."""
@@ -136,6 +139,7 @@ class Client:
         outputs: Sequence[str] | None,
         version: int | None,
         priority: int,
+        traceparent: str,
     ) -> Call:
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
@@ -150,6 +154,7 @@ class Client:
             slo_ns=slo_ns,
             outputs=None if outputs is None else tuple(outputs),
             version=version,
+            traceparent=traceparent,
             priority=priority,
         )
         guard_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s

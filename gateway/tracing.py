@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic_ns, time_ns
 from typing import NamedTuple
@@ -79,21 +80,21 @@ class Tracing:
         self,
         config: GatewayConfig,
         export: Export,
+        counts: Counter[str],
         draw: Callable[[], float] = random.random,
         clock: Callable[[], int] = monotonic_ns,
         unix_clock: Callable[[], int] = time_ns,
     ) -> None:
-        """``draw`` returns a number from 0 up to 1."""
+        """``counts`` are the gateway's; ``draw`` returns a number from 0 up to 1."""
         self._ratio = config.trace_sample_ratio
         self._limit = config.trace_max_per_s
         self._export = export
+        self._counts = counts
         self._draw = draw
         self._clock = clock
         self._unix_clock = unix_clock
         self._second = -1
         self._in_second = 0
-        self.left_out = 0
-        """Traces that were to be written, beyond the limit."""
 
     def answered(
         self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
@@ -151,7 +152,7 @@ class Tracing:
             self._second, self._in_second = second, 0
         self._in_second += 1
         if self._in_second > self._limit:
-            self.left_out += 1
+            self._counts["traces_left_out"] += 1
             return False, None
         return True, parent
 

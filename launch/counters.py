@@ -33,6 +33,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "have that client read, or ask for less; reply_backlog_messages and _bytes of [gateway] bound it",
     ),
     # What crosses on the way; seen at the gateway.
+    "traces_left_out": ("requests that were to be traced, beyond trace_max_per_s of [gateway]", NOTHING),
     "withdrawn_inputs": ("dispatches of requests that were answered already", NOTHING),
     "late_rejections": ("rejections of requests that were answered already", NOTHING),
     "late_outputs": (

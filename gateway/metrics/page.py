@@ -100,7 +100,7 @@ class MetricsPage:
         yield from family("mainspring_build_info", "gauge", "Always 1.", [(self._version, 1)])
         for name, meaning, value in gauges:
             yield from family(name, "gauge", meaning, [("", value)])
-        events = {**plane.core.counts, **plane.counts}
+        events = {**plane.core.counts, **plane.cache.counts, **plane.counts}
         yield from family(
             "mainspring_gateway_events_total",
             "counter",

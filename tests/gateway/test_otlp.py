@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import builtins
+import json
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 import pytest
 
+from mainspring import Client
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.grpc.messages import INFERENCE, message
 from mainspring.gateway.otlp import TracingMissing
 from mainspring.messages.clients import ErrorReply, InferReply
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.gateway.raw import Raw
+from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
 
 pytest.importorskip(
     "opentelemetry.proto", reason="OpenTelemetry is not installed: pip install -e '.[tracing]'"
@@ -108,6 +114,66 @@ def test_a_request_is_traced_under_its_clients_span() -> None:
         assert step.end_time_unix_nano <= answered.end_time_unix_nano
     attributes = {each.key: each.value for each in answered.attributes}
     assert attributes["mainspring.model"].string_value == "double"
+
+
+def test_every_protocol_passes_the_clients_span_on_and_a_cold_start_shows_its_load() -> None:
+    with (
+        collecting() as collector,
+        real_controller([emulated("a")]) as controller,
+        real_worker("one", controller),
+        serving(
+            controller,
+            trace_address=collector.address,
+            trace_sample_ratio=1e-9,
+            http_address="http://127.0.0.1:0",
+            grpc_address="grpc://127.0.0.1:0",
+        ) as addresses,
+        Client(addresses.zeromq) as client,
+    ):
+        wait_until(lambda: workers_ready(client, 1, 1), 30)
+        client.infer("a", {"data": X}, slo_ms=20_000, traceparent=parent(1))
+        over_http(addresses.http, parent(2))
+        over_grpc(addresses.grpc, parent(3))
+        wait_until(lambda: len([span for span in collector.spans if span.name == "gateway"]) == 3, 30)
+        wait_until(lambda: len(collector.spans) == 3 * 5 + 1, 30)
+    traces: dict[str, list[str]] = {}
+    for span in sorted(collector.spans, key=lambda span: int(span.start_time_unix_nano)):
+        traces.setdefault(span.trace_id.hex(), []).append(span.name)
+    assert {trace: sorted(names) for trace, names in traces.items()} == {
+        parent(1)[3:35]: ["exec", "gateway", "input", "load", "output", "queue"],
+        parent(2)[3:35]: ["exec", "gateway", "input", "output", "queue"],
+        parent(3)[3:35]: ["exec", "gateway", "input", "output", "queue"],
+    }
+    by_name = {span.name: span for span in collector.spans if span.trace_id.hex() == parent(1)[3:35]}
+    load_ns = by_name["load"].end_time_unix_nano - by_name["load"].start_time_unix_nano
+    assert load_ns >= 1_000_000, "the emulated LOAD takes a millisecond"
+    assert by_name["load"].end_time_unix_nano <= by_name["exec"].start_time_unix_nano
+    assert by_name["exec"].end_time_unix_nano - by_name["exec"].start_time_unix_nano >= 2_000_000
+
+
+def parent(number: int) -> str:
+    return f"00-{number:032x}-b7ad6b7169203331-01"
+
+
+def over_http(address: str, traceparent: str) -> None:
+    tensor = {"name": "data", "datatype": "FP32", "shape": [2, 4], "data": X.ravel().tolist()}
+    request = urllib.request.Request(
+        f"{address}/v2/models/a/infer",
+        json.dumps({"inputs": [tensor]}).encode(),
+        {"content-type": "application/json", "traceparent": traceparent},
+    )
+    with urllib.request.urlopen(request, timeout=30) as reply:
+        assert reply.status == 200
+
+
+def over_grpc(address: str, traceparent: str) -> None:
+    tensor = {"name": "data", "datatype": "FP32", "shape": [2, 4]}
+    request = message("inference.ModelInferRequest")(
+        model_name="a", inputs=[tensor], raw_input_contents=[X.tobytes()]
+    )
+    with grpc.insecure_channel(address.removeprefix("grpc://")) as channel:
+        call = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+        call(request.SerializeToString(), timeout=30, metadata=(("traceparent", traceparent),))
 
 
 def test_a_collector_that_hangs_or_is_gone_delays_neither_requests_nor_the_end() -> None:
