@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,6 +14,7 @@ from mainspring.gateway.calls import Calls
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler
 from mainspring.gateway.http.infer import version_of
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.tokens import from_header
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
@@ -24,19 +24,6 @@ log = logging.getLogger("mainspring.gateway")
 
 NAME = "mainspring"
 Value = TypeVar("Value")
-
-
-class Repository(Protocol):
-    """Whoever looks after the models that are served; everything may raise `BadRequest`."""
-
-    async def index(self) -> Sequence[IndexEntry]:
-        """Return every model that could be served."""
-
-    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load a model, or load it anew; return once it is served."""
-
-    async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Serve a model no more; return once no requests are taken for it."""
 
 
 class _Index(msgspec.Struct):
@@ -93,12 +80,16 @@ class Control:
 
     # --- statistics ---
 
-    def all_statistics(self, exchange: Exchange) -> None:
+    async def all_statistics(self, exchange: Exchange) -> None:
         """Say what became of the requests for each model."""
         catalog, found = self._plane.catalog, []
-        for name in filter(functools.partial(self._sees, exchange), catalog.names()):
-            found += [catalog.resolve(name, each).spec for each in catalog.versions(name)]
-        exchange.reply_json({"model_stats": [self._calls.statistics.of(spec) for spec in found]})
+        for name in catalog.names():
+            if self._sees(exchange, name):
+                specs = [catalog.resolve(name, each).spec for each in catalog.versions(name)]
+                found += [self._calls.statistics.of(spec) for spec in specs]
+            # Of thousands of models this takes long, and others are to be served meanwhile.
+            await asyncio.sleep(0)
+        exchange.reply_json({"model_stats": found})
 
     def model_statistics(self, exchange: Exchange) -> None:
         """Say what became of the requests for a model: of one version, or of all."""
@@ -112,8 +103,8 @@ class Control:
     async def index(self, exchange: Exchange) -> None:
         """List the models that could be served."""
         wanted = _decoded(exchange, _Index)
-        if self._repository is not None:
-            found = list(await self._repository.index())
+        if self._calls.repository is not None:
+            found = await self._calls.repository.index(wanted.ready)
         else:
             catalog = self._plane.catalog
             found = [
@@ -121,41 +112,31 @@ class Control:
                 for name in catalog.names()
                 for each in catalog.versions(name)
             ]
-        exchange.reply_json(
-            [
-                each
-                for each in found
-                if self._sees(exchange, each.name) and (each.state is ModelState.READY or not wanted.ready)
-            ]
-        )
+        exchange.reply_json([each for each in found if self._sees(exchange, each.name)])
 
     async def load(self, exchange: Exchange) -> None:
         """Load a model."""
         parameters = _decoded(exchange, _Change).parameters
-        await self._changed().load(exchange.arguments[0], parameters)
+        await self._repository().load(exchange.arguments[0], parameters)
         exchange.reply_json({})
 
     async def unload(self, exchange: Exchange) -> None:
         """Unload a model."""
         parameters = _decoded(exchange, _Change).parameters
-        await self._changed().unload(exchange.arguments[0], parameters)
+        await self._repository().unload(exchange.arguments[0], parameters)
         exchange.reply_json({})
 
     # --- inside ---
 
-    @property
-    def _repository(self) -> Repository | None:
-        return getattr(self._calls, "repository", None)
+    def _repository(self) -> ModelRepository:
+        if self._calls.repository is None:
+            raise Fault(501, "models are loaded and unloaded in a model repository only, and none is served")
+        return self._calls.repository
 
     def _sees(self, exchange: Exchange, model: str) -> bool:
         """Say whether a model may be listed for a client."""
         gate = self._plane.gate
         return not gate.closed or gate.may_see(from_header(exchange.header(b"authorization")), model)
-
-    def _changed(self) -> Repository:
-        if self._repository is None:
-            raise Fault(501, "models are loaded and unloaded in a model repository only, and none is served")
-        return self._repository
 
     def _not_ready(self) -> str | None:
         plane = self._plane

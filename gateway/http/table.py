@@ -24,7 +24,7 @@ def routes(control: Control, inference: Inference) -> Routes:
             Route("/v2/health/live", {GET: control.live}, open=True),
             Route("/v2/health/ready", {GET: control.ready}, open=True),
             Route("/openapi.json", {GET: describe}, open=True),
-            Route("/v2/models/stats", {GET: control.all_statistics}),
+            Route("/v2/models/stats", {GET: control.in_task(control.all_statistics)}),
             *_of_models(control, inference),
             Route(f"{REPOSITORY}/index", {POST: control.in_task(control.index)}),
             Route(f"{REPOSITORY}/models/{{model}}/load", {POST: load}, administers=True),

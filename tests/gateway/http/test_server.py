@@ -1,0 +1,119 @@
+"""Who may ask for what, addresses, and how the server stops."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import pytest
+
+from mainspring.gateway import server
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.http.server import parse_address
+from tests.gateway.fakes import serving, wait_until
+from tests.gateway.http.conftest import Served
+from tests.gateway.http.raw import Peer, infer_body, request
+
+Fake = Callable[..., AbstractContextManager[Served]]
+INFER = "/v2/models/double/infer"
+TOKENS = """
+[[token]]
+name = "search"
+sha256 = "{search}"
+models = ["double"]
+
+[[token]]
+name = "slow"
+sha256 = "{slow}"
+models = ["*"]
+rate = 0.001
+burst = 2
+"""
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> str:
+    path = tmp_path / "tokens.toml"
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("search", "slow")}
+    path.write_text(TOKENS.format(**digests))
+    return str(path)
+
+
+def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
+    with fake(token_file=token_file) as served, Peer(served.host) as peer:
+        assert peer.ask("GET", "/v2").status == 200
+        assert peer.ask("GET", "/openapi.json").status == 200
+        assert peer.ask("POST", INFER, infer_body()).status == 401
+        for shown in ("Bearer nobody", "Basic search"):
+            reply = peer.ask("POST", INFER, infer_body(), authorization=shown)
+            assert (reply.status, reply.json["reason"]) == (401, "unauthenticated")
+            assert reply.headers["www-authenticate"] == "bearer"
+        search = "Bearer search"
+        assert peer.ask("POST", INFER, infer_body(), authorization=search).status == 200
+        reply = peer.ask("POST", "/v2/models/mute/infer", infer_body(), authorization=search)
+        assert (reply.status, reply.json["reason"]) == (403, "forbidden")
+        assert (
+            peer.ask("POST", "/v2/repository/models/double/unload", b"{}", authorization=search).status == 403
+        )
+        index = peer.ask("POST", "/v2/repository/index", b"{}", authorization=search).json
+        assert [entry["name"] for entry in index] == ["double"]
+        stats = peer.ask("GET", "/v2/models/stats", authorization=search).json
+        assert [each["name"] for each in stats["model_stats"]] == ["double"]
+        statuses = [
+            peer.ask("POST", INFER, infer_body(), authorization="Bearer slow").status for _ in range(3)
+        ]
+        assert statuses == [200, 200, 429]
+
+
+def test_a_body_without_a_token_is_not_kept(fake: Fake, token_file: str) -> None:
+    with fake(token_file=token_file, max_in_flight_bytes=10_000) as served, Peer(served.host) as peer:
+        assert peer.ask("POST", INFER, b"x" * 1_000_000).status == 401
+        assert peer.ask("POST", INFER, infer_body(), authorization="Bearer search").status == 200
+        reply = peer.ask("POST", INFER, b"x" * 1_000_000, authorization="Bearer search")
+        assert (reply.status, "hold as much memory" in reply.json["error"]) == (503, True)
+
+
+def test_a_stop_answers_what_is_in_flight(fake: Fake) -> None:
+    with ExitStack() as running:
+        served = running.enter_context(fake(drain_timeout_ms=100.0))
+        cluster = served.cluster
+        assert cluster is not None
+        waiting, idle = Peer(served.host), Peer(served.host)
+        assert idle.ask("GET", "/v2/health/live").status == 200
+        waiting.send(request("POST", "/v2/models/hold/infer", infer_body()))
+        wait_until(lambda: cluster.arrivals)
+    reply = waiting.reply()
+    assert (reply.status, reply.json["reason"]) == (503, "shutting_down")
+    assert waiting.ended()
+    assert idle.ended()
+
+
+def test_without_a_controller_everybody_is_told_so() -> None:
+    with (
+        serving("tcp://127.0.0.1:1", http_address="http://127.0.0.1:0") as addresses,
+        Peer(addresses.http.removeprefix("http://")) as peer,
+    ):
+        assert peer.ask("GET", "/v2/health/live").status == 200
+        for reply in (
+            peer.ask("GET", "/v2/health/ready"),
+            peer.ask("GET", "/v2/models/double"),
+            peer.ask("POST", INFER, infer_body()),
+        ):
+            assert (reply.status, reply.json["reason"]) == (503, "controller_unreachable")
+
+
+def test_addresses() -> None:
+    assert parse_address("http://127.0.0.1:8000") == ("127.0.0.1", 8000)
+    assert parse_address("http://[::1]:0") == ("::1", 0)
+    for wrong in ("127.0.0.1:8000", "http://127.0.0.1", "https://a:1", "http://:x", "http://a:99999", ""):
+        with pytest.raises(OSError, match="it is http://HOST:PORT"):
+            parse_address(wrong)
+
+
+def test_an_address_that_is_taken_is_refused(served: Served) -> None:
+    config = GatewayConfig(address="tcp://127.0.0.1:*", http_address=f"http://{served.host}")
+    with pytest.raises(OSError, match="is another server running there"):
+        server.run(config, threading.Event())
