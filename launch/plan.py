@@ -72,7 +72,7 @@ def make_plan(config: Config) -> Plan:
     return Plan(
         cluster=cluster,
         jobs=_jobs(config, source, run_dir, workers),
-        stop_order=((REPOSITORY,), ("gateway",), ("controller",), workers),
+        stop_order=(*([(REPOSITORY,)] if repository.path else []), ("gateway",), ("controller",), workers),
         models=len(specs),
         gateway_address=config.gateway.address,
         also_serves=also_serves(config.gateway),

@@ -16,6 +16,7 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.jobs import GatewayJob
 from mainspring.launch.plan import Plan
 from mainspring.launch.supervisor import Supervisor
+from mainspring.repository.config import RepositoryConfig
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
@@ -41,9 +42,8 @@ def supervise(run_dir: Path, said: list[str]) -> Supervisor:
     """A supervisor whose two processes, ``a`` and ``b``, have been started."""
     cluster = SimpleNamespace(restart_delay_ms=0, restart_delay_max_ms=0)
     jobs = tuple(GatewayJob(name=name, gateway=GatewayConfig()) for name in ("a", "b"))
-    supervisor = Supervisor(
-        cast(Plan, SimpleNamespace(jobs=jobs, run_dir=run_dir, cluster=cluster)), said.append
-    )
+    plan = SimpleNamespace(jobs=jobs, run_dir=run_dir, cluster=cluster, repository=RepositoryConfig())
+    supervisor = Supervisor(cast(Plan, plan), said.append)
     supervisor._serving = True
     for process in supervisor._processes:
         process.start()
