@@ -87,6 +87,7 @@ def list_models(
     """Show the models: what they take and give, their size, and where they are."""
     from mainspring.client.client import Client
     from mainspring.compiler.store import Store
+    from mainspring.launch.models_view import state_of
 
     states: dict[str, ModelStatus] = {}
     if store is not None:
@@ -96,7 +97,7 @@ def list_models(
             specs = client.models()
             states = {state.name: state for state in client.status().models}
     if as_json:
-        print(json.dumps([_summary(spec, states.get(spec.name)) for spec in specs], indent=2))
+        print(json.dumps([_summary(spec, state_of(spec, states)) for spec in specs], indent=2))
     else:
         _print_list(specs, states)
 
@@ -160,6 +161,8 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
 
 def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
     """Print a paragraph for each model: signatures are too long for the columns of a table."""
+    from mainspring.launch.models_view import state_of
+
     for spec in specs:
         sizes = " ".join(map(str, spec.batch_sizes))
         pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
@@ -168,7 +171,7 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
             for tensor in tensors:
                 shape = ", ".join(map(str, ("rows", *tensor.shape)))
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
-        state = states.get(spec.name)
+        state = state_of(spec, states)
         if state is not None:
             resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)
             print(

@@ -107,7 +107,10 @@ class Catalogue:
     def remove(self, now_ns: int, name: str) -> tuple[Reason, str] | None:
         """Serve a model no more; return why not, or None."""
         if self.models.pop(name, None) is None:
-            return Reason.UNKNOWN_MODEL, f"there is no model {name[:MAX_NAME_CHARACTERS]!r} to remove"
+            why = f"there is no model {name[:MAX_NAME_CHARACTERS]!r} to remove"
+            if name in self.served:
+                why = f"model {name!r} is a repository's: unload it, or take it out of the repository"
+            return Reason.UNKNOWN_MODEL, why
         self._retiring.end(name)
         self._scheduler.handle(now_ns, ModelRemoved(name))
         self._post.to_gateways(ModelDown(name))

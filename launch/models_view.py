@@ -11,6 +11,7 @@ import msgspec
 
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus, ModelStatus
+from mainspring.repository.recipe import SEPARATOR
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,6 +43,19 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """None without a look before."""
 
 
+def public_name(name: str) -> str:
+    """Return what clients call a model of this name, which may be one of a repository's artifacts."""
+    return name.partition(SEPARATOR)[0]
+
+
+def state_of(spec: ModelSpec, states: Mapping[str, ModelStatus]) -> ModelStatus | None:
+    """Return the state of a model, of a repository's that of the version that clients are directed to."""
+    if spec.name in states or not spec.served_as:
+        return states.get(spec.name)
+    artifacts = f"{spec.name}{SEPARATOR}{spec.version}-"
+    return next((state for name, state in states.items() if name.startswith(artifacts)), None)
+
+
 def rows(
     specs: Sequence[ModelSpec],
     status: ClusterStatus,
@@ -65,7 +79,7 @@ def rows(
             queued=state.queued,
             infer_ms={
                 kind: {size: duration / 1e6 for size, duration in profile.infer_ns.items()}
-                for kind, profile in profiles.get(state.name, {}).items()
+                for kind, profile in profiles.get(public_name(state.name), {}).items()
             },
             finished=changes[state.name][0],
             late=changes[state.name][1],

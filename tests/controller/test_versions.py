@@ -37,6 +37,8 @@ def test_gateways_hear_of_versions_now_and_when_they_join(stage: Stage) -> None:
     assert ask(stage, gateway, serve=table).reason is None
     stage.until(lambda: bool(other.all(Served)))
     assert other.all(Served) == [Served(table)]
+    reply = ask(stage, gateway, remove="net")
+    assert (reply.reason, "is a repository's" in reply.detail) == (Reason.UNKNOWN_MODEL, True)
     late = stage.gateway("g2")
     stage.until(lambda: late.all(Served) == [Served(table)])
     assert late.received.index(Served(table)) > late.received.index(ModelUp(version(2)))

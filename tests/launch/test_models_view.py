@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from io import StringIO
 
+import msgspec
 import pytest
 from rich.console import Console
 
-from mainspring.launch.models_view import rows, table
+from mainspring.launch.models_view import rows, state_of, table
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import ClusterStatus, ModelStatus
 
@@ -64,3 +65,13 @@ def test_the_table_fits_and_never_cuts_a_name(width: int) -> None:
     assert "90.0%" in text
     assert "5 of 5" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_repositorys_model_has_the_profile_and_the_state_of_its_version() -> None:
+    served = msgspec.structs.replace(spec("net"), served_as="net", version=2)
+    states = {name: state(name, 1, 1) for name in ("net@1-0123456789ab", "net@2-0123456789ab", "a")}
+    assert state_of(served, states) is states["net@2-0123456789ab"]
+    assert state_of(spec("a"), states) is states["a"]
+    assert state_of(spec("net"), states) is None
+    found = rows([served], status(*states.values()), {})
+    assert found[1].infer_ms == {"cpu": {1: 2.0, 2: 3.5}}
