@@ -105,6 +105,12 @@ def test_what_is_no_deadline_is_refused(fake: Fake) -> None:
         fake.client.infer("double", inputs(X), headers={"x-mainspring-slo-ms": "soon"})
 
 
+def test_a_request_s_priority_reaches_the_controller(fake: Fake) -> None:
+    fake.client.infer("double", inputs(X), priority=3)
+    fake.client.infer("double", inputs(X))
+    assert [arrival.priority for arrival in fake.cluster.arrivals] == [3, 0]
+
+
 def test_a_cancelled_call_gives_its_request_up(fake: Fake) -> None:
     ended: queue.Queue[Any] = queue.Queue()
     call = fake.client.async_infer("hold", inputs(X), lambda result, error: ended.put(error))
