@@ -63,9 +63,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a request's line and headers."""
     http_max_body_bytes: int = 64 << 20
     """Size of a request's body, as it comes and inflated."""
-    http_max_json_bytes: int = 16 << 20
-    """Size of the JSON in it. While JSON is read, some 5 ms for a megabyte, nobody else is served: large
-    tensors are to come as binary data."""
+    http_max_json_bytes: int = 4 << 20
+    """Size of the JSON in it, enough for one image of 224 x 224. While JSON is read, some 10 ms for a
+    megabyte, nobody else is served: larger tensors are to come as binary data."""
     http_max_pipelined: int = 64
     """Requests that one connection may send ahead of their replies; more are not read before some are out."""
     http_header_timeout_ms: float = 10_000.0

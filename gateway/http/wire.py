@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import http
+from email.utils import formatdate
+from time import time
 
 JSON_TYPE = b"application/json"
 BINARY_TYPE = b"application/octet-stream"
@@ -28,7 +30,13 @@ def head(status: int, content_type: bytes, length: int, connection: bytes, more:
 
     ``connection`` is the value of that header, empty for none; ``more`` are whole further lines.
     """
-    return b"%s%d\r\n%s\r\n" % (_begin(status, content_type, connection), length, more)
+    date = _date(int(time()))
+    return b"%s%d\r\ndate: %s\r\n%s\r\n" % (_begin(status, content_type, connection), length, date, more)
+
+
+@functools.lru_cache(1)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()
 
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
