@@ -78,6 +78,7 @@ class Inference:
         except compression.TooLarge as error:
             exchange.fail(413, error.detail)
         except BadRequest as error:
+            self._calls.turned_away(exchange.arguments[0], error.reason)
             exchange.refuse(error.reason, error.detail)
 
     def _submit(self, exchange: Exchange, body: memoryview) -> None:

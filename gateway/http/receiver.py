@@ -48,11 +48,28 @@ class Sink(Sender, Protocol):
         """The request is there whole."""
 
 
+class _Gone:
+    """Takes the place of a sink that is gone."""
+
+    def begun(self, exchange: Exchange, body_bytes: int) -> bool:  # noqa: ARG002
+        """Want nothing."""
+        return False
+
+    def received(self, exchange: Exchange) -> None:
+        """Do nothing."""
+
+    def replied(self, exchange: Exchange) -> None:
+        """Do nothing."""
+
+
+_GONE = _Gone()
+
+
 class Receiver:
     """Reads one connection; see the module's docstring."""
 
     def __init__(self, sink: Sink, budget: Budget, max_header_bytes: int, max_body_bytes: int) -> None:
-        self._sink = sink
+        self._sink: Sink = sink
         self._budget = budget
         self._max_header_bytes = max_header_bytes
         self._max_body_bytes = max_body_bytes
@@ -111,10 +128,12 @@ class Receiver:
             self.began_ns = now_ns
 
     def close(self) -> None:
-        """Let go of what is held."""
+        """Let go of what is held, and of whoever holds this: no collector is to be needed for it."""
         self._release()
         self._exchange = None
         self._parser = None
+        self._fault = None
+        self._sink = _GONE
 
     # --- the parser's callbacks ---
 

@@ -29,6 +29,8 @@ SCHEME = "http"
 _BACKLOG = 1_024
 _SPARE_FILES = 512
 """Descriptors that are kept for everything but HTTP clients."""
+_LEAST_CONNECTIONS = 32
+"""Clients that are taken however few descriptors there are."""
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
@@ -51,7 +53,9 @@ class HttpServer:
         self._gate = calls.plane.gate
         self.limits = Limits(config)
         self.budget = Budget(config.max_in_flight_bytes)
-        self._max_connections = min(config.http_max_connections, _file_limit() - _SPARE_FILES)
+        self._max_connections = min(
+            config.http_max_connections, max(_file_limit() - _SPARE_FILES, _LEAST_CONNECTIONS)
+        )
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
         self._watch = Watch(self.limits.shortest_ns)
@@ -120,6 +124,8 @@ class HttpServer:
             )
             if refusal is not None:
                 exchange.handler = functools.partial(_turn_away, refusal)
+                if model is not None and route.pattern.endswith("/infer"):
+                    self._calls.turned_away(model, refusal[0])
                 return False
         return True
 

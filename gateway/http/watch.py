@@ -44,6 +44,8 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
+        for slot in self._slots:
+            slot.clear()
 
     def _turn(self) -> None:
         now_ns = monotonic_ns()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hashlib
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.http.server import parse_address
+from mainspring.gateway.http.connection import HttpConnection
+from mainspring.gateway.http.control import Control
+from mainspring.gateway.http.infer import Inference
+from mainspring.gateway.http.server import HttpServer, parse_address
+from mainspring.gateway.http.table import routes
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer, infer_body, request
@@ -117,3 +126,52 @@ def test_an_address_that_is_taken_is_refused(served: Served) -> None:
     config = GatewayConfig(address="tcp://127.0.0.1:*", http_address=f"http://{served.host}")
     with pytest.raises(OSError, match="is another server running there"):
         server.run(config, threading.Event())
+
+
+class Silent(asyncio.Transport):
+    """A transport that takes everything."""
+
+    def write(self, data: object) -> None:
+        """Keep nothing."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """There are none."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v2", request("GET", "/v2"), b"nonsense\r\n\r\n"])
+def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) -> None:
+    """The gateway's garbage is collected when it is idle, and clients may come and go all the time."""
+
+    async def come_and_go() -> weakref.ref[HttpConnection]:
+        config = GatewayConfig()
+        plane = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config)
+        calls = cast(Any, SimpleNamespace(plane=plane))
+        inference = Inference(calls, config)
+        host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
+        connection = HttpConnection(host)
+        connection.connection_made(Silent())
+        buffer = connection.get_buffer(-1)
+        buffer[: len(sent)] = sent
+        connection.buffer_updated(len(sent))
+        connection.connection_lost(None)
+        found = weakref.ref(connection)
+        del connection
+        await host.close(0)
+        return found
+
+    gc.collect()
+    gc.disable()
+    try:
+        found = asyncio.run(come_and_go())
+        assert found() is None
+    finally:
+        gc.enable()
