@@ -68,7 +68,7 @@ def schemathesis() -> str | None:
     return shutil.which(named)
 
 
-def test_no_request_makes_the_server_fail_or_say_what_it_does_not_describe() -> None:
+def test_no_request_makes_the_server_fail_or_say_what_it_does_not_describe(tmp_path: Path) -> None:
     program = schemathesis()
     if program is None:
         pytest.skip("schemathesis is not installed: `make schemathesis` installs it and runs this")
@@ -76,7 +76,9 @@ def test_no_request_makes_the_server_fail_or_say_what_it_does_not_describe() -> 
     with faked(default_slo_ms=200.0) as served:
         command = [program, "--config-file", str(config), "run", f"http://{served.host}/openapi.json"]
         options = ["--max-examples=25", "--request-timeout=10", "--seed=1", f"--checks={','.join(CHECKS)}"]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=170)
+        done = subprocess.run(
+            [*command, *options], capture_output=True, text=True, check=False, timeout=170, cwd=tmp_path
+        )
         with Peer(served.host) as peer:
             assert peer.ask("POST", "/v2/models/double/infer", infer_body()).status == 200
     assert done.returncode == 0, done.stdout[-6_000:] + done.stderr[-2_000:]
