@@ -78,6 +78,10 @@ class Calls:
             self.cancel(connection, request.key)
             raise
 
+    def turned_away(self, model: str, reason: Reason) -> None:
+        """Tell who counts requests of one that is not submitted; ``model`` as the client called it."""
+        self.plane.core.observers.turned_away(InferRequest(-1, model, (), None), reason)
+
     def cancel(self, connection: Connection, key: int) -> None:
         """Give a request up: its outcome is ``cancelled``, unless it had one."""
         self.plane.cancel(connection, key)

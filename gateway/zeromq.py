@@ -127,6 +127,8 @@ class ZeroMqFrontEnd:
 
     def _from_client(self, connection: Connection, message: object, frames: list[zmq.Frame]) -> None:
         if self._plane.gate.closed and (refusal := self._refusal(connection, message)) is not None:
+            if isinstance(message, clients.InferRequest):
+                self._plane.core.observers.turned_away(message, refusal[0])
             self._send(connection.peer, encode(ErrorReply(getattr(message, "key", 0), *refusal)))
             return
         match message:

@@ -41,6 +41,13 @@ class Taking:
         ``arrived_ns`` is when it came, on this process's clock. Raises `BadRequest`, and `Ended` for what
         the protocol has and this server has not.
         """
+        try:
+            return self._take(message, raw, arrived_ns, caller)
+        except BadRequest as error:
+            self._calls.turned_away(message.model_name, error.reason)
+            raise
+
+    def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller) -> Taken:
         plane = self._calls.plane
         name = message.model_name
         check(plane.gate, caller, name)

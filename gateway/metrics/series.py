@@ -17,6 +17,9 @@ CLIENTS_DOING = frozenset(
         Reason.DUPLICATE_KEY,
         Reason.BAD_MESSAGE,
         Reason.CANCELLED,
+        Reason.UNAUTHENTICATED,
+        Reason.FORBIDDEN,
+        Reason.RATE_LIMITED,
     }
 )
 """Reasons that lie with the client: such a request says nothing of whether deadlines are kept."""

@@ -7,12 +7,15 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import grpc
 import pytest
 
 from mainspring import Client
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.grpc.messages import INFERENCE, message
 from mainspring.messages.clients import ErrorReply, InferReply
 from mainspring.messages.codec import encode
 from mainspring.messages.metrics import ClusterMetrics
@@ -162,6 +165,48 @@ def test_there_is_nothing_else() -> None:
     ):
         page(addresses.metrics, "/v2/health/live")
     assert caught.value.code == 404
+
+
+def test_what_a_protocol_refuses_by_itself_is_counted() -> None:
+    def over_http(body: bytes) -> None:
+        request = urllib.request.Request(f"{addresses.http}/v2/models/double/infer", body)
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(request, timeout=30)
+
+    with (
+        fake_cluster() as cluster,
+        serving(
+            cluster.address, metrics_address=ANY, http_address=ANY, grpc_address="grpc://127.0.0.1:0"
+        ) as (addresses),
+        Raw(addresses.zeromq) as client,
+    ):
+        client.ready(cluster)
+        over_http(b"no JSON")
+        over_http(b'{"inputs": []}')
+        wrong = message("inference.ModelInferRequest")(model_name="double")
+        with grpc.insecure_channel(addresses.grpc.removeprefix("grpc://")) as channel:
+            call = channel.unary_unary(f"/{INFERENCE}/ModelInfer")
+            with pytest.raises(grpc.RpcError):
+                call(wrong.SerializeToString(), timeout=30)
+        found = scrape(addresses.metrics)["mainspring_rejected_requests_total"]
+        assert sum(found.values()) == 3
+        assert {dict(own)["model"] for own in found} == {"double"}
+
+
+def test_a_request_without_the_token_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text("")
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, metrics_address=ANY, http_address=ANY, token_file=str(path)) as addresses,
+    ):
+        wait_until(lambda: of(scrape(addresses.metrics), "mainspring_ready"))
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"{addresses.http}/v2/models/double/infer", b"{}", timeout=30)
+        assert caught.value.code == 401
+        found = scrape(addresses.metrics)
+        mine = {"model": "double", "version": "1"}
+        assert of(found, "mainspring_rejected_requests_total", reason="unauthenticated", **mine) == 1
 
 
 def test_an_address_that_is_taken_ends_the_start() -> None:
