@@ -30,7 +30,7 @@ NAME = "model-repository"
 HELLO_NS = 200_000_000
 ANSWER_S = 10.0
 """How long the controller may take to answer."""
-TICK_S = 0.05
+TICK_S = 0.1
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=256 << 20, backlog_messages=100_000)
 
 
@@ -117,16 +117,18 @@ class ControllerLink:
 
     def _turn(self) -> None:
         """Take in what has come."""
-        took = False
+        news = False
         while self._link in self._hub.wait(0):
             while (parts := self._link.receive()) is not None:
-                took = True
                 try:
-                    self._take(TO_GATEWAY.decode(parts[0]))
+                    message = TO_GATEWAY.decode(parts[0])
+                    known = self._cluster.known
+                    self._take(message)
+                    news = news or not isinstance(message, peers.Ping) or self._cluster.known != known
                 except BadMessage as error:
                     _LOGGER.warning("the controller sent a message that is none: %s", error)
         self._warming.drain()
-        if took:
+        if news:
             self._changed()
 
     def _take(self, message: object) -> None:

@@ -34,7 +34,7 @@ STATUS_POLL_S = 0.1
 """Between two looks at the workers' progress."""
 AGAIN_S = 1.0
 """After a refusal, until the same is asked for again."""
-TURN_S = 0.5
+TURN_S = 2.0
 """The longest time between two comparisons of what should be with what is."""
 MOST_AT_ONCE = 256
 """Changes that are asked for at one time."""

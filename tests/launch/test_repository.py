@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,13 +55,14 @@ class Site:
 
     @contextmanager
     def cluster(self, **repository: Any) -> Iterator[tuple[LocalCluster, Client]]:
-        gateway, controller, control = free_ports(3)
+        gateway, controller, control, http = free_ports(4)
         self.address = f"tcp://127.0.0.1:{control}"
+        self.http = f"http://127.0.0.1:{http}"
         config = read_config(
             {
                 "cluster": {"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
                 "worker": {"pages": 4},
-                "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+                "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "http_address": self.http},
                 "controller": {"address": f"tcp://127.0.0.1:{controller}"},
                 "repository": {
                     "path": str(self.path),
@@ -73,6 +77,15 @@ class Site:
         )
         with LocalCluster(make_plan(config), self.said.append) as cluster, Client(cluster.address) as client:
             yield cluster, client
+
+    def post(self, path: str, **body: Any) -> Any:
+        """Ask over HTTP; return the answer, or the status of an error."""
+        request = urllib.request.Request(f"{self.http}{path}", json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                return json.loads(reply.read() or b"{}")
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def index(self, model: str = "") -> dict[str, IndexEntry]:
         """Ask the repository as a gateway does; return the entries of one model, or all, by version."""
@@ -291,3 +304,24 @@ def test_loading_by_clients_is_off_unless_it_was_asked_for(site: Site) -> None:
     with pytest.raises(RepositoryError, match="is away") as caught:
         asyncio.run(site.control().index())
     assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+
+
+def test_standard_clients_name_versions_and_load_models_over_http(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    put(site.path, "net", 2, 3.0)
+    configure(site.path, "net", "version_policy { all {} } max_batch_size: 4")
+    body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}]}
+    with site.cluster(mode="explicit"):
+        index = [{"name": "net", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}]
+        assert site.post("/v2/repository/index") == index
+        assert site.post("/v2/models/net/infer", **body) == 404
+        site.post("/v2/repository/models/net/load")
+        for path, version, wanted in (("", "2", 3.0), ("/versions/1", "1", 2.0)):
+            reply = site.post(f"/v2/models/net{path}/infer", **body)
+            assert (reply["model_version"], reply["outputs"][0]["data"]) == (version, [wanted] * 4)
+        assert site.post("/v2/models/net/versions/3/infer", **body) == 404
+        ready = site.post("/v2/repository/index", ready=True)
+        assert [(each["version"], each["state"]) for each in ready] == [("1", "READY"), ("2", "READY")]
+        site.post("/v2/repository/models/net/unload")
+        assert site.post("/v2/models/net/infer", **body) == 404
+        assert site.post("/v2/repository/models/none/load") == 404
