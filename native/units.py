@@ -63,7 +63,8 @@ SIMULATOR = Unit(
     include=(
         *("simulator/agenda", "simulator/controller", "simulator/device", "simulator/draws"),
         *("simulator/fleet", "simulator/gateway", "simulator/network", "simulator/outcomes"),
-        *("simulator/simulation", "traces/histogram", "traces/records"),
+        *("simulator/simulation", "telemetry/samples", "telemetry/taken"),
+        *("traces/histogram", "traces/records"),
     ),
 )
 

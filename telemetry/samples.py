@@ -1,19 +1,20 @@
-"""Samples of finished actions, and what the cluster did in each second: filled by `telemetry.summary`."""
+"""Samples of finished actions, and what the cluster did in each second: filled by `telemetry.taken`."""
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
+from typing import TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.messages.actions import Infer, Load, Result
+from mainspring.telemetry.series import LogSeries
 
 SECOND_NS = 1_000_000_000
 
-Nanoseconds = npt.NDArray[np.int64]
+Nanoseconds: TypeAlias = npt.NDArray[np.int64]
 
 
 class ActionSamples:
@@ -64,19 +65,6 @@ class Spread:
         columns = [np.array(column, np.int64) for column in self._durations_ns.values()]
         ratios = [column / np.median(column) for column in columns if np.median(column) > 0]
         return float(np.percentile(np.concatenate(ratios), percent)) if ratios else None
-
-
-class LogSeries(msgspec.Struct, frozen=True):
-    """Columns of equal length, one entry for each second; None while no worker was there."""
-
-    start_ns: int
-    """The controller's clock at second 0."""
-    second: list[int]
-    exec_utilisation: list[float | None]
-    load_utilisation: list[float | None]
-    page_occupancy: list[float | None]
-    """Share of all pages that held weights at the end of the second."""
-    loads: list[int]
 
 
 class SecondSeries:
