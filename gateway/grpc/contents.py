@@ -34,13 +34,18 @@ def listed(tensor: Message) -> Sequence[bytes]:
     return found
 
 
-def packed(tensor: Message) -> bytes:
-    """Return the elements of an InferInputTensor of numbers as raw contents would have them.
+def packed(tensor: Message, count: int) -> bytes:
+    """Return the ``count`` elements of an InferInputTensor of numbers as raw contents would have them.
 
-    Raises `Unfit` if they stand in another datatype's field or do not fit their datatype.
+    Raises `Unfit` if there are not so many, if they stand in another datatype's field or do not fit theirs.
     """
-    datatype = tensor.datatype
-    array = np.array(_field(tensor), _WIDE.get(datatype) or DTYPES[datatype])
+    datatype, elements = tensor.datatype, _field(tensor)
+    if len(elements) != count:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {tensor.name!r} has {len(elements):,} elements; its shape makes {count:,}",
+        )
+    array = np.array(elements, _WIDE.get(datatype) or DTYPES[datatype])
     return array.tobytes() if datatype not in _WIDE else _narrow(tensor.name, datatype, array)
 
 

@@ -23,6 +23,10 @@ from mainspring.messages.peers import TensorHeader
 
 _COPIED_BYTES = 8_192
 """Up to here protobuf copies tensors faster than they can be cut out."""
+MOST_BESIDE_BYTES = 16 << 20
+"""Of a message without its raw contents: protobuf reads it while nobody else is served."""
+_MOST_AXES = 64
+_MOST_PARAMETERS = 1_024
 _SHARED = "shared_memory_region"
 _CLASSIFICATION = "classification"
 
@@ -49,11 +53,21 @@ def parse(data: bytes) -> tuple[Message, list[Any]]:
         raise Unfit(
             Reason.BAD_MESSAGE, f"these {len(data):,} bytes are no ModelInferRequest: {error}"
         ) from None
+    if len(rest) > MOST_BESIDE_BYTES:
+        raise Unfit(
+            Reason.BAD_MESSAGE,
+            f"the request has {len(rest):,} bytes beside raw_input_contents, and may have "
+            f"{MOST_BESIDE_BYTES:,}; send large tensors there",
+        )
     return decode(ModelInferRequest, rest), raw
 
 
 def parameters(fields: Mapping[str, Message]) -> dict[str, Any]:
-    """Return what a map of InferParameter holds."""
+    """Return what a map of InferParameter holds; raise `Unfit` if that is absurdly much."""
+    if len(fields) > _MOST_PARAMETERS:
+        raise Unfit(
+            Reason.BAD_MESSAGE, f"there are {len(fields):,} parameters; at most {_MOST_PARAMETERS:,} are read"
+        )
     found = {}
     for name in fields:
         choice = fields[name].WhichOneof("parameter_choice")
@@ -113,7 +127,13 @@ def classes(outputs: Iterable[Message]) -> dict[str, int]:
 
 def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeader, Any]:
     """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
-    name, shape = tensor.name, tuple(tensor.shape)
+    name = tensor.name
+    if len(tensor.shape) > _MOST_AXES:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"input {name[:100]!r} has a shape of {len(tensor.shape):,} axes; at most {_MOST_AXES} are read",
+        )
+    shape = tuple(tensor.shape)
     if tensor.parameters and _SHARED in tensor.parameters:
         raise NotServed(f"input {name!r} is in shared memory")
     index = signature.inputs.get(name)
@@ -135,7 +155,7 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
         )
     if tensor.datatype == BYTES:
         return header, _slots(spec, tensor, raw, math.prod(shape))
-    return header, contents.packed(tensor) if raw is None else raw
+    return header, contents.packed(tensor, math.prod(shape)) if raw is None else raw
 
 
 def _slots(spec: TensorSpec, tensor: Message, raw: Any, count: int) -> bytes:

@@ -16,10 +16,14 @@ from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, Message, Method, decode, methods
 from mainspring.gateway.grpc.status import Context, answered
+from mainspring.gateway.validation import BadRequest
+from mainspring.messages.codes import Reason
 
 SCHEME = "grpc://"
 _LEAST_PING_MS = 5_000
 """Clients may ping this often; one that does so more often is cut off."""
+_MOST_ASKED_BYTES = 64 << 10
+"""Of a message that is not an inference request: they are a few names and settings."""
 
 
 class GrpcServer:
@@ -110,17 +114,28 @@ def _health(health: Health) -> Any:
 def _unary(method: Method, behaviour: Behaviour) -> Any:
     async def call(data: bytes, context: Context) -> bytes:
         async def answer() -> bytes:
-            return bytes((await behaviour(decode(method.request, data), Caller(context))).SerializeToString())
+            return bytes((await behaviour(_asked(method, data), Caller(context))).SerializeToString())
 
         return await answered(context, answer())
 
     return grpc.unary_unary_rpc_method_handler(call)
 
 
+def _asked(method: Method, data: bytes) -> Message:
+    """Return what a call asks; raise `BadRequest`."""
+    if len(data) > _MOST_ASKED_BYTES:
+        raise BadRequest(
+            Reason.BAD_MESSAGE,
+            f"a message of {len(data):,} bytes is too long for {method.name}, which takes at most "
+            f"{_MOST_ASKED_BYTES:,}",
+        )
+    return decode(method.request, data)
+
+
 def _watching(method: Method, behaviour: Callable[[Message], AsyncIterator[Message]]) -> Any:
     async def call(data: bytes, context: Context) -> None:
         async def answer() -> None:
-            async for message in behaviour(decode(method.request, data)):
+            async for message in behaviour(_asked(method, data)):
                 await context.write(message.SerializeToString())
 
         await answered(context, answer())

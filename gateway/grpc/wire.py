@@ -18,6 +18,8 @@ INFER_RESPONSE = 2
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+MOST_FIELDS = 4_096
+"""Of one message: some 5 ms to look at, and nobody else is served meanwhile."""
 
 
 class Malformed(ValueError):
@@ -27,14 +29,19 @@ class Malformed(ValueError):
 def cut(message: bytes, number: int) -> tuple[bytes, list[memoryview]]:
     """Return a message without its fields of this number, which hold bytes, and their values, uncopied.
 
-    Raises `Malformed` if a field ends behind the message; of what is in the others nothing is looked at.
+    Raises `Malformed` if a field ends behind the message, or if there are more than `MOST_FIELDS`; of what is
+    in the others nothing is looked at.
     """
     view = memoryview(message)
     kept: list[memoryview] = []
     values: list[memoryview] = []
     wanted = (number << 3) | _BYTES
     at, kept_from, end = 0, 0, len(message)
+    fields = 0
     while at < end:
+        fields += 1
+        if fields > MOST_FIELDS:
+            raise Malformed(f"it has more than {MOST_FIELDS:,} fields")
         tag, start = _varint(message, at)
         if tag == wanted:
             size, data = _varint(message, start)

@@ -85,6 +85,14 @@ def test_a_message_larger_than_the_limit_is_refused_before_it_takes_memory(
     serves(live_cluster)
 
 
+@pytest.mark.parametrize("name", ["LogSettings", "RepositoryIndex", "ModelConfig"])
+def test_a_question_of_absurd_length_is_refused(fake: Fake, name: str) -> None:
+    call = fake.channel.unary_unary(f"/inference.GRPCInferenceService/{name}")
+    with pytest.raises(grpc.RpcError, match="too long for") as caught:
+        call(b"\x0a\x00" * (1 << 20), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 def test_metadata_larger_than_the_limit_is_refused(live_cluster: Live) -> None:
     with grpc.insecure_channel(live_cluster.address) as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")

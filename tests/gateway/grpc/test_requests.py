@@ -77,6 +77,26 @@ def test_an_element_that_its_datatype_can_t_hold_is_named(dtype: str) -> None:
         taken(typed(dtype, **{FIELDS[datatype(dtype)]: values}), dtype)
 
 
+@pytest.mark.parametrize("count", [0, ROWS * COLUMNS - 1, 1_000_000])
+def test_elements_in_fields_are_counted_before_they_are_read(count: int) -> None:
+    with pytest.raises(BadRequest, match=f"has {count:,} elements; its shape makes {ROWS * COLUMNS}"):
+        taken(typed("float32", fp32_contents=[1.0] * count), "float32")
+
+
+def test_no_more_is_read_than_a_request_can_have() -> None:
+    message = typed("float32", fp32_contents=[0.0] * (requests.MOST_BESIDE_BYTES // 4))
+    with pytest.raises(BadRequest, match="send large tensors there"):
+        requests.parse(message.SerializeToString())
+    message = typed("float32")
+    message.inputs[0].shape.extend([1] * 100_000)
+    with pytest.raises(BadRequest, match="a shape of 100,002 axes"):
+        taken(message, "float32")
+    for number in range(2_000):
+        message.parameters[str(number)].bool_param = True
+    with pytest.raises(BadRequest, match=r"2,000 parameters; at most 1,024"):
+        requests.parameters(message.parameters)
+
+
 def test_elements_in_a_wrong_field_are_refused() -> None:
     with pytest.raises(BadRequest, match="came in int_contents; elements of FP32 stand in fp32_contents"):
         taken(typed("float32", int_contents=[1] * 6), "float32")

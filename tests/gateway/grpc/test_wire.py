@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mainspring.gateway.grpc import wire
 from mainspring.gateway.grpc.messages import ModelInferRequest, ModelInferResponse
 from mainspring.gateway.grpc.requests import parse
+from mainspring.gateway.oip.datatypes import Unfit
 
 CONTENTS = st.lists(st.binary(max_size=300), max_size=4)
 
@@ -69,6 +70,17 @@ def test_what_protobuf_takes_for_a_message_is_cut_as_it_reads_it(data: bytes) ->
 def test_what_ends_behind_the_message_is_malformed(data: bytes) -> None:
     with pytest.raises(wire.Malformed):
         wire.cut(data, wire.RAW_INPUT_CONTENTS)
+
+
+def test_more_fields_than_any_request_has_are_not_looked_at() -> None:
+    """An empty input takes two bytes on the wire: to read millions of them would keep everybody waiting."""
+    most = b"\x2a\x00" * (wire.MOST_FIELDS - 1) + b"\x3a\x01x"
+    assert len(wire.cut(most, wire.RAW_INPUT_CONTENTS)[0]) == 2 * (wire.MOST_FIELDS - 1)
+    for more in (b"\x2a\x00", b"\x3a\x00", b"\x78\x01"):
+        with pytest.raises(wire.Malformed, match="more than 4,096 fields"):
+            wire.cut(more + most, wire.RAW_INPUT_CONTENTS)
+        with pytest.raises(Unfit, match="more than 4,096 fields"):
+            parse(more * (32 << 20))
 
 
 @given(CONTENTS)
