@@ -4,6 +4,7 @@
 * ``summary``, ``samples``      -- what a log tells of a run
 * ``report``                    -- the report of a run as clients saw it, with what the log adds
 * ``plots``, ``prediction_plots``, ``style`` -- its picture
+* ``actions``, ``bounded``, ``histograms`` -- counts of actions for whoever scrapes
 * ``publish``                   -- ``summary.json`` and ``report.png``
 
 The controller writes; telemetry, console and replay read. There is no second bookkeeping (design, rule 9).

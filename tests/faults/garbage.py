@@ -38,6 +38,7 @@ TO_CONTROLLER: tuple[msgspec.Struct, ...] = (
     peers.AdminRequest(1, add=SPEC),
     peers.AdminRequest(1, remove="fuzzed"),
     peers.AdminRequest(1, status=True),
+    peers.AdminRequest(1, metrics=True),
     RESULT,
     actions.Result(1, "w0", Status.ENGINE_ERROR, 1, 2, 1, "broken"),
 )
@@ -65,7 +66,8 @@ TO_GATEWAY: tuple[msgspec.Struct, ...] = (
     peers.Rejected(3 << 40, Reason.DEADLINE_PASSED, "late", 5),
     peers.AdminReply(1, status=STATUS),
 )
-OUTPUTS: tuple[msgspec.Struct, ...] = (peers.Output(1, 3 << 40, 1_000), peers.Output(2, 1, 0))
+TIMES = peers.OutputTimes(-5, 1 << 62, -1, 7, -(1 << 62))
+OUTPUTS: tuple[msgspec.Struct, ...] = (peers.Output(1, 3 << 40, 1_000), peers.Output(2, 1, 0, TIMES))
 FROM_CLIENT: tuple[msgspec.Struct, ...] = (
     clients.ClientHello(PROTOCOL_VERSION, "fuzz"),
     clients.InferRequest(1, "double", (HEADER,), 10**9),
