@@ -104,7 +104,8 @@ class Live:
     def play(self, load: float, seconds: float) -> tuple[Summary, Records]:
         """Play Poisson arrivals at a multiple of the best rate."""
         before = usage_of_all(self.cluster.supervisor, ["controller"])["controller"]
-        summary, records = self.replayer.play(build(recipe(load, seconds), self.names))
+        asked = recipe(load, seconds)
+        summary, records = self.replayer.play(build(asked, self.names), duration_ns=asked.duration_ns)
         after = usage_of_all(self.cluster.supervisor, ["controller"])["controller"]
         used_us = after.since(before).cpu_ns / 1e3
         self._used.append((summary.offered_rate, used_us / seconds))
