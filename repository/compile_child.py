@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.compiler.store import Store
 
 CHANGED = "its files were changed while it was compiled"
+IN_CONFIG = " (in a model repository: say it as dims of the input in config.pbtxt)"
 LOWEST = 19
 """Niceness: any other program goes first."""
 _PR_SET_PDEATHSIG = 1
@@ -84,7 +85,7 @@ def run(store: Store, job: Job) -> Outcome:
             store.remove(job.name)
             return Outcome(fault=CHANGED, changed=True)
     except (CompileError, StoreError) as error:
-        return Outcome(fault=str(error))
+        return Outcome(fault=f"{error}{IN_CONFIG if '--shape' in str(error) else ''}")
     except MemoryError:
         return Outcome(fault="its compilation takes more memory than compile_memory_bytes allows")
     except Exception as error:  # a model that nobody vouches for must not end the process

@@ -13,10 +13,13 @@ from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.index import index_of
 from mainspring.repository.looking import Looking
 
-CONTROLLER_WAIT_S = 10.0
-"""How long a question waits for a controller."""
+CLUSTER_WAIT_S = 10.0
+"""How long a question waits for a controller, or for a worker."""
 LOOK_S = 0.02
 OFF = "loading and unloading by clients is off; `mainspring up --model-control-mode explicit` turns it on"
+NO_WORKER = NotChanged(
+    Reason.NO_WORKER, "no worker is connected; the model is served once one has prepared it"
+)
 NO_CONTROLLER = NotChanged(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
 
 
@@ -37,7 +40,7 @@ class Questions:
             return Index(index_of(self._book))
         if self._config.mode != "explicit":
             return NotChanged(Reason.BAD_MESSAGE, OFF)
-        if not await _until(lambda: self._book.cluster.known and self._book.looked, CONTROLLER_WAIT_S):
+        if not await _until(lambda: self._book.cluster.known and self._book.looked, CLUSTER_WAIT_S):
             return NO_CONTROLLER
         change = self._load if isinstance(question, LoadModel) else self._unload
         return await change(question.name)
@@ -50,7 +53,10 @@ class Questions:
         # What failed before is tried again.
         await self._looking.look(name)
         self._changed()
-        await _until(lambda: not self._book.moves(name))
+        while not await _until(lambda: not self._book.moves(name), CLUSTER_WAIT_S):
+            obstacle = self._obstacle(name)
+            if obstacle is not None:
+                return obstacle
         record, served = self._book.records.get(name), self._book.cluster.versions_of(name)
         wanted = record.wanted if record is not None else {}
         if any(served.get(number) == build.name for number, build in wanted.items()):
@@ -60,7 +66,16 @@ class Questions:
             for each in index_of(self._book)
             if each.name == name and each.reason
         ]
-        return NotChanged(Reason.BAD_INPUT, f"model {name!r} can't be loaded: {'; '.join(reasons[:5])}")
+        why = "; ".join(reasons[:5]) or "it was unloaded meanwhile"
+        return NotChanged(Reason.BAD_INPUT, f"model {name!r} can't be loaded: {why}")
+
+    def _obstacle(self, name: str) -> NotChanged | None:
+        """Return what keeps a model from being loaded that waiting will not mend, if anything does."""
+        cluster, record = self._book.cluster, self._book.records.get(name)
+        if not cluster.known:
+            return NO_CONTROLLER
+        compiled = record is not None and all(build.spec is not None for build in record.wanted.values())
+        return NO_WORKER if compiled and not cluster.workers else None
 
     async def _unload(self, name: str) -> Reply:
         record = self._book.records.get(name)
@@ -68,7 +83,7 @@ class Questions:
             return NotChanged(Reason.UNKNOWN_MODEL, f"model {name[:200]!r} is not loaded")
         self._book.unload(name)
         self._changed()
-        if not await _until(lambda: name not in self._book.cluster.served, CONTROLLER_WAIT_S):
+        if not await _until(lambda: name not in self._book.cluster.served, CLUSTER_WAIT_S):
             return NO_CONTROLLER
         return Changed({})
 

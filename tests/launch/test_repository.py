@@ -37,6 +37,13 @@ ONES = {"x": np.ones((1, COLUMNS), np.float32)}
 SLO_MS = 20_000
 
 
+SQUARE = """
+input { name: "x" dims: [2, 2] reshape { shape: [4] } }
+output { name: "y" dims: [2, 2] reshape { shape: [4] } }
+dynamic_batching { default_queue_policy { default_timeout_microseconds: 20000000 } }
+"""
+
+
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     give_up = time.monotonic() + timeout_s
     while not condition():
@@ -310,10 +317,13 @@ def test_standard_clients_name_versions_and_load_models_over_http(site: Site) ->
     put(site.path, "net", 1, 2.0)
     put(site.path, "net", 2, 3.0)
     configure(site.path, "net", "version_policy { all {} } max_batch_size: 4")
-    body = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}]}
+    put(site.path, "square", 1, 2.0)
+    configure(site.path, "square", SQUARE)
+    tensor = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 1, 1, 1]}
+    body = {"inputs": [tensor]}
     with site.cluster(mode="explicit"):
-        index = [{"name": "net", "version": "", "state": "UNAVAILABLE", "reason": "unloaded"}]
-        assert site.post("/v2/repository/index") == index
+        unloaded = {"version": "", "state": "UNAVAILABLE", "reason": "unloaded"}
+        assert site.post("/v2/repository/index") == [{"name": n, **unloaded} for n in ("net", "square")]
         assert site.post("/v2/models/net/infer", **body) == 404
         site.post("/v2/repository/models/net/load")
         for path, version, wanted in (("", "2", 3.0), ("/versions/1", "1", 2.0)):
@@ -325,3 +335,7 @@ def test_standard_clients_name_versions_and_load_models_over_http(site: Site) ->
         site.post("/v2/repository/models/net/unload")
         assert site.post("/v2/models/net/infer", **body) == 404
         assert site.post("/v2/repository/models/none/load") == 404
+        site.post("/v2/repository/models/square/load")
+        reply = site.post("/v2/models/square/infer", inputs=[{**tensor, "shape": [1, 2, 2]}])
+        assert (reply["outputs"][0]["shape"], reply["outputs"][0]["data"]) == ([1, 2, 2], [2.0] * 4)
+        assert reply["parameters"]["deadline_ns_left"] > 0, "it has the SLO of its configuration"

@@ -1,0 +1,101 @@
+"""What gateways are answered when a model can't be loaded, or there is nobody to serve it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from mainspring.messages.codes import Reason
+from mainspring.messages.repository import (
+    Changed,
+    GetIndex,
+    Index,
+    LoadModel,
+    NotChanged,
+    Question,
+    UnloadModel,
+)
+from mainspring.repository import questions
+from mainspring.repository.book import Book
+from mainspring.repository.config import RepositoryConfig
+from mainspring.repository.layout import FoundModel
+from mainspring.repository.looking import Looking
+from mainspring.repository.questions import Questions
+from tests.repository.world import BROKEN, PATIENCE, World
+
+
+class FakeLooking:
+    """Finds what the world's folder holds."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def look(self, name: str) -> FoundModel | None:
+        self._world.look()
+        return self._world.folder.get(name)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    monkeypatch.setattr(questions, "CLUSTER_WAIT_S", 0.2)
+    world = World(Book(explicit=True, patience=PATIENCE))
+    world.put("net", {1: "a"})
+    world.put("bad", {1: BROKEN})
+    world.book.missing(world.folder)
+    return world
+
+
+def ask(world: World, question: Question, mode: str = "explicit", *, helps: bool = True) -> object:
+    """Ask, while the world does what the book says; without ``helps`` no worker ever prepares anything."""
+
+    async def run() -> object:
+        looking = cast(Looking, FakeLooking(world))
+        asked = Questions(RepositoryConfig(mode=mode), world.book, looking, lambda: None)
+        answering = asyncio.create_task(asked.answer(question))
+        while not answering.done():
+            if world.book.cluster.known:
+                world.look()
+                world.step()
+                if helps:
+                    world.status()
+                world.drained()
+            await asyncio.sleep(0.001)
+        return answering.result()
+
+    return asyncio.run(run())
+
+
+def refusal(answer: object) -> tuple[Reason, str]:
+    assert isinstance(answer, NotChanged)
+    return answer.reason, answer.detail
+
+
+def test_models_are_loaded_and_unloaded(world: World) -> None:
+    loaded = ask(world, LoadModel("net"))
+    assert isinstance(loaded, Changed)
+    assert loaded.versions == world.book.cluster.versions_of("net") != {}
+    assert ask(world, LoadModel("net")) == loaded
+    assert ask(world, UnloadModel("net")) == Changed({})
+    assert world.served("net") == {}
+    assert refusal(ask(world, UnloadModel("net"))) == (Reason.UNKNOWN_MODEL, "model 'net' is not loaded")
+
+
+def test_a_model_that_can_not_be_loaded_says_why(world: World) -> None:
+    reason, detail = refusal(ask(world, LoadModel("bad")))
+    assert reason is Reason.BAD_INPUT
+    assert detail == f"model 'bad' can't be loaded: version 1: {BROKEN}"
+    assert refusal(ask(world, LoadModel("none")))[0] is Reason.UNKNOWN_MODEL
+
+
+def test_without_workers_or_a_controller_nobody_waits_for_ever(world: World) -> None:
+    assert refusal(ask(world, LoadModel("net"), helps=False))[0] is Reason.NO_WORKER
+    world.book.cluster.lost()
+    assert refusal(ask(world, LoadModel("net")))[0] is Reason.CONTROLLER_UNREACHABLE
+
+
+def test_loading_is_off_but_for_mode_explicit_and_the_index_never_is(world: World) -> None:
+    for mode in ("poll", "none"):
+        assert "is off" in refusal(ask(world, LoadModel("net"), mode))[1]
+        assert isinstance(ask(world, GetIndex(), mode), Index)
