@@ -7,10 +7,7 @@ a batch that serves twice as many requests with each millisecond goes before one
 be Clockwork's order, with a very large one pure density; `TURNS` mean batches are between the two where
 requests have to be dropped.
 
-Where none are, on the whole, everybody can be served in time, and who serves whom matters more. The scale
-shrinks to a part of that (`CALM`). And as a batch of a model that ``k`` devices hold can be run by any of
-them, what it would serve is shared out among these, so that ``n / (t * k)`` counts: on a device that
-others' batches keep busy, a model that is nowhere else goes before those that are.
+Where none are, everybody can be served in time, and the scale shrinks to a part of that (`CALM`).
 
 Ranks do not depend on when they are compared, so that each worker has one heap with an entry for each
 waiting model it holds: by a lower bound of the model's rank, which assumes that all its requests can still
@@ -41,7 +38,7 @@ FIRST_BATCH_NS = 5_000_000
 SLOWEST_MEAN: Final = 0.01
 """Weight of a batch in the means, once a hundred were seen."""
 RESCALED: Final = 0.2
-"""Change of the scale, as a part of it, or of the calm, from which on both are put right."""
+"""Change of the scale, as a part of it, from which on it is put right."""
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
 SWEPT_FROM: Final = 32
@@ -59,28 +56,35 @@ class Densities:
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
         self.scale_ns = CALM * TURNS * FIRST_BATCH_NS
-        self._calm = 1.0
-        """From 1, nothing is dropped, to 0, `DROPPED` and more."""
+
+    def offer_all(self, model: Model) -> None:
+        """Enter a model that got requests, or rose in rank, wherever it is."""
+        if model.queue.dues:
+            boost_ns = int(self.scale_ns * model.boost)
+            for placement in model.usable.values():
+                self._enter(placement, boost_ns)
 
     def offer(self, placement: Placement) -> None:
-        """Enter a placement whose model got requests, or rose in rank, unless a lower bound stands there."""
+        """Enter a placement whose model has requests, unless a lower bound stands there."""
         model = placement.model
-        dues = model.queue.dues
-        if not dues:
-            return
-        if placement.worker.ranks_scale_ns != self.scale_ns:
-            self._rank_anew(placement.worker)
+        if model.queue.dues:
+            self._enter(placement, int(self.scale_ns * model.boost))
+
+    def _enter(self, placement: Placement, boost_ns: int) -> None:
+        """Enter a placement whose model has requests by a lower bound of its rank."""
+        worker, model = placement.worker, placement.model
+        if worker.ranks_scale_ns != self.scale_ns:
+            self._rank_anew(worker)
         offsets = placement.times.offsets
         if offsets is None or offsets.scale_ns != self.scale_ns:
             offsets = self._offsets(placement.times)
+        dues, by_count = model.queue.dues, offsets.by_count
         count = len(dues)
-        by_count = offsets.by_count
         offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
-        bound_ns = dues[0] + offset_ns - int(self.scale_ns * self._preference(model))
+        bound_ns = dues[0] + offset_ns - boost_ns
         entered_ns = placement.strategy_key
         if entered_ns is None or bound_ns < entered_ns:
             placement.strategy_key = bound_ns
-            worker = placement.worker
             heapq.heappush(worker.strategies, (bound_ns, model.number, placement))
             if len(worker.strategies) > worker.swept_from:
                 _sweep(worker)
@@ -131,14 +135,10 @@ class Densities:
         weight = max(SLOWEST_MEAN, 1 / self._batches)
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
-        calm = max(0.0, 1.0 - dropped / DROPPED)
-        turns = TURNS * (1.0 - (1.0 - CALM) * calm)
+        turns = TURNS * (CALM + (1.0 - CALM) * min(1.0, dropped / DROPPED))
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
-        moved = abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns
-        if calm <= 0.0 < self._calm or abs(calm - self._calm) > RESCALED:
-            moved = True
-        if moved:
-            self.scale_ns, self._calm = scale_ns, calm
+        if abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns:
+            self.scale_ns = scale_ns
 
     def learnt(self, times: InferTimes, index: int) -> None:
         """Drop offsets that a new estimate has made stale."""
@@ -174,15 +174,9 @@ class Densities:
                 best_count, best_ns, best_index, best_first = count, duration_ns, index, first
         if not best_count:
             return None
-        density = math.log(best_count / best_ns) + self._preference(model)
-        rank_ns = queue.dues[best_first] - best_ns - int(self.scale_ns * density)
+        density_ns = int(self.scale_ns * math.log(best_count / best_ns))
+        rank_ns = queue.dues[best_first] - best_ns - density_ns - int(self.scale_ns * model.boost)
         return rank_ns, best_index, best_first
-
-    def _preference(self, model: Model) -> float:
-        """Return what a model's batches are preferred by, in nats: its boost, less for each further copy."""
-        if self._calm and len(model.usable) > 1:
-            return model.boost - self._calm * math.log(len(model.usable))
-        return model.boost
 
     def _offsets(self, times: InferTimes) -> Offsets:
         """Return what a number of waiting requests brings their first one's rank forward by at most."""

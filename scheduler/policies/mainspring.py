@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.requests import Request
 
-TOLERATED = 0.02
+TOLERATED = 0.005
 """Share of requests with a deadline that may be dropped before those without one get only long idle times."""
 LEAST_LOOKAHEAD_MS = 0.5
 LOOKAHEAD_MARGIN_MS = 0.3
@@ -75,7 +75,7 @@ class Mainspring(Policy):
         if not model.counted:
             model.counted = True
             self._waiting += 1
-        self._offer_all(model)
+        self._densities.offer_all(model)
         self._loads.update(now_ns, model)
         self._relief.asked(now_ns, model)
 
@@ -109,17 +109,16 @@ class Mainspring(Policy):
         self._densities.learnt(placement.times, size_index)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Offer the model's requests to the workers that hold it, and take them from one that does not."""
-        if not placement.usable:
+        """Offer the model's requests to the worker, or take them away from it."""
+        if placement.usable:
+            self._densities.offer(placement)
+        else:
             placement.strategy_key = None
-        self._offer_all(placement.model)
         self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for its models go to the others."""
         self._utilisation.worker_left(worker)
-        for placement in worker.placements.values():
-            self._offer_all(placement.model)
         self._loads.worker_left(now_ns, worker)
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
@@ -144,13 +143,12 @@ class Mainspring(Policy):
         return plan_load(placement, victims=self._popularity.unpopular(placement))
 
     def best_effort_share(self, now_ns: int) -> float:
-        """Return the less of it the busier devices are and the more deadlines were missed lately.
+        """Return all of it while every deadline is met, and the less the more were missed lately.
 
-        All that comes while a batch without a deadline runs waits for it, and then for one another: the
-        slack has to hold both. From `TOLERATED` on there is none to spend.
+        All that comes while a batch without a deadline runs waits for it, and then for one another: whether
+        the slack holds both shows in what is missed. From `TOLERATED` on there is none to spend.
         """
-        share = 1.0 / (1.0 + self._utilisation.share(now_ns))
-        return share * max(0.0, 1.0 - self._floor.dropped / TOLERATED)
+        return max(0.0, 1.0 - self._floor.dropped / TOLERATED)
 
     def _left(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue."""
@@ -162,9 +160,4 @@ class Mainspring(Policy):
     def _missed(self, model: Model) -> None:
         """Count a request that a model missed, for which it may rise."""
         if self._floor.missed(model):
-            self._offer_all(model)
-
-    def _offer_all(self, model: Model) -> None:
-        """Offer a model wherever it is: it got requests, rose, or ranks higher with fewer copies."""
-        for placement in model.usable.values():
-            self._densities.offer(placement)
+            self._densities.offer_all(model)

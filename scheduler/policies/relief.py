@@ -23,8 +23,8 @@ LESS: Final = 0.5
 """Part of it that another device may have at most to take them."""
 BOUND: Final = 64
 """Models that are remembered at a time."""
-PAUSE_NS: Final = 20_000_000
-"""After a search for victims in vain no other is begun for so long."""
+PAUSE_NS: Final = 10_000_000
+"""After a search in vain for a device, or for victims there, nobody is noted for so long."""
 
 
 class Relief:
@@ -58,6 +58,7 @@ class Relief:
             plan = self._plan(now_ns, model)
             if plan is not None:
                 return plan
+            self._paused_until_ns = now_ns + PAUSE_NS
         return None
 
     def _least(self, now_ns: int, model: Model) -> float:
@@ -78,9 +79,4 @@ class Relief:
             share = self._utilisation.of(now_ns, worker)
             if share < best_share or (share == best_share and worker.number < best_number):
                 best, best_share, best_number = placement, share, worker.number
-        if best is None:
-            return None
-        plan = plan_load(best, victims=self._popularity.unpopular(best))
-        if plan is None:
-            self._paused_until_ns = now_ns + PAUSE_NS
-        return plan
+        return None if best is None else plan_load(best, victims=self._popularity.unpopular(best))

@@ -14,7 +14,6 @@ from mainspring.messages.events import Event, RequestArrived
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.mirror import Placement, State
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.holding import LONGEST_NS, held_until_ns
 from mainspring.scheduler.policies.mainspring import Mainspring
@@ -45,12 +44,6 @@ def policy_of(warm: Warm) -> Mainspring:
 
 def begun(sent: list[tuple[float, Infer]]) -> list[tuple[str, int]]:
     return [(action.model, len(action.request_ids)) for _, action in sent]
-
-
-def take_off(policy: Mainspring, placement: Placement) -> None:
-    """Have a model be on a worker no more."""
-    placement.enter(State.PREPARED)
-    policy.residency_changed(0, placement)
 
 
 class Watch:
@@ -89,32 +82,22 @@ waits = st.tuples(st.integers(0, 3), st.integers(2, 60), st.integers(1, 4))
     st.lists(waits, min_size=1, max_size=30),
     st.lists(st.floats(0, 3), min_size=4, max_size=4),
     st.booleans(),
-    st.sets(st.integers(0, 3)),
-    st.sets(st.integers(0, 3)),
 )
 def test_the_index_finds_what_a_search_of_all_models_finds(
-    requests: list[tuple[int, int, int]], boosts: list[float], pads: bool, once: set[int], off: set[int]
+    requests: list[tuple[int, int, int]], boosts: list[float], pads: bool
 ) -> None:
-    """The heap gives the candidate of the lowest rank among all models that a worker holds.
-
-    Models of ``once`` are on no other worker, and those of ``off`` leave it while requests wait.
-    """
+    """The heap gives the candidate of the lowest rank among all models that a worker holds."""
     tables = [USUAL, {1: 1.0, 4: 2.0}, {1: 7.0, 2: 8.0, 8: 20.0}, {2: 3.0, 4: 5.0}]
     specs = [model(f"m{number}", table) for number, table in enumerate(tables)]
     config = SchedulerConfig(policy="mainspring", response_margin_ms=0.0, pad_batches=pads)
-    warm = Warm(config, specs, workers=2)
-    policy = policy_of(warm)
-    densities = policy._densities
+    warm = Warm(config, specs)
+    densities = policy_of(warm)._densities
     books = warm.scheduler._books
-    for number in sorted(once):
-        take_off(policy, books.cluster.workers["w1"].placements[f"m{number}"])
     worker = books.cluster.workers["w0"]
     for number, boost in enumerate(boosts):
         books.cluster.models[f"m{number}"].boost = boost
     for id_, (number, slo_ms, rows) in enumerate(requests, 1):
         warm.scheduler.handle(0, RequestArrived(id_, f"m{number}", rows, slo_ms * MS))
-    for number in sorted(off - once):
-        take_off(policy, books.cluster.workers["w1"].placements[f"m{number}"])
     available_ns = books.soonest_ns(0) + 5 * MS
     inputs_ns = worker.exec.inputs_at_ns(books.soonest_ns(0), 0)
     candidates = []
@@ -149,24 +132,6 @@ def test_the_denser_batch_goes_first_once_requests_are_dropped(
     warm.ask(0.1, "few", 40)
     warm.ask(0.1, "many", 50, count=8)
     assert begun(warm.end(2.2, first)) == [goes_first]
-
-
-@pytest.mark.parametrize(("missed", "goes_first"), [(0, "alone"), (200, "both")])
-def test_a_model_that_is_nowhere_else_goes_first_while_nothing_is_dropped(
-    missed: int, goes_first: str
-) -> None:
-    warm = Warm(CONFIG, [model("both", USUAL), model("alone", USUAL), model("other", USUAL)], workers=2)
-    policy, cluster = policy_of(warm), warm.scheduler._books.cluster
-    take_off(policy, cluster.workers["w1"].placements["alone"])
-    for _ in range(missed):
-        policy.refused(0, cluster.models["other"], 1)
-    for placement in (cluster.workers["w0"].placements["other"], cluster.workers["w1"].placements["other"]):
-        policy.dispatched(0, Batch(placement, 0, []))
-    for id_, name in enumerate(("both", "alone"), 1):
-        warm.scheduler.handle(0, RequestArrived(id_, name, 1, 30 * MS + id_ * 1000))
-    batch = policy.next_batch(0, cluster.workers["w0"], 5 * MS)
-    assert batch is not None
-    assert batch.placement.model.name == goes_first
 
 
 def test_a_batch_that_must_start_goes_before_a_denser_one() -> None:
