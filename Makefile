@@ -9,7 +9,7 @@ ARGS ?=
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster
-.PHONY: perf-analyzer
+.PHONY: perf-analyzer bench-triton
 .PHONY: policies experiments
 
 help: ## Show what can be made
@@ -73,6 +73,9 @@ bench-cluster: native ## Find the highest rate that 12 emulated devices serve on
 
 perf-analyzer: native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
 	$(BIN)/python -m mainspring.experiments.bench.perf_analyzer $(ARGS)
+
+bench-triton: native ## Measure what a deadline is worth beside a real Triton, if it starts here
+	$(BIN)/python -m mainspring.experiments.bench.triton.compare $(ARGS)
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
