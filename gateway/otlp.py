@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -103,6 +104,17 @@ def start_tracing(calls: Calls, config: GatewayConfig) -> OtlpExporter:
     exporter = OtlpExporter(config.trace_address, config.name or "gateway")
     calls.plane.core.observers.add(Tracing(config, exporter.export, calls.plane.counts))
     return exporter
+
+
+def check_tracing(address: str) -> None:
+    """Raise what `start_tracing` would of this address on this machine, with nothing started."""
+    _endpoint(address)
+    try:
+        for needed in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"):
+            if find_spec(needed) is None:
+                raise TracingMissing()
+    except ImportError as error:
+        raise TracingMissing() from error
 
 
 def _endpoint(address: str) -> str:

@@ -68,6 +68,7 @@ def make_plan(config: Config) -> Plan:
         source.check_files()
     check_policy(config.scheduler.policy, config.scheduler.policy_options)
     _check_addresses(config)
+    _check_tracing(config.gateway.trace_address)
     workers = tuple(f"worker-{number}" for number in range(cluster.workers))
     return Plan(
         cluster=cluster,
@@ -125,6 +126,17 @@ def _check_addresses(config: Config) -> None:
     for (one, first), (other, second) in itertools.combinations(places, 2):
         if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
             raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
+
+
+def _check_tracing(address: str) -> None:
+    """Raise `ConfigError` if a gateway could not send traces there."""
+    from mainspring.gateway.otlp import TracingMissing, check_tracing
+
+    try:
+        if address:
+            check_tracing(address)
+    except (OSError, TracingMissing) as error:
+        raise ConfigError(str(error)) from None
 
 
 def _same(first: str, second: str) -> bool:
