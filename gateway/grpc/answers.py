@@ -82,6 +82,8 @@ def _head(asked: Asked, timing: Timing) -> Message:
     parameters["worker"].string_param = timing.worker
     if timing.left_ns is not None:
         parameters["deadline_ns_left"].int64_param = timing.left_ns
+    if timing.cached:
+        parameters["cached"].bool_param = True
     return head
 
 

@@ -67,6 +67,21 @@ def test_best_effort_has_no_deadline_to_tell_of() -> None:
     assert "deadline_ns_left" not in parameters(response)
 
 
+def test_an_answer_from_the_cache_says_so() -> None:
+    timing = Timing(
+        total_ns=9,
+        queue_ns=0,
+        execute_ns=0,
+        left_ns=None,
+        batch_size=0,
+        cold_start=False,
+        worker="",
+        cached=True,
+    )
+    response = service_pb2.ModelInferResponse.FromString(answers.unary(ASKED, answer("int8", timing)))
+    assert parameters(response)["cached"] is True
+
+
 def test_an_output_is_classified_on_request() -> None:
     asked = ASKED._replace(classes={"same": 2})
     response = service_pb2.ModelInferResponse.FromString(answers.unary(asked, answer("int16")))
