@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -23,7 +23,6 @@ from mainspring.messages.repository import IndexEntry, ModelState
 log = logging.getLogger("mainspring.gateway")
 
 NAME = "mainspring"
-Value = TypeVar("Value")
 
 
 class _Index(msgspec.Struct):
@@ -102,7 +101,7 @@ class Control:
 
     async def index(self, exchange: Exchange) -> None:
         """List the models that could be served."""
-        wanted = _decoded(exchange, _Index)
+        wanted = exchange.decoded(_Index)
         if self._calls.repository is not None:
             found = await self._calls.repository.index(wanted.ready)
         else:
@@ -116,13 +115,13 @@ class Control:
 
     async def load(self, exchange: Exchange) -> None:
         """Load a model."""
-        parameters = _decoded(exchange, _Change).parameters
+        parameters = exchange.decoded(_Change).parameters
         await self._repository().load(exchange.arguments[0], parameters)
         exchange.reply_json({})
 
     async def unload(self, exchange: Exchange) -> None:
         """Unload a model."""
-        parameters = _decoded(exchange, _Change).parameters
+        parameters = exchange.decoded(_Change).parameters
         await self._repository().unload(exchange.arguments[0], parameters)
         exchange.reply_json({})
 
@@ -170,15 +169,6 @@ class Control:
             task.add_done_callback(self._tasks.discard)
 
         return begin
-
-
-def _decoded(exchange: Exchange, kind: type[Value]) -> Value:
-    """Return what a request's body says; an empty one says what an empty object does."""
-    try:
-        return msgspec.json.decode(exchange.body or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        detail = f"the request's JSON can't be read: {str(error)[:300]}"
-        raise BadRequest(Reason.BAD_MESSAGE, detail) from None
 
 
 def _installed_version() -> str:

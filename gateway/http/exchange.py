@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from mainspring.gateway.http import wire
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
+from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 
+MOST_ASKED_BYTES = 1 << 16
+"""Of a body that is not an inference request's: they are a few names and settings."""
 _ENCODER = msgspec.json.Encoder()
+Value = TypeVar("Value")
 
 
 class Fault(Exception):
@@ -66,6 +70,19 @@ class Exchange:
         """Return a header's value as text."""
         value = self.headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    def decoded(self, kind: type[Value]) -> Value:
+        """Return what the body says as JSON; an empty one says what an empty object does.
+
+        Raises `BadRequest`, and `Fault` for a body that would take long to read: others are to be served.
+        """
+        if len(self.body) > MOST_ASKED_BYTES:
+            raise Fault(413, f"the body has more than {MOST_ASKED_BYTES:,} bytes, the most allowed here")
+        try:
+            return msgspec.json.decode(self.body or b"{}", type=kind)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            detail = f"the request's JSON can't be read: {str(error)[:300]}"
+            raise BadRequest(Reason.BAD_MESSAGE, detail) from None
 
     def reply(
         self,

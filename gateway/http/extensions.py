@@ -10,11 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from mainspring.gateway.http.exchange import Exchange, Fault
-from mainspring.gateway.validation import BadRequest
-from mainspring.messages.codes import Reason
 
 TRACE_SETTINGS: Mapping[str, str | list[str]] = {
     "trace_level": ["OFF"],
@@ -43,7 +39,7 @@ def log_settings() -> dict[str, Any]:
 def trace(exchange: Exchange) -> None:
     """Show trace settings, or refuse to change them."""
     if exchange.method == b"POST":
-        _check("trace", _settings(exchange), TRACE_SETTINGS)
+        _check("trace", exchange.decoded(dict[str, Any]), TRACE_SETTINGS)
     exchange.reply_json(TRACE_SETTINGS)
 
 
@@ -51,7 +47,7 @@ def logs(exchange: Exchange) -> None:
     """Show log settings, or refuse to change them."""
     present = log_settings()
     if exchange.method == b"POST":
-        _check("log", _settings(exchange), present)
+        _check("log", exchange.decoded(dict[str, Any]), present)
     exchange.reply_json(present)
 
 
@@ -70,14 +66,6 @@ def register(_exchange: Exchange) -> None:
 def unregister(exchange: Exchange) -> None:
     """Share memory no more: it never was."""
     exchange.reply_json({})
-
-
-def _settings(exchange: Exchange) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(exchange.body or b"{}", type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        detail = f"the settings can't be read: {str(error)[:300]}"
-        raise BadRequest(Reason.BAD_MESSAGE, detail) from None
 
 
 def _check(what: str, wanted: Mapping[str, Any], present: Mapping[str, Any]) -> None:

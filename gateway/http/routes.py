@@ -14,6 +14,8 @@ from mainspring.gateway.http.exchange import Handler
 
 _KNOWN = 4_096
 """Targets whose route is remembered."""
+_KNOWN_BYTES = 256
+"""Of each of them: what clients make up must not fill the memory."""
 
 
 class Route(NamedTuple):
@@ -48,7 +50,7 @@ class Routes:
         match = self._known.get(target)
         if match is None:
             match = self._find(target)
-            if match is not None:
+            if match is not None and len(target) <= _KNOWN_BYTES:
                 if len(self._known) >= _KNOWN:
                     self._known.clear()
                 self._known[target] = match

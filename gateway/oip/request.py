@@ -21,6 +21,12 @@ from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
 _NO_NUMBERS = (b"NaN", b"Infinity")
+_UNCOUNTED_BYTES = 1 << 16
+"""JSON up to here is read in a moment, whatever it holds."""
+_MOST_OTHER_VALUES = 4_096
+"""In the JSON of a request, beside the values of its tensors."""
+_MOST_TENSORS = 256
+"""That are looked at one by one, of a model that has fewer."""
 
 _NO_DATA = msgspec.Raw()
 
@@ -134,7 +140,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
         )
     if json_bytes > max_json_bytes:
         raise compression.TooLarge("the JSON (send tensors as binary data)", max_json_bytes)
-    request = _decode(body[:json_bytes])
+    request = _decode(signature, body[:json_bytes])
     headers, frames = [], []
     offset = json_bytes
     for tensor in request.inputs:
@@ -167,7 +173,42 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
     )
 
 
-def _decode(text: memoryview) -> _Request | _LooseRequest:
+def _decode(signature: Signature, text: memoryview) -> _Request | _LooseRequest:
+    if len(text) > _UNCOUNTED_BYTES:
+        _check_count(signature, text)
+    request = _decoded(text)
+    for what, given, known in (
+        ("inputs", request.inputs, signature.inputs),
+        ("outputs", request.outputs, signature.outputs),
+    ):
+        if len(given) > max(len(known), _MOST_TENSORS):
+            raise Unfit(
+                Reason.BAD_MESSAGE,
+                f"the request names {len(given):,} {what}; "
+                f"model {signature.spec.public_name!r} has {len(known)}",
+            )
+    return request
+
+
+def _check_count(signature: Signature, text: memoryview) -> None:
+    """Raise `Unfit` for more values than any request for the model has, before one of them is made.
+
+    Reading JSON takes a time for each value, in which nobody else is served; counting commas takes next to
+    none. A text may hold as many as it has bytes.
+    """
+    most = _MOST_OTHER_VALUES + signature.max_rows * sum(
+        math.prod(tensor.shape) * (1 + (slot_bytes(tensor.dtype) or 0)) for tensor in signature.spec.inputs
+    )
+    found = bytes(text).count(b",")
+    if found > most:
+        raise Unfit(
+            Reason.BAD_MESSAGE,
+            f"the request's JSON has some {found:,} values; one for model {signature.spec.public_name!r} "
+            f"has {most:,} at most, with {signature.max_rows} rows",
+        )
+
+
+def _decoded(text: memoryview) -> _Request | _LooseRequest:
     try:
         return _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

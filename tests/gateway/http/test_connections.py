@@ -184,6 +184,16 @@ def test_bodies_and_json_have_their_limits(fake: Callable[..., AbstractContextMa
             assert peer.ended()
 
 
+def test_what_is_asked_beside_inference_is_short(served: Served) -> None:
+    """A decoded value takes many times the memory of its text, and nobody is served while it is read."""
+    body = b'{"parameters": {"a": [%s 0]}}' % (b"0," * 100_000)
+    with Peer(served.host) as peer:
+        for path in ("/v2/repository/index", "/v2/repository/models/double/load", "/v2/logging"):
+            reply = peer.ask("POST", path, body)
+            assert (reply.status, "65,536 bytes, the most allowed here" in reply.json["error"]) == (413, True)
+        assert peer.ask("GET", "/v2/health/live").status == 200
+
+
 def test_a_bomb_is_refused_and_its_client_served_on(served: Served) -> None:
     bomb = zlib.compress(bytes(100 << 20), 9)
     assert len(bomb) < 1 << 20

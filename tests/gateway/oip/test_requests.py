@@ -205,12 +205,62 @@ def test_lengths_that_lie_are_refused() -> None:
 
 def test_shapes_that_promise_much_allocate_nothing() -> None:
     """Whatever the model does not take is left to the check that all protocols share, without its bytes."""
-    for shape in ([10**9, 2], [1 << 70, 2], [1] * 100_000, [0, 2], [-1, 2], [], [1, 3]):
+    for shape in ([10**9, 2], [1 << 70, 2], [1] * 20_000, [0, 2], [-1, 2], [], [1, 3]):
         found = parsed(ONE, json.dumps({"inputs": [{**GOOD, "shape": shape}]}).encode())
         assert found.inputs[0].shape == tuple(shape)
         assert found.frames == [b""]
     found = parsed(ONE, json.dumps({"inputs": [{**GOOD, "name": "y", "datatype": "?"}]}).encode())
     assert found.inputs[0].name == "y"
+
+
+def whole(data: str = "[1, 2, 3, 4]") -> str:
+    return f'{{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": {data}}}'
+
+
+ASKED = '{"name": "y"}'
+
+
+def repeated(text: str, count: int) -> str:
+    return f"[{','.join([text] * count)}]"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        f'"inputs": [{whole(repeated("1", 100_000))}]',
+        f'"inputs": [{whole(repeated("[]", 50_000))}]',
+        f'"inputs": {repeated(whole(), 5_000)}',
+        f'"inputs": [{whole()}], "outputs": {repeated(ASKED, 10_000)}',
+        f'"inputs": [{whole()}], "odd": {repeated("NaN", 100_000)}',
+    ],
+    ids=["values", "rows", "inputs", "outputs", "parameters"],
+)
+def test_values_are_counted_before_they_are_read(fields: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value takes thirty times as long to read as to count, and nobody else is served meanwhile."""
+    model = signature(TensorSpec("x", "float32", (4,)))
+    monkeypatch.setattr("mainspring.gateway.oip.request._decoded", None)
+    error = refused(model, f"{{{fields}}}".encode())
+    assert error.reason is Reason.BAD_MESSAGE
+    assert "values; one for model 'm' has" in error.detail
+
+
+def test_the_largest_request_that_a_model_takes_is_read() -> None:
+    model = signature(TensorSpec("x", "float32", (20_000,)))
+    rows = np.arange(8 * 20_000, dtype=np.float32).reshape(8, 20_000)
+    body = {"inputs": [{"name": "x", "shape": [8, 20_000], "datatype": "FP32", "data": rows.tolist()}]}
+    found = parse(model, memoryview(json.dumps(body).encode()), None, 16 << 20)
+    assert found.frames[0] == rows.tobytes()
+    words = signature(TensorSpec("x", "S16", (1_000,)))
+    texts = ["," * 16] * 8_000
+    body = {"inputs": [{"name": "x", "shape": [8, 1_000], "datatype": "BYTES", "data": texts}]}
+    assert parsed(words, json.dumps(body).encode()).frames[0] == b"," * 16 * 8_000
+
+
+@pytest.mark.parametrize("what", ["inputs", "outputs"])
+def test_more_tensors_than_any_model_has_are_not_looked_at(what: str) -> None:
+    tensor = json.loads(whole())
+    error = refused(signature(TensorSpec("x", "float32", (4,))), {"inputs": [tensor], what: [tensor] * 300})
+    assert (error.reason, f"names 300 {what}" in error.detail) == (Reason.BAD_MESSAGE, True)
 
 
 def test_elements_that_lie_are_refused() -> None:
