@@ -61,11 +61,15 @@ class Looking:
         self._book.looked = True
         return any(record.settling for record in self._book.records.values())
 
-    async def look(self, name: str) -> FoundModel | None:
-        """Look at one model, until its files are left alone; return what was found, None if it is gone."""
+    async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
+        """Look at one model; return what was found, None if it is gone.
+
+        With patience again and again, while its files are being changed.
+        """
+        give_up_s = time.monotonic() + patience_s
         while True:
             (found,) = await self._look([name])
-            if found is None or not found.settling:
+            if found is None or not found.settling or time.monotonic() >= give_up_s:
                 return found
             await asyncio.sleep(SETTLING_POLL_S)
 

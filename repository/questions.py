@@ -15,6 +15,8 @@ from mainspring.repository.looking import Looking
 
 CLUSTER_WAIT_S = 10.0
 """How long a question waits for a controller, or for a worker."""
+SETTLE_S = 60.0
+"""How long a load waits for files that are being changed."""
 LOOK_S = 0.02
 OFF = "loading and unloading by clients is off; `mainspring up --model-control-mode explicit` turns it on"
 NO_WORKER = NotChanged(
@@ -46,9 +48,13 @@ class Questions:
         return await change(question.name)
 
     async def _load(self, name: str) -> Reply:
-        if await self._looking.look(name) is None:
+        found = await self._looking.look(name, SETTLE_S)
+        if found is None:
             detail = f"the repository {self._config.path} has no model {name[:200]!r}"
             return NotChanged(Reason.UNKNOWN_MODEL, detail)
+        if found.settling:
+            detail = f"the files of model {name!r} are being changed; load it once they are whole"
+            return NotChanged(Reason.MODEL_NOT_READY, detail)
         self._book.load(name)
         # What failed before is tried again.
         await self._looking.look(name)

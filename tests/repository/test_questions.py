@@ -32,7 +32,7 @@ class FakeLooking:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def look(self, name: str) -> FoundModel | None:
+    async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         self._world.look()
         return self._world.folder.get(name)
 
@@ -87,6 +87,12 @@ def test_a_model_that_can_not_be_loaded_says_why(world: World) -> None:
     assert reason is Reason.BAD_INPUT
     assert detail == f"model 'bad' can't be loaded: version 1: {BROKEN}"
     assert refusal(ask(world, LoadModel("none")))[0] is Reason.UNKNOWN_MODEL
+
+
+def test_files_that_never_settle_are_not_loaded(world: World) -> None:
+    world.folder["net"] = FoundModel(name="net", settling=(1,), numbers=(1,))
+    assert refusal(ask(world, LoadModel("net")))[0] is Reason.MODEL_NOT_READY
+    assert not world.book.records["net"].loaded
 
 
 def test_without_workers_or_a_controller_nobody_waits_for_ever(world: World) -> None:

@@ -76,6 +76,9 @@ class World:
     def look(self) -> None:
         """Look at the folder as `Layout` does."""
         for name, model in self.folder.items():
+            if model.settling:
+                self.book.found(name, model)
+                continue
             broken: set[int] = set()
             while True:
                 chosen = model.config.version_policy.choose([n for n in model.numbers if n not in broken])
