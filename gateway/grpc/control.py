@@ -13,10 +13,11 @@ from google.protobuf.json_format import ParseDict
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
-from mainspring.gateway.grpc.requests import parameters, version_of
+from mainspring.gateway.grpc.requests import parameters
 from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason

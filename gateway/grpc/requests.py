@@ -75,17 +75,6 @@ def parameters(fields: Mapping[str, Message]) -> dict[str, Any]:
     return found
 
 
-def version_of(text: str) -> int | None:
-    """Return a version by its text; None for the default. Raises `Unfit`."""
-    if not text:
-        return None
-    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
-        return int(text)
-    raise Unfit(
-        Reason.BAD_INPUT, f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty"
-    )
-
-
 def inputs(message: Message, raw: list[Any], signature: Signature) -> Inputs:
     """Return a request's inputs for the model that it names; raise `Unfit` or `NotServed`."""
     tensors = message.inputs

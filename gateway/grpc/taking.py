@@ -12,6 +12,7 @@ from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.deadlines import Limits
 from mainspring.gateway.grpc.messages import Message
 from mainspring.gateway.oip.priority import PRIORITY_PARAMETER, priority_of
+from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -53,7 +54,7 @@ class Taking:
         check(plane.gate, caller, name)
         if (alone := plane.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        signature = plane.catalog.resolve(name, requests.version_of(message.model_version))
+        signature = plane.catalog.resolve(name, version_of(message.model_version))
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
         options = plane.catalog.options(name)

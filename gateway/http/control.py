@@ -12,8 +12,8 @@ import msgspec
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler
-from mainspring.gateway.http.infer import version_of
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.tokens import from_header
 from mainspring.gateway.validation import BadRequest, Signature

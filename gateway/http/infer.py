@@ -19,6 +19,7 @@ from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
 from mainspring.gateway.oip.priority import priority_of
 from mainspring.gateway.oip.response import Body, render
+from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.sends import Answer
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
@@ -169,15 +170,6 @@ class Inference:
                 exchange.fail(500, "internal: the gateway failed at a compressed body; its log says how")
 
         self._loop.run_in_executor(self._threads, work).add_done_callback(ended)
-
-
-def version_of(text: str) -> int | None:
-    """Return a version by its text in a path; None for the default. Raises `BadRequest`."""
-    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
-        return int(text)
-    raise BadRequest(
-        Reason.UNKNOWN_MODEL, f"the model's version is {text[:40]!r}; versions are whole numbers from 1 on"
-    )
 
 
 def _json_bytes(exchange: Exchange) -> int | None:

@@ -4,7 +4,7 @@
 * ``json_data``                -- a tensor's ``data`` in JSON to its bytes and back
 * ``request``, ``response``    -- bodies with JSON and binary tensors to requests, answers to bodies
 * ``compression``              -- gzip and deflate, bounded before anything is inflated
-* ``deadlines``                -- which of the many ways to give a deadline counts
+* ``deadlines``, ``priority``, ``versions`` -- what else a request may say, in the ways in which it may
 * ``errors``                   -- reason codes to HTTP statuses and gRPC codes
 * ``metadata``, ``classification`` -- what servers say of models; top classes of an output
 

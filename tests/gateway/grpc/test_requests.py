@@ -15,6 +15,7 @@ from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.contents import FIELDS
 from mainspring.gateway.grpc.messages import ModelInferRequest
 from mainspring.gateway.grpc.status import NotServed
+from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
@@ -191,13 +192,13 @@ def test_parameters_of_every_kind() -> None:
 
 @pytest.mark.parametrize(("text", "version"), [("", None), ("1", 1), ("007", 7), ("20261122", 20261122)])
 def test_a_version_is_a_whole_number(text: str, version: int | None) -> None:
-    assert requests.version_of(text) == version
+    assert version_of(text) == version
 
 
 @pytest.mark.parametrize("text", ["x", "0", "-1", "1.0", " 1", "\u0661", "9" * 30])
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(BadRequest, match="whole number from 1 on"):
-        requests.version_of(text)
+        version_of(text)
 
 
 @given(st.binary(max_size=200))

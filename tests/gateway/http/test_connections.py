@@ -79,7 +79,8 @@ def test_paths_and_methods_that_are_not_there(served: Served) -> None:
         head = peer.ask("HEAD", "/v2/models/double")
         body = peer.ask("GET", "/v2/models/double?x=1")
         assert head.headers["content-length"] == body.headers["content-length"]
-        assert peer.ask("GET", "/v2/models/double/versions/0").status == 404
+        assert peer.ask("GET", "/v2/models/double/versions/0").status == 400
+        assert peer.ask("GET", "/v2/models/double/versions/2").status == 404
         assert peer.ask("GET", "/v2/models/doubl%65").json["name"] == "double"
         assert peer.ask("GET", "/v2/models/%ff%00").status == 404
         peer.send(b"GET http://some.where/v2/health/live HTTP/1.1\r\n\r\n")
