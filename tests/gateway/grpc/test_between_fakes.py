@@ -123,7 +123,7 @@ def test_a_cancelled_call_gives_its_request_up(fake: Fake) -> None:
 
 def test_a_call_whose_deadline_passed_gives_its_request_up(fake: Fake) -> None:
     with pytest.raises(InferenceServerException) as caught:
-        fake.client.infer("hold", inputs(X), client_timeout=0.3)
+        fake.client.infer("hold", inputs(X), client_timeout=1.0)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     wait_until(lambda: fake.cluster.cancels)
 

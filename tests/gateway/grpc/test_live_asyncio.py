@@ -90,9 +90,12 @@ def test_deadlines_and_cancellation(run: Callable[[Test], None]) -> None:
     async def test(client: InferenceServerClient) -> None:
         assert await code_of(client.infer("slow", inputs(), timeout=20_000)) == "DEADLINE_EXCEEDED"
         assert await code_of(client.infer("slow", inputs(), client_timeout=0.02)) == "DEADLINE_EXCEEDED"
-        call = asyncio.create_task(client.infer("slow", inputs()))
-        await asyncio.sleep(0.01)
-        call.cancel()
+        for _ in range(50):
+            call = asyncio.create_task(client.infer("slow", inputs()))
+            await asyncio.sleep(0.01)
+            if call.cancel():
+                break
+            # The machine was so busy that it was answered already.
         with pytest.raises(asyncio.CancelledError):
             await call
         assert await client.infer("quick", inputs())

@@ -103,8 +103,8 @@ def test_a_page_without_the_controller_says_so_in_time_and_asks_no_faster() -> N
             Raw(addresses.zeromq) as client,
         ):
             client.ready(cluster)
-            found = scrape(addresses.metrics)
-            assert (of(found, "mainspring_controller_up"), of(found, "mainspring_models")) == (1, 9)
+            # The machine may be too busy for an answer in time, at first.
+            wait_until(lambda: scrape(addresses.metrics).get("mainspring_models") == {(): 9})
             cluster.told = False
             asked = cluster.asked
             for _ in range(3):
