@@ -7,7 +7,8 @@ that is dropped too often rises (`Floor`): the option ``fairness`` moves between
 equal shares.
 
 *LOAD* by requests for each millisecond that it takes (`WorthLoads`); whoever was asked for least goes first
-(`Popularity`), and idle LOAD executors load what was missed over models that are asked for much less.
+(`Popularity`), and idle LOAD executors load what was missed over models that are asked for much less, and
+further copies of what is on busy devices alone (`Relief`).
 
 *Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
 decided knowing more. Appendix B of the Clockwork paper has 5 ms.

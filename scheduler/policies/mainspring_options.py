@@ -10,7 +10,8 @@ class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     fairness: float = 0.45
     """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
-    together: 0 serves the most requests, whoever's they are; 1 drops the same share of every model's."""
+    together, and none is answered less than fairness times as large a share: 0 serves the most requests,
+    whoever's they are; 1 drops the same share of every model's."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number out of its range."""
