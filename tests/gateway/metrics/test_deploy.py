@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import threading
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ from typing import Any
 import pytest
 
 from mainspring import Client, DeadlineUnreachable
+from mainspring.launch.addresses import free_ports
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.metrics.test_server import ANY, page
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
@@ -161,41 +160,30 @@ def prometheus(folder: Path, metrics: str) -> Iterator[str]:
             }
         )
     )
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     program = [
         "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
+        f"--web.listen-address={address}",
     ]
-    process = subprocess.Popen(program, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said: list[str] = []
+    log = folder / "prometheus.log"
+    with log.open("wb") as said:
+        process = subprocess.Popen(program, stderr=said)
     try:
-        address = _address(process, said)
-        # What it says later has to be read, or it stops for want of room.
-        threading.Thread(target=lambda: said.extend(process.stderr or ()), daemon=True).start()
-        wait_until(lambda: _is_ready(address), 60)
-        yield address
+        wait_until(lambda: process.poll() is not None or _is_ready(f"http://{address}"), 60)
+        assert process.poll() is None, log.read_text()
+        yield f"http://{address}"
     finally:
         process.kill()
         process.wait()
-
-
-def _address(process: subprocess.Popen[str], said: list[str]) -> str:
-    assert process.stderr is not None
-    for line in process.stderr:
-        said.append(line)
-        found = re.search(r"Listening on.*address=(127\.0\.0\.1:[1-9]\d*)", line)
-        if found is not None:
-            return f"http://{found[1]}"
-    raise AssertionError(f"prometheus did not start: {''.join(said)}")
 
 
 def _is_ready(server: str) -> bool:
     try:
         with urllib.request.urlopen(f"{server}/-/ready", timeout=30):
             return True
-    except urllib.error.HTTPError:
+    except OSError:
         return False
 
 
