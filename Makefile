@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
+# Where the servers are installed that bench-http compares with.
+BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
-.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster
+.PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: perf-analyzer bench-triton
 .PHONY: policies experiments
 
@@ -76,6 +78,11 @@ perf-analyzer: native ## Run Triton's perf_analyzer against HTTP and gRPC, if it
 
 bench-triton: native ## Measure what a deadline is worth beside a real Triton, if it starts here
 	$(BIN)/python -m mainspring.experiments.bench.triton.compare $(ARGS)
+
+bench-http: native ## Compare an identity model over HTTP with LitServe, MLServer and Ray Serve
+	@test -x $(BENCH_HTTP)/bin/python || $(PYTHON) -m venv $(BENCH_HTTP)
+	@$(BENCH_HTTP)/bin/python -m pip install --quiet --disable-pip-version-check litserve mlserver 'ray[serve]'
+	$(BIN)/python -m mainspring.experiments.bench.http --python $(BENCH_HTTP)/bin/python $(ARGS)
 
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)

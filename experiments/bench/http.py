@@ -1,0 +1,174 @@
+"""An identity model over HTTP, side by side: Mainspring, LitServe, MLServer and Ray Serve in one run.
+
+Each server in turn, round after round: a closed loop at concurrency 1, 8 and 32, which gives its saturation
+(the most that it answers); Poisson arrivals at 0.8 of that, for the tail; and such at 0.8, 1.0 and 1.5 of it
+whose answers count if they come within a deadline, which they bring along as a header: of the servers here,
+Mainspring alone reads it. All in JSON, with one load generator.
+``python -m mainspring.experiments.bench.http``, which ``make bench-http`` runs.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from mainspring.experiments.bench.http_load import Plan, Result, Target
+from mainspring.experiments.bench.http_servers import NAMES, NoServer, serving
+from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+
+CLOSED = (1, 8, 32)
+TAIL = 0.8
+SHARES = (0.8, 1.0, 1.5)
+OURS = NAMES[0]
+GOODPUT_KEPT = 0.9
+"""Of Mainspring's best goodput, what is to be left at one and a half of its saturation."""
+SETTLE_S = 0.5
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One server in one round."""
+
+    closed: dict[int, Result]
+    tail: Result
+    """At `TAIL` of its saturation, without deadlines."""
+    open: dict[float, Result]
+    """With deadlines, by share of its saturation."""
+    saturation: float
+    """Requests a second: the most of the closed loops."""
+
+
+def rate(result: Result) -> float:
+    """Return the answers a second."""
+    return result.answered / result.seconds
+
+
+def goodput(result: Result) -> float:
+    """Return the answers in time a second."""
+    return result.in_time / result.seconds
+
+
+def load(plan: Plan) -> Result:
+    """Put load on a server, from a process of its own."""
+    time.sleep(SETTLE_S)
+    arguments = [sys.executable, "-m", "mainspring.experiments.bench.http_load"]
+    done = subprocess.run(
+        [*arguments, msgspec.json.encode(plan).decode()], stdout=subprocess.PIPE, check=True, text=True
+    )
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Result)
+
+
+def measure(target: Target, seconds: float, deadline_ms: float, connections: int) -> Measured:
+    """Measure one server once."""
+    closed = {
+        count: load(Plan(target=target, seconds=seconds, connections=count, deadline_ms=deadline_ms))
+        for count in CLOSED
+    }
+    saturation = max(map(rate, closed.values()))
+    tail = Plan(
+        target=target,
+        seconds=seconds,
+        connections=connections,
+        rate=TAIL * saturation,
+        deadline_ms=deadline_ms,
+    )
+    told = msgspec.structs.replace(target, headers=(("x-mainspring-slo-ms", f"{deadline_ms:g}"),))
+    opened = {
+        share: load(msgspec.structs.replace(tail, target=told, rate=share * saturation)) for share in SHARES
+    }
+    return Measured(closed, load(tail), opened, saturation)
+
+
+def median(values: Iterable[float | None]) -> float:
+    """Return the median over the rounds; infinite where a round has no answers."""
+    return statistics.median(float("inf") if each is None else each for each in values)
+
+
+def summary(name: str, rounds: list[Measured]) -> list[Figure]:
+    """Return one server's figures: medians over the rounds."""
+    figures = []
+    for count in CLOSED:
+        results = [each.closed[count] for each in rounds]
+        figures += [
+            Figure(f"{name}: concurrency {count}", median(map(rate, results)), "r/s"),
+            Figure(f"{name}: concurrency {count}, p99", median(each.p99_ms for each in results), "ms"),
+        ]
+    tails = median(each.tail.p99_ms for each in rounds)
+    figures.append(Figure(f"{name}: p99 at {TAIL:g} of saturation", tails, "ms"))
+    for share in SHARES:
+        figures.append(
+            Figure(
+                f"{name}: goodput at {share:g} of saturation",
+                median(goodput(each.open[share]) for each in rounds),
+                "r/s",
+                note=f"{median(goodput(m.open[share]) / m.saturation for m in rounds):.2f} of its saturation",
+            )
+        )
+    return figures
+
+
+def verdicts(measured: dict[str, list[Measured]]) -> list[Figure]:
+    """Return Mainspring's place among the servers, and what is left of its goodput."""
+    found = []
+    for count in (1, 8):
+        rates = {name: median(rate(m.closed[count]) for m in rounds) for name, rounds in measured.items()}
+        place = sorted(rates, key=lambda name: -rates[name]).index(OURS) + 1
+        found.append(Figure(f"place in requests/s at concurrency {count}", place, "", target=2))
+    tails = {name: median(m.tail.p99_ms for m in rounds) for name, rounds in measured.items()}
+    place = sorted(tails, key=lambda name: tails[name]).index(OURS) + 1
+    found.append(Figure("place in p99 at 0.8 of its own saturation", place, "", target=1))
+    kept = median(goodput(each.open[1.5]) / max(map(goodput, each.open.values())) for each in measured[OURS])
+    found.append(Figure("goodput at 1.5 of saturation, of its peak", kept, "", GOODPUT_KEPT, at_least=True))
+    return found
+
+
+def run(
+    python: Annotated[
+        Path, typer.Option(help="Python of the environment that holds the other servers.")
+    ] = Path("out/bench-http/venv/bin/python"),
+    servers: Annotated[str, typer.Option(help="Which of them, separated by commas.")] = ",".join(NAMES),
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    seconds: Annotated[float, typer.Option(min=0.5, help="Of each stretch of load.")] = 4.0,
+    deadline_ms: Annotated[float, typer.Option(min=1)] = 50.0,
+    connections: Annotated[int, typer.Option(min=1, help="Of Poisson arrivals, at most.")] = 256,
+    output: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = OUTPUT,
+) -> None:
+    """Measure the servers in turns and compare them."""
+    names = servers.split(",")
+    if unknown := [name for name in names if name not in NAMES]:
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(NAMES)}", param_hint="--servers")
+    others = [name for name in names if name != OURS]
+    if others and not python.exists():
+        typer.echo(f"left out {', '.join(others)}: {python} does not exist; `make bench-http` makes it")
+        names = [name for name in names if name == OURS]
+    measured: dict[str, list[Measured]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            for name in names:
+                typer.echo(f"round {number + 1} of {rounds}: {name}", err=True)
+                try:
+                    # An absolute path, and not that of the interpreter which the environment was made from.
+                    program = Path(os.path.abspath(python))
+                    with serving(name, Path(folder) / f"{name}-{number}", program) as target:
+                        measured[name].append(measure(target, seconds, deadline_ms, connections))
+                except NoServer as error:
+                    typer.echo(f"left {name} out of this round: {error}", err=True)
+    complete = {name: found for name, found in measured.items() if found}
+    figures = [figure for name, found in complete.items() for figure in summary(name, found)]
+    if OURS in complete and len(complete) > 1:
+        figures += verdicts(complete)
+    title = f"An identity model over HTTP, JSON, {rounds} rounds, deadline {deadline_ms:g} ms"
+    publish("http", title, figures, output, rounds=complete)
+
+
+if __name__ == "__main__":
+    typer.run(run)
