@@ -36,6 +36,8 @@ def main(path: str) -> int:
         if job.priority:
             # Threads that are started later, ZeroMQ's among them, inherit it.
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(job.priority))
+            if job.lent_cores:
+                os.sched_setaffinity(0, job.lent_cores)
     set_up_logging(job.name, job.log_level, job.log_format)
     stop = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then says SIGTERM.

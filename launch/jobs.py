@@ -26,6 +26,8 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """Niceness of the process; below 0 where the user may."""
     priority: int = 0
     """Real-time priority (SCHED_FIFO) of the process where the user may; 0 for none."""
+    lent_cores: tuple[int, ...] = ()
+    """Instead of ``cores``, if it gets its real-time priority; empty for no others."""
 
 
 class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):

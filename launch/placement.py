@@ -33,6 +33,16 @@ def place(cores: Sequence[int], workers: int) -> Placement:
     return Placement(shared, (*own, *spread(ordered, workers - given)))
 
 
+def lent_to_gateway(shared: Sequence[int], exec_cores: Sequence[int]) -> tuple[int, ...]:
+    """Return the cores that a gateway of real-time priority may use; none if it needs no other than its own.
+
+    One core for it, the controller and the workers' network threads is too little for thousands of requests
+    a second, while EXEC of models that short leaves its core idle between them: where no other is left, the
+    gateway may use that too. EXEC takes it back at once, by its higher priority.
+    """
+    return () if len(shared) > 1 else tuple(sorted({*shared, *exec_cores}))
+
+
 def spread(cores: Sequence[int], workers: int) -> tuple[int, ...]:
     """Deal the cores round, the last first, to the EXEC threads of ``workers`` workers that share them."""
     return tuple(cores[-1 - number % len(cores)] for number in range(workers))

@@ -15,7 +15,7 @@ from mainspring.launch.addresses import parse, parse_any
 from mainspring.launch.config import ClusterConfig, Config
 from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.models import ModelSource
-from mainspring.launch.placement import place, spread
+from mainspring.launch.placement import lent_to_gateway, place, spread
 from mainspring.launch.policies import check_policy
 from mainspring.launch.repository import NAME as REPOSITORY
 from mainspring.launch.repository import repository_job, with_store
@@ -201,6 +201,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
                 ),
             ),
             cores=shared,
+            lent_cores=lent_to_gateway(shared, [core for core in exec_cores if core is not None]),
             nice=nice,
             priority=priority,
         ),

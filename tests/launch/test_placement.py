@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.launch.backoff import Backoff
-from mainspring.launch.placement import place
+from mainspring.launch.placement import lent_to_gateway, place
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,17 @@ def test_exec_threads_get_cores_of_their_own(
     placement = place(cores, workers)
     assert placement.shared == shared
     assert placement.exec_cores == exec_cores
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "lent"),
+    [([0], 1, (0,)), ([0, 1], 1, (0, 1)), ([0, 1, 2], 2, (0, 1, 2)), ([0, 1, 2, 3], 2, ()), ([0, 1], 0, ())],
+)
+def test_a_gateway_with_one_core_may_use_those_of_exec(
+    cores: list[int], workers: int, lent: tuple[int, ...]
+) -> None:
+    placement = place(cores, workers)
+    assert lent_to_gateway(placement.shared, placement.exec_cores) == lent
 
 
 @given(st.sets(st.integers(0, 63), min_size=1), st.integers(1, 80))
