@@ -89,8 +89,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     grpc_max_calls: int = 20_000
     """gRPC calls in flight in all; one more is refused as ``RESOURCE_EXHAUSTED``."""
     grpc_backlog_bytes: int = 64 << 20
-    """Bytes of answers that may wait for the reader of one ModelStreamInfer; beyond it no more requests are
-    read off that stream."""
+    """Bytes of answers that one ModelStreamInfer may have in the making or wait for its reader; beyond it no
+    more requests are read off that stream."""
     grpc_handshake_timeout_ms: float = 10_000.0
     """How long a new connection may take to say that it speaks HTTP/2."""
     grpc_keepalive_ms: float = 30_000.0

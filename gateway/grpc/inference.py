@@ -73,7 +73,7 @@ class _Stream:
         """Keys of requests without an answer."""
         self._answers: deque[bytes] = deque()
         self._bytes = 0
-        """Of `_answers`, and of the one that is being written."""
+        """Of `_answers`, of the one that is being written, and of those that are to come."""
         self._changed = asyncio.Event()
         """Set when there is something to write, or nothing more to read."""
         self._written = asyncio.Event()
@@ -97,7 +97,8 @@ class _Stream:
         async for data in incoming:
             self._take(data)
             while self._bytes > self._backlog_bytes:
-                # The client does not read: no more is taken from it, and HTTP/2 makes it wait.
+                # The client does not read, or asks for much at once: no more is taken from it for now, and
+                # HTTP/2 makes it wait.
                 self._written.clear()
                 await self._written.wait()
 
@@ -118,9 +119,12 @@ class _Stream:
 
         def done(outcome: Outcome) -> None:
             self._waiting.discard(key)
+            self._bytes -= taken.answer_bytes
             self._put(_streamed(taken.asked, outcome))
+            self._written.set()
 
         self._waiting.add(key)
+        self._bytes += taken.answer_bytes
         self._calls.submit(self._connection, taken.request, taken.frames, done)
 
     def _put(self, answer: bytes) -> None:

@@ -27,6 +27,8 @@ class Taken(NamedTuple):
     asked: Asked
     request: InferRequest
     frames: list[Any]
+    answer_bytes: int
+    """About what its answer will have, all outputs taken."""
 
 
 class Taking:
@@ -69,4 +71,6 @@ class Taking:
             priority=priority_of(parameters.get(PRIORITY_PARAMETER)),
         )
         asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs))
-        return Taken(asked, request, inputs.frames)
+        rows = max((header.shape[0] for header in inputs.headers if header.shape), default=0)
+        answer_bytes = min(max(rows, 0), signature.max_rows) * sum(signature.output_row_bytes)
+        return Taken(asked, request, inputs.frames, answer_bytes)

@@ -11,12 +11,15 @@ from contextlib import ExitStack
 from typing import Any
 
 import grpc
+import msgspec
 import numpy as np
 import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, service_pb2
 
-from tests.gateway.fakes import wait_until
+from mainspring.messages.model import TensorSpec
+from mainspring.messages.peers import ModelUp
+from tests.gateway.fakes import make_spec, wait_until
 from tests.gateway.grpc.conftest import Fake, Live
 from tests.gateway.grpc.tensors import encoded, inputs
 
@@ -206,6 +209,21 @@ def test_one_connection_s_requests_in_flight_are_bounded() -> None:
         for _ in range(2):
             assert "overloaded" in found.get(timeout=10).message()
         fake.client.stop_stream(cancel_requests=True)
+
+
+def test_a_stream_asks_for_no_more_at_once_than_may_wait_for_its_reader() -> None:
+    with ExitStack() as stack:
+        fake = Fake(stack, grpc_backlog_bytes=10 << 20)
+        much = (TensorSpec("much", "uint8", (1 << 20,)),)
+        fake.cluster.tell(ModelUp(msgspec.structs.replace(make_spec("hold"), outputs=much)))
+        wait_until(lambda: fake.client.get_model_metadata("hold").outputs[0].name == "much")
+        call = fake.channel.stream_stream(STREAM)(encoded("hold", X, str(number)) for number in range(50))
+        wait_until(lambda: len(fake.cluster.arrivals) == 11)
+        for _ in range(20):
+            fake.client.infer("double", inputs(X))
+        assert [each.model for each in fake.cluster.arrivals].count("hold") == 11, "10 MiB, and one more"
+        call.cancel()
+        wait_until(lambda: len(fake.cluster.cancels) == 11)
 
 
 def test_a_stream_whose_answers_are_not_read_is_not_read_either() -> None:
