@@ -21,6 +21,7 @@ from mainspring.launch.plan import make_plan
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/index.md")
 ADDRESS = "tcp://127.0.0.1:7400"
+HTTP_ADDRESS = "localhost:8000"
 
 
 def blocks(page: str) -> list[str]:
@@ -28,32 +29,51 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serves what ``mainspring zoo squeezenet --copies 4`` would, of which the pages name the first."""
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The pages' addresses and what they are here, where something like what they tell to make is served.
+
+    ``mainspring zoo squeezenet --copies 4`` would make two more, of which no page speaks.
+    """
     folder = tmp_path_factory.mktemp("quickstart")
     list(compile_zoo(["squeezenet"], Store(folder / "store"), 2, batch_sizes=(1,)))
-    gateway, controller = free_ports(2)
+    gateway, controller, http = free_ports(3)
     tables: dict[str, dict[str, Any]] = {
         "cluster": {"store": str(folder / "store"), "run_dir": str(folder / "run"), "ready_timeout_s": 90},
         "worker": {"pages": 2},
-        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+        "gateway": {
+            "address": f"tcp://127.0.0.1:{gateway}",
+            "http_address": f"http://127.0.0.1:{http}",
+        },
         "controller": {"address": f"tcp://127.0.0.1:{controller}"},
     }
     with LocalCluster(make_plan(read_config(tables, "the test")), lambda _: None) as local:
-        yield local.address
+        yield {ADDRESS: local.address, HTTP_ADDRESS: f"127.0.0.1:{http}"}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_its_first_program_prints_an_answer(page: str, address: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert "mainspring zoo squeezenet --copies 4 --store store" in text
-    assert len(blocks(page)) == 1
-    program = blocks(page)[0]
-    assert ADDRESS in program
-    # A busy machine may miss the deadline of the page; this is about what the program says and prints.
-    program = program.replace(ADDRESS, address).replace("slo_ms=100", "slo_ms=20_000")
+def run(program: str) -> str:
+    """Run a page's program; return what it prints."""
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"\(1, 1000, 1, 1\) \d+\.\d+ ms\n", done.stdout)
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_its_first_program_prints_an_answer(page: str, addresses: dict[str, str]) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert "mainspring zoo squeezenet --copies 4 --store store" in text
+    program = blocks(page)[0]
+    assert ADDRESS in program
+    # A busy machine may miss the deadline of the page; this is about what the program says and prints.
+    program = program.replace(ADDRESS, addresses[ADDRESS]).replace("slo_ms=100", "slo_ms=20_000")
+    assert re.fullmatch(r"\(1, 1000, 1, 1\) \d+\.\d+ ms\n", run(program))
+
+
+def test_the_program_with_tritons_client_prints_an_answer(addresses: dict[str, str]) -> None:
+    program = blocks("README.md")[1]
+    assert HTTP_ADDRESS in program
+    assert "timeout=100_000" in program
+    program = program.replace(HTTP_ADDRESS, addresses[HTTP_ADDRESS])
+    program = program.replace("timeout=100_000", "timeout=20_000_000")
+    assert re.fullmatch(r"\(1, 1000, 1, 1\) \d+\n", run(program))
