@@ -272,6 +272,8 @@ class Receiver:
         self._exchange = None
         self._ended = not exchange.keeps_alive
         self.began_ns = 0
+        # What follows in the same read is counted by the next one, if it is no whole head.
+        self._fed_bytes = 0
         self._release()
         self._sink.received(exchange)
 

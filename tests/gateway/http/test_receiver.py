@@ -85,6 +85,15 @@ def test_requests_arrive_however_they_are_cut(bodies: list[tuple[bytes, bool]], 
     assert each.began_ns == 0
 
 
+def test_a_head_that_begins_in_the_read_of_a_large_body_is_no_larger_for_it() -> None:
+    sink = Sink()
+    each, _ = receiver(sink)
+    chunk = b"8000\r\n" + bytes(0x8000) + b"\r\n0\r\n\r\n"
+    feed(each, request("POST", "/", transfer_encoding="chunked") + chunk + b"GET /ne")
+    feed(each, b"xt HTTP/1.1\r\n\r\n")
+    assert [target for _, target, _ in sink.requests] == [b"/", b"/next"]
+
+
 def test_a_large_body_is_read_to_where_it_stays() -> None:
     sink = Sink()
     each, budget = receiver(sink)
