@@ -1,0 +1,84 @@
+"""What `bench-http` counts, what it does to a server that is too slow, and what it makes of the figures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from mainspring.experiments.bench.http import Measured, verdicts
+from mainspring.experiments.bench.http_load import Plan, Result, Target, run
+from mainspring.experiments.bench.http_servers import NAMES
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
+
+
+def measured(reply: Callable[[int], bytes], delay_s: float = 0.0, rate: float | None = None) -> Result:
+    """Put a short load on a server that answers its nth request so; every reply comes in two parts."""
+
+    async def both() -> Result:
+        count = 0
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal count
+            try:
+                while True:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    assert b"x-more: 1" in head
+                    assert await reader.readexactly(7) == b'{"a":1}'
+                    count += 1
+                    answer = reply(count)
+                    await asyncio.sleep(delay_s)
+                    writer.write(answer[:20])
+                    await asyncio.sleep(0)
+                    writer.write(answer[20:])
+            except (asyncio.IncompleteReadError, ConnectionError):
+                writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        target = Target(server.sockets[0].getsockname()[1], "/x", '{"a":1}', (("x-more", "1"),))
+        plan = Plan(target=target, seconds=0.3, connections=4, rate=rate, warmup_s=0.1, patience_ms=100.0)
+        try:
+            return await run(plan)
+        finally:
+            server.close()
+
+    return asyncio.run(both())
+
+
+def test_a_closed_loop_counts_answers_and_refusals() -> None:
+    result = measured(lambda count: BUSY if count % 4 == 0 else OK)
+    assert result.answered > 0
+    assert result.refused.keys() == {"503"}
+    assert result.asked == result.answered + result.refused["503"]
+    assert result.p50_ms is not None
+
+
+def test_arrivals_that_find_no_connection_in_time_count_as_unanswered() -> None:
+    result = measured(lambda _: OK, delay_s=0.2, rate=300.0)
+    assert result.asked > 10
+    assert result.refused["none"] > result.answered
+    assert result.in_time == 0
+
+
+def result_of(rate: float, p99_ms: float, in_time: float) -> Result:
+    return Result(int(rate), int(rate), int(in_time), {}, 1.0, 1.0, p99_ms, 0.0, 0.1)
+
+
+def server_of(rate: float, p99_ms: float, late_goodput: float) -> Measured:
+    closed = {count: result_of(rate, 1.0, rate) for count in (1, 8, 32)}
+    opened = {
+        0.8: result_of(rate, 1, rate),
+        1.0: result_of(rate, 1, rate),
+        1.5: result_of(rate, 1, late_goodput),
+    }
+    return Measured(closed, result_of(rate, p99_ms, rate), opened, rate)
+
+
+def test_the_verdict_is_mainsprings_place_and_what_is_left_of_its_goodput() -> None:
+    ours, first, third = NAMES[:3]
+    found = verdicts(
+        {ours: [server_of(900, 5, 800)], first: [server_of(950, 9, 10)], third: [server_of(100, 6, 10)]}
+    )
+    assert [each.value for each in found] == [2, 2, 1, 800 / 900]
+    assert [each.met for each in found] == [True, True, True, False]
