@@ -25,7 +25,7 @@ def plot_policies(results: Results, file: Path) -> None:
             at = [index + (place + 0.5) * width - 0.4 for index in range(len(heights))]
             panel.bar(at, heights, width, label=policy)
         panel.set_xticks(range(len(results.scenarios)), results.scenarios)
-        panel.set_ylabel("% of the bound")
+        panel.set_ylabel(f"% of {results.whole}")
         panel.set_title(f"{load:g} x the fluid capacity", fontsize=10)
         panel.grid(axis="y", alpha=0.3)
     panels[0, 0].legend(ncols=min(8, len(results.policies)), fontsize=8, loc="lower left")
@@ -46,7 +46,7 @@ def plot_frontier(results: Results, fairness: dict[str, float], load: float, fil
         for (x, y), value in zip(zip(xs, ys, strict=True), fairness.values(), strict=True):
             panel.annotate(f"{value:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=7)
     panel.set_xlabel("share served of the worst-served tenth of models, %")
-    panel.set_ylabel("goodput in % of the bound")
+    panel.set_ylabel(f"goodput in % of {results.whole}")
     panel.set_title(f"fairness at {load:g} x the fluid capacity", fontsize=10)
     panel.grid(alpha=0.3)
     panel.legend(fontsize=8)

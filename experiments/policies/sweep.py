@@ -50,6 +50,12 @@ class Results:
         """Loads likewise."""
         return list(dict.fromkeys(load for _, _, load in self._cells))
 
+    @property
+    def whole(self) -> str:
+        """What goodput is told as a part of: the bound, or without one what was offered."""
+        cells = [cell for each in self._cells.values() for cell in each]
+        return "the bound" if all(cell.bound is not None for cell in cells) else "what was offered"
+
     def of_bound(self, policy: str, scenario: str, load: float) -> float | None:
         """Return goodput as a part of what was possible, of what was offered without a bound."""
         cells = self._cells.get((policy, scenario, load))
@@ -70,7 +76,8 @@ class Results:
     def table(self) -> Table:
         """Return goodput in % of the bound, and in brackets the worst tenth's share, at each load."""
         loads = " / ".join(f"{load:g}x" for load in self.loads)
-        table = Table(title=f"goodput in % of the bound, and the worst tenth's share in %, at {loads}")
+        title = f"goodput in % of {self.whole}, and the worst tenth's share in %, at {loads}"
+        table = Table(title=title)
         table.add_column("scenario")
         for policy in self.policies:
             table.add_column(policy, justify="right")
