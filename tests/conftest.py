@@ -1,4 +1,4 @@
-"""What every test needs: a process whose garbage collector is never slow."""
+"""What every test needs: a process whose garbage collector is never slow, and no haste."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# On a busy machine any example may take long, which says nothing about what is tested.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 @pytest.fixture(scope="module", autouse=True)
