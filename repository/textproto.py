@@ -13,6 +13,7 @@ from typing import NamedTuple
 MAX_DEPTH = 100
 """Messages within messages."""
 MAX_CHARACTERS = 1 << 20
+_MOST_DIGITS = 100
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
@@ -166,6 +167,9 @@ class _Reader:
 
 def _number(token: _Token) -> int | float:
     text = token.text
+    if len(text) >= _MOST_DIGITS:
+        # Of this size no field takes any, and Python writes no such number out in an error.
+        return float("inf")
     if text[:2] in ("0x", "0X"):
         return int(text, 16)
     if text.isdigit():
@@ -175,7 +179,7 @@ def _number(token: _Token) -> int | float:
                     f"line {token.line}: {text} begins with 0 and so is octal, where 8 and 9 are none"
                 )
             return int(text, 8)
-        return int(text) if len(text) < 100 else float("inf")
+        return int(text)
     return float(text.rstrip("fF"))
 
 

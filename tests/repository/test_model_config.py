@@ -257,3 +257,9 @@ def test_what_the_file_says_of_tensors_has_to_be_so(tensor: TensorConfig, says: 
     with pytest.raises(ConfigFault) as caught:
         served_spec(made(x=("float32", (3, 4))), "net", 3, ModelConfig(inputs=(tensor,)))
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("number", ["9" * 5_000, "0x" + "f" * 5_000, "0" + "7" * 6_000, "1." + "0" * 5_000])
+def test_an_absurdly_long_number_is_refused_as_any_other(number: str) -> None:
+    with pytest.raises(ConfigFault, match="max_batch_size must be a whole number, not inf"):
+        read_config(f"max_batch_size: {number}", "net")
