@@ -139,7 +139,7 @@ def run(
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="Of each stretch of load.")] = 4.0,
     deadline_ms: Annotated[float, typer.Option(min=1)] = 50.0,
-    connections: Annotated[int, typer.Option(min=1, help="Of Poisson arrivals, at most.")] = 256,
+    connections: Annotated[int, typer.Option(min=1, help="Of Poisson arrivals, at most.")] = 2_000,
     output: Annotated[Path, typer.Option(help="Folder for the figures as JSON.")] = OUTPUT,
 ) -> None:
     """Measure the servers in turns and compare them."""

@@ -115,10 +115,22 @@ def _wait(target: Target, process: subprocess.Popen[bytes] | None, folder: Path)
     give_up = time.monotonic() + START_S
     while (status := _ask(target)) != 200:
         if process is not None and process.poll() is not None:
-            raise NoServer(f"it ended with code {process.returncode}; its log is in {folder}")
+            last = " / ".join(_log(folder)[-3:])
+            raise NoServer(f"it ended with code {process.returncode}; its log ends with: {last}")
         if time.monotonic() > give_up:
-            raise NoServer(f"no outputs after {START_S:g} s, the last status was {status}; see {folder}")
+            last = " / ".join(_log(folder)[-3:])
+            raise NoServer(f"no outputs after {START_S:g} s (status {status}); its log ends with: {last}")
         time.sleep(0.2)
+
+
+def _log(folder: Path) -> list[str]:
+    """Return the lines of a server's log, cut to what fits a message."""
+    lines = [
+        line
+        for path in sorted(folder.glob("*.log"))
+        for line in path.read_text("utf-8", "replace").split("\n")
+    ]
+    return [line[:200] for line in lines if line.strip()]
 
 
 def _ask(target: Target) -> int | None:
