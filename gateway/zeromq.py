@@ -149,13 +149,18 @@ class ZeroMqFrontEnd:
             case clients.InferRequest(model=model):
                 return check(shown, model, now_ns)
             case clients.AddModel(model=spec):
-                return check(shown, spec.name, now_ns, administers=True)
+                return check(shown, spec.public_name, now_ns, administers=True)
             case clients.RemoveModel(name=name):
-                return check(shown, name, now_ns, administers=True)
+                return check(shown, self._public(name), now_ns, administers=True)
             case clients.ListModels() | clients.GetStatus():
                 return check(shown, None, now_ns)
             case _:
                 return None
+
+    def _public(self, name: str) -> str:
+        """Return what clients call the model that the scheduler knows by this name."""
+        signature = self._plane.catalog.signatures.get(name)
+        return name if signature is None else signature.spec.public_name
 
     def _list_models(self, connection: Connection, key: int) -> None:
         alone, gate = self._plane.alone, self._plane.gate
@@ -227,7 +232,13 @@ class ZeroMqFrontEnd:
         self._send(refusal.connection.peer, encode(error))
 
     def reply(self, connection: Connection, message: Reply) -> None:
-        """Send the reply to a wish."""
+        """Send the reply to a wish; of a status, what the client may see."""
+        gate = self._plane.gate
+        if gate.closed and isinstance(message, clients.StatusReply):
+            shown = self._shown.get(connection.peer, NOTHING)
+            seen = [each for each in message.status.models if gate.may_see(shown, self._public(each.name))]
+            status = msgspec.structs.replace(message.status, models=tuple(seen))
+            message = msgspec.structs.replace(message, status=status)
         self._send(connection.peer, encode(message))
 
     def _send(self, peer: bytes, message: bytes, frames: Sequence[Any] = ()) -> None:

@@ -150,7 +150,8 @@ class FakeCluster:
 
     def _admin(self, message: peers.AdminRequest) -> None:
         if message.status:
-            status = peers.ClusterStatus("clockwork", (), (), 0, {"odd": 1})
+            models = tuple([peers.ModelStatus(name, 1, (WORKER,), (), 0) for name in self.specs])
+            status = peers.ClusterStatus("clockwork", (), models, 0, {"odd": 1})
             self._send(peers.AdminReply(message.token, status=status))
         elif message.add is not None and message.add.name in self.specs:
             self._send(peers.AdminReply(message.token, Reason.MODEL_EXISTS, "there is one"))

@@ -253,6 +253,7 @@ def test_clients_of_a_gateway_with_tokens(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("MAINSPRING_TOKEN", "a")
         with Client(address) as alice:
             assert [spec.name for spec in alice.models()] == ["double"]
+            assert [each.name for each in alice.status().models] == ["double"]
             assert alice.infer("double", inputs)["sum"].tolist() == [10.0]
             with pytest.raises(Forbidden, match="alice"):
                 alice.infer("reject", inputs)
@@ -265,7 +266,7 @@ def test_clients_of_a_gateway_with_tokens(tmp_path: Path, monkeypatch: pytest.Mo
             with pytest.raises(Unauthenticated):
                 wait_until(lambda: _refused(alice, inputs) and False)
         with Client(address, token="r") as root:
-            root.status()
+            assert len(root.status().models) == len(cluster.specs)
 
 
 def _refused(client: Client, inputs: Any) -> bool:
