@@ -154,7 +154,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It has caught up."""
         self._writing = True
         self._since_ns = monotonic_ns()
-        self._resume()
+        if len(self._queue) > self._running:
+            asyncio.get_running_loop().call_soon(self._run_next)
+        else:
+            self._resume()
 
     # --- the receiver's side ---
 
@@ -264,7 +267,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.fail(500, "internal: the gateway failed at this request; its log says how")
 
     def _run_next(self) -> None:
-        if self._transport is None:
+        """Begin the next request that waits its turn, unless the client has yet to read what it was sent."""
+        if self._transport is None or not self._writing:
             return
         if self._running < min(len(self._queue), self._limits.pipelined):
             self._run(self._queue[self._running])
