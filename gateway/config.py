@@ -68,6 +68,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     megabyte, nobody else is served: larger tensors are to come as binary data."""
     http_max_pipelined: int = 64
     """Requests that one connection may send ahead of their replies; more are not read before some are out."""
+    http_shed_wait_ms: float = 10.0
+    """While more inference requests come than can be worked off, one that has waited for longer is refused as
+    overloaded, unread, so that the others are answered in time."""
     http_header_timeout_ms: float = 10_000.0
     """How long a request's line and headers may take to come."""
     http_body_idle_ms: float = 10_000.0

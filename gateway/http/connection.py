@@ -7,19 +7,15 @@ wait their turn. A client that is gone takes its requests with it: the end of wh
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from time import monotonic_ns
 from typing import Protocol, cast
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.http import wire
-from mainspring.gateway.http.exchange import Exchange, Fault
+from mainspring.gateway.http.exchange import Exchange, Fault, attempt
 from mainspring.gateway.http.receiver import Budget, Receiver, too_large
 from mainspring.gateway.sends import Connection
-from mainspring.gateway.validation import BadRequest
-
-log = logging.getLogger("mainspring.gateway")
 
 _JOINED_BYTES = 1 << 15
 """Replies up to here are joined before they are sent, which costs less than to send their parts."""
@@ -54,6 +50,11 @@ class Host(Protocol):
 
     limits: Limits
     budget: Budget
+    shared: memoryview
+    """Where all connections read to."""
+
+    def read_at_ns(self) -> int:
+        """When what is being read now was there to be read."""
 
     def admit(self, connection: HttpConnection) -> bool:
         """Count a new connection; return whether there is room."""
@@ -75,7 +76,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._host = host
         self._limits = host.limits
         self._transport: asyncio.Transport | None = None
-        self._receiver = Receiver(self, host.budget, host.limits.header_bytes, host.limits.body_bytes)
+        limits = host.limits
+        self._receiver = Receiver(self, host.budget, limits.header_bytes, limits.body_bytes, host.shared)
         self._queue: deque[Exchange] = deque()
         """Requests without a reply on the wire, in their order."""
         self._running = 0
@@ -118,6 +120,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It is gone."""
         self._transport = None
         self._receiver.close()
+        for exchange in self._queue:
+            exchange.abandoned = True
         self._queue.clear()
         self._host.gone(self)
         if self.peer is not None:
@@ -136,7 +140,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self.abort()
             return
         try:
-            self._receiver.feed(nbytes, monotonic_ns())
+            self._receiver.feed(nbytes, self._host.read_at_ns())
         except Fault as fault:
             self._break(fault)
 
@@ -256,15 +260,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._ending:
             exchange.keeps_alive = False
         assert exchange.handler is not None, "a request that was not routed"
-        try:
-            exchange.handler(exchange)
-        except BadRequest as error:
-            exchange.refuse(error.reason, error.detail)
-        except Fault as fault:
-            exchange.fail(fault.status, fault.detail)
-        except Exception:
-            log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
-            exchange.fail(500, "internal: the gateway failed at this request; its log says how")
+        attempt(exchange.handler, exchange)
 
     def _run_next(self) -> None:
         """Begin the next request that waits its turn, unless the client has yet to read what it was sent."""

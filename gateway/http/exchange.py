@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +12,8 @@ from mainspring.gateway.http import wire
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
+
+log = logging.getLogger("mainspring.gateway")
 
 MOST_ASKED_BYTES = 1 << 16
 """Of a body that is not an inference request's: they are a few names and settings."""
@@ -41,8 +44,8 @@ class Exchange:
     """A request as it was received; `reply` ends it."""
 
     __slots__ = (
-        *("arguments", "arrived_ns", "body", "handler", "headers", "keeps_alive", "method", "reply_parts"),
-        *("sender", "target", "version"),
+        *("abandoned", "arguments", "arrived_ns", "body", "handler", "headers", "keeps_alive", "method"),
+        *("reply_parts", "sender", "target", "version"),
     )
 
     def __init__(
@@ -56,6 +59,8 @@ class Exchange:
         """By lower-case name."""
         self.arrived_ns = arrived_ns
         """When its first bytes were read, on this process's clock."""
+        self.abandoned = False
+        """Whether the client is gone: nobody would get the reply."""
         self.version = "1.1"
         self.keeps_alive = True
         """Whether the connection takes another request after this one."""
@@ -117,3 +122,16 @@ class Exchange:
     def fail(self, status: int, detail: str, more: bytes = b"") -> None:
         """Send what is wrong with a request that none of the reasons is about."""
         self.reply(status, (_ENCODER.encode(ErrorBody(detail)),), more=more)
+
+
+def attempt(handler: Handler, exchange: Exchange) -> None:
+    """Have a request handled; whatever that raises becomes its reply."""
+    try:
+        handler(exchange)
+    except BadRequest as error:
+        exchange.refuse(error.reason, error.detail)
+    except Fault as fault:
+        exchange.fail(fault.status, fault.detail)
+    except Exception:
+        log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
+        exchange.fail(500, "internal: the gateway failed at this request; its log says how")

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 
 from mainspring.gateway.calls import Calls, Outcome
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.oip import compression, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
@@ -45,6 +46,7 @@ class Inference:
         self._calls = calls
         self._config = config
         self._loop = asyncio.get_running_loop()
+        self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed)
         self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
         self._in_threads = 0
 
@@ -53,7 +55,13 @@ class Inference:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def handle(self, exchange: Exchange) -> None:
-        """Answer a POST to ``/v2/models/{model}[/versions/{version}]/infer``."""
+        """Answer a POST to ``/v2/models/{model}[/versions/{version}]/infer``, when it is its turn."""
+        self._inlet.take(exchange)
+
+    def _shed(self, exchange: Exchange, reason: Reason) -> None:
+        self._calls.turned_away(exchange.arguments[0], reason)
+
+    def _handle(self, exchange: Exchange) -> None:
         encoding = exchange.headers.get(b"content-encoding")
         if encoding is None or encoding == b"identity":
             self._infer(exchange, exchange.body)
@@ -101,6 +109,8 @@ class Inference:
             time_ns = max(1, time_ns - (monotonic_ns() - exchange.arrived_ns))
         sender = exchange.sender
         assert isinstance(sender, HttpConnection)
+        if exchange.abandoned:
+            return
         if sender.peer is None:
             sender.peer = self._calls.connection()
         asked = InferRequest(

@@ -3,7 +3,7 @@
 Small requests come whole in one read, and their body is cut out of it. What does not is read by the kernel
 straight into memory of the body's announced size: nothing of it is copied but what came along with the head.
 That memory is taken page by page as bytes come, so a client that announces much and sends little has little.
-Reads go into one buffer that all connections share, because each is worked off before the next begins.
+Reads go into one buffer that all connections of a loop share: each is worked off before the next begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
 
 READ_BYTES = 1 << 16
-_SHARED = memoryview(bytearray(READ_BYTES))
 _NOTHING = memoryview(b"")
 
 
@@ -68,7 +67,16 @@ _GONE = _Gone()
 class Receiver:
     """Reads one connection; see the module's docstring."""
 
-    def __init__(self, sink: Sink, budget: Budget, max_header_bytes: int, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        budget: Budget,
+        max_header_bytes: int,
+        max_body_bytes: int,
+        shared: memoryview | None = None,
+    ) -> None:
+        """``shared`` is `READ_BYTES` that all receivers of one loop may read to; else it has its own."""
+        self._shared = memoryview(bytearray(READ_BYTES)) if shared is None else shared
         self._sink: Sink = sink
         self._budget = budget
         self._max_header_bytes = max_header_bytes
@@ -106,13 +114,13 @@ class Receiver:
 
     def buffer(self) -> memoryview:
         """Return where the next bytes are to be read to."""
-        return _SHARED if self._direct is None else self._direct[self._filled :]
+        return self._shared if self._direct is None else self._direct[self._filled :]
 
     def feed(self, count: int, now_ns: int) -> None:
         """Work off what was read to `buffer`; raise `Fault`, after which nothing more may be fed."""
         self.last_ns = self._now_ns = now_ns
         if self._direct is None:
-            self._parse(_SHARED[:count])
+            self._parse(self._shared[:count])
         else:
             self._filled += count
             self._hold(count)

@@ -19,7 +19,8 @@ from mainspring.gateway.http.connection import HttpConnection, Limits
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.infer import Inference
-from mainspring.gateway.http.receiver import Budget
+from mainspring.gateway.http.inlet import lag_ns
+from mainspring.gateway.http.receiver import READ_BYTES, Budget
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.http.watch import Watch
@@ -31,6 +32,7 @@ _SPARE_FILES = 512
 """Descriptors that are kept for everything but HTTP clients."""
 _LEAST_CONNECTIONS = 32
 """Clients that are taken however few descriptors there are."""
+_LONG_TURN_NS = 2_000_000
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
@@ -52,6 +54,7 @@ class HttpServer:
         self._calls = calls
         self._gate = calls.plane.gate
         self.limits = Limits(config)
+        self.shared = memoryview(bytearray(READ_BYTES))
         self.budget = Budget(config.max_in_flight_bytes)
         self._max_connections = min(
             config.http_max_connections, max(_file_limit() - _SPARE_FILES, _LEAST_CONNECTIONS)
@@ -62,6 +65,7 @@ class HttpServer:
         self._routes = table
         self._end = end
         self._server: asyncio.Server | None = None
+        self._loop = asyncio.get_running_loop()
         self.address = ""
         """With the real port."""
 
@@ -90,6 +94,14 @@ class HttpServer:
         self._end()
 
     # --- called by connections ---
+
+    def read_at_ns(self) -> int:
+        """When what is being read now was there to be read: when the loop's turn began, if that is long ago.
+
+        Of a short turn the present counts, because the loop knows its turn's begin by the millisecond.
+        """
+        now_ns, long_ns = monotonic_ns(), lag_ns(self._loop)
+        return now_ns - long_ns if long_ns > _LONG_TURN_NS else now_ns
 
     def admit(self, connection: HttpConnection) -> bool:
         """Count a new connection; return whether there is room, if need be by closing one that is idle."""

@@ -1,0 +1,98 @@
+"""When a request for inference is worked off: at once, in a later turn of the loop, or not any more.
+
+A gateway that is asked for more than it can work off would spend whole turns of its loop on new requests,
+while answers to old ones wait; every request would be taken, and every answer late. So new requests have a
+share of each turn. What does not fit waits, in order. If that wait stands - it has not been short for a while
+- what has waited too long is refused unread, which costs a fraction of working it off. A burst alone is no
+such case: it is over before anything is refused. The idea is CoDel's, of routers' queues (Nichols and
+Jacobson, 2012): the queue that stands is the one that does harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from time import monotonic_ns
+
+from mainspring.gateway.http.exchange import Exchange, Handler, attempt
+from mainspring.messages.codes import Reason
+
+SHARE_NS = 4_000_000
+"""Of one turn of the loop, for new requests."""
+SHORT_NS = 5_000_000
+"""A wait below this is short."""
+STANDING_NS = 100_000_000
+"""For so long no wait may have been short before requests are refused."""
+ALERT_NS = 1_000_000_000
+"""After a refusal, for so long the wait is taken to stand as soon as it is too long."""
+
+OnShed = Callable[[Exchange, Reason], None]
+
+
+class Inlet:
+    """See the module's docstring; used in the loop's thread only."""
+
+    def __init__(self, work: Handler, longest_wait_ns: int, on_shed: OnShed) -> None:
+        """``work`` works a request off; ``on_shed`` is told of each that is refused instead."""
+        self._work = work
+        self._longest_wait_ns = longest_wait_ns
+        self._on_shed = on_shed
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Exchange] = deque()
+        self._long_since_ns = 0
+        """Since when no wait was short; 0 if the last one was."""
+        self._alert_until_ns = 0
+
+    def take(self, exchange: Exchange) -> None:
+        """Work a request off, now or soon."""
+        if not self._waiting and lag_ns(self._loop) < SHARE_NS:
+            self._work(exchange)
+            return
+        self._waiting.append(exchange)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Work off what waits, for a share of the loop's turn."""
+        began_ns = now_ns = monotonic_ns()
+        while self._waiting and now_ns - began_ns < SHARE_NS:
+            exchange = self._waiting.popleft()
+            if exchange.abandoned:
+                continue
+            waited_ns = now_ns - exchange.arrived_ns
+            if self._stands(now_ns, waited_ns):
+                self._shed(exchange, waited_ns)
+            else:
+                attempt(self._work, exchange)
+            now_ns = monotonic_ns()
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+        else:
+            self._long_since_ns = 0
+
+    def _stands(self, now_ns: int, waited_ns: int) -> bool:
+        """Return whether a request that has waited for so long is to be refused."""
+        if waited_ns < SHORT_NS:
+            self._long_since_ns = 0
+        elif not self._long_since_ns:
+            self._long_since_ns = now_ns
+        if waited_ns <= self._longest_wait_ns:
+            return False
+        long = self._long_since_ns and now_ns - self._long_since_ns > STANDING_NS
+        if long:
+            self._alert_until_ns = now_ns + ALERT_NS
+        return now_ns < self._alert_until_ns
+
+    def _shed(self, exchange: Exchange, waited_ns: int) -> None:
+        self._on_shed(exchange, Reason.OVERLOADED)
+        exchange.refuse(
+            Reason.OVERLOADED,
+            f"more comes than this gateway can work off, and this request has waited for "
+            f"{waited_ns / 1e6:.0f} ms; ask for less, or run another gateway",
+        )
+
+
+def lag_ns(loop: asyncio.AbstractEventLoop) -> int:
+    """Return how long the loop's present turn has taken; a loop that does not keep that counts from 0."""
+    return max(0, monotonic_ns() - round(loop.time() * 1e9))
