@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 from typing import Any
 
@@ -25,6 +24,7 @@ from mainspring.gateway.bounds import Refusal
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.multipart import MAX_FRAMES, receive, send
 from mainspring.gateway.plane import Plane
+from mainspring.gateway.release import installed_version
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.tokens import NOTHING, Credential, credential
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -61,7 +61,7 @@ class ZeroMqFrontEnd:
         self._welcome = encode(
             ClientWelcome(
                 protocol=PROTOCOL_VERSION,
-                server_version=_installed_version(),
+                server_version=installed_version(),
                 max_message_bytes=config.max_message_bytes,
                 max_in_flight=config.max_in_flight_per_connection,
             )
@@ -314,13 +314,6 @@ def _key_of(frame: zmq.Frame) -> int | None:
         return None
     key = fields.get("key") if isinstance(fields, dict) else None
     return key if type(key) is int and -(1 << 63) <= key < 1 << 63 else None
-
-
-def _installed_version() -> str:
-    try:
-        return version("mainspring")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _bind(context: Context, config: GatewayConfig) -> zmq.Socket[bytes]:

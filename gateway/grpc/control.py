@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
 from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
@@ -39,7 +39,7 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._plane = calls.plane
-        self._metadata = ServerMetadata(NAME, _installed_version())
+        self._metadata = ServerMetadata(NAME, installed_version())
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
             "ServerReady": _at_once(lambda _: {"ready": self.ready()}),
@@ -165,13 +165,6 @@ class Control:
 def _fields(name: str) -> set[str]:
     """Return the names of what a call's request holds."""
     return {field.name for field in _METHODS[name].request.DESCRIPTOR.fields}
-
-
-def _installed_version() -> str:
-    try:
-        return version(NAME)
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _at_once(answer: Callable[[Message], Any]) -> Callable[[Message, Caller], Awaitable[Any]]:

@@ -6,44 +6,26 @@ Triton that has them switched off; changing does not.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mainspring.gateway.grpc.messages import Message, message
 from mainspring.gateway.grpc.status import Ended, NotServed
+from mainspring.gateway.oip.settings import TRACE_SETTINGS, log_settings
 
-TRACE_SETTINGS: Mapping[str, list[str]] = {
-    "trace_file": [""],
-    "trace_level": ["OFF"],
-    "trace_rate": ["1000"],
-    "trace_count": ["-1"],
-    "log_frequency": ["0"],
-    "trace_mode": ["triton"],
+_TRACE_SETTINGS: Mapping[str, list[str]] = {
+    name: value if isinstance(value, list) else [value] for name, value in TRACE_SETTINGS.items()
 }
-"""Those of a Triton that does not trace."""
-
-
-def log_settings() -> dict[str, bool | int | str]:
-    """Return what is logged here, in Triton's words."""
-    log = logging.getLogger("mainspring")
-    return {
-        "log_file": "",
-        "log_info": log.isEnabledFor(logging.INFO),
-        "log_warning": log.isEnabledFor(logging.WARNING),
-        "log_error": log.isEnabledFor(logging.ERROR),
-        "log_verbose_level": int(log.isEnabledFor(logging.DEBUG)),
-        "log_format": "default",
-    }
+"""As gRPC has them: each a list."""
 
 
 def trace(request: Message) -> Message:
     """Answer TraceSetting; raise `NotServed` for a change."""
     for name, value in request.settings.items():
-        if value.value and list(value.value) != TRACE_SETTINGS.get(name):
+        if value.value and list(value.value) != _TRACE_SETTINGS.get(name):
             raise NotServed(f"the trace setting {name[:40]!r} was to be changed to {list(value.value)[:8]}")
     response = message("inference.TraceSettingResponse")()
-    for name, values in TRACE_SETTINGS.items():
+    for name, values in _TRACE_SETTINGS.items():
         response.settings[name].value.extend(values)
     return response
 

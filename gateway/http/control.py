@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import msgspec
 
 from mainspring.gateway.calls import Calls
-from mainspring.gateway.http.exchange import Exchange, Fault, Handler
+from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
 from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.tokens import from_header
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
-
-log = logging.getLogger("mainspring.gateway")
 
 NAME = "mainspring"
 
@@ -39,7 +36,7 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._plane = calls.plane
-        self._metadata = ServerMetadata(NAME, _installed_version())
+        self._metadata = ServerMetadata(NAME, installed_version())
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- health and metadata ---
@@ -155,13 +152,8 @@ class Control:
         async def run(exchange: Exchange) -> None:
             try:
                 await handle(exchange)
-            except BadRequest as error:
-                exchange.refuse(error.reason, error.detail)
-            except Fault as fault:
-                exchange.fail(fault.status, fault.detail)
-            except Exception:
-                log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
-                exchange.fail(500, "internal: the gateway failed at this request; its log says how")
+            except Exception as error:
+                reply_to_error(exchange, error)
 
         def begin(exchange: Exchange) -> None:
             task = asyncio.get_running_loop().create_task(run(exchange))
@@ -169,10 +161,3 @@ class Control:
             task.add_done_callback(self._tasks.discard)
 
         return begin
-
-
-def _installed_version() -> str:
-    try:
-        return version(NAME)
-    except PackageNotFoundError:
-        return "unknown"

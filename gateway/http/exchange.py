@@ -128,10 +128,17 @@ def attempt(handler: Handler, exchange: Exchange) -> None:
     """Have a request handled; whatever that raises becomes its reply."""
     try:
         handler(exchange)
-    except BadRequest as error:
-        exchange.refuse(error.reason, error.detail)
-    except Fault as fault:
-        exchange.fail(fault.status, fault.detail)
-    except Exception:
-        log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
-        exchange.fail(500, "internal: the gateway failed at this request; its log says how")
+    except Exception as error:
+        reply_to_error(exchange, error)
+
+
+def reply_to_error(exchange: Exchange, error: Exception) -> None:
+    """Send what a handler raised; to be called while that is being handled, for the log."""
+    match error:
+        case BadRequest():
+            exchange.refuse(error.reason, error.detail)
+        case Fault():
+            exchange.fail(error.status, error.detail)
+        case _:
+            log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
+            exchange.fail(500, "internal: the gateway failed at this request; its log says how")

@@ -6,34 +6,11 @@ Triton that has them switched off; changing does not.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from mainspring.gateway.http.exchange import Exchange, Fault
-
-TRACE_SETTINGS: Mapping[str, str | list[str]] = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-"""Those of a Triton that does not trace. Mainspring traces by OpenTelemetry, as its configuration says."""
-
-
-def log_settings() -> dict[str, Any]:
-    """Return what is logged here, in Triton's words."""
-    log = logging.getLogger("mainspring")
-    return {
-        "log_file": "",
-        "log_info": log.isEnabledFor(logging.INFO),
-        "log_warning": log.isEnabledFor(logging.WARNING),
-        "log_error": log.isEnabledFor(logging.ERROR),
-        "log_verbose_level": int(log.isEnabledFor(logging.DEBUG)),
-        "log_format": "default",
-    }
+from mainspring.gateway.oip.settings import TRACE_SETTINGS, log_settings
 
 
 def trace(exchange: Exchange) -> None:

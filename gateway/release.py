@@ -1,0 +1,13 @@
+"""Which release of Mainspring this is, for whoever asks a gateway."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def installed_version() -> str:
+    """Return the installed release, or ``unknown`` if the source runs without having been installed."""
+    try:
+        return version("mainspring")
+    except PackageNotFoundError:
+        return "unknown"
