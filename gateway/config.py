@@ -64,8 +64,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     http_max_body_bytes: int = 64 << 20
     """Size of a request's body, as it comes and inflated."""
     http_max_json_bytes: int = 4 << 20
-    """Size of the JSON in it, enough for one image of 224 x 224. While JSON is read, some 10 ms for a
-    megabyte, nobody else is served: larger tensors are to come as binary data."""
+    """Size of the JSON in it, enough for one image of 224 x 224. While JSON is read, nobody else is served:
+    larger tensors are to come as binary data."""
     http_max_pipelined: int = 64
     """Requests that one connection may send ahead of their replies; more are not read before some are out."""
     http_shed_wait_ms: float = 10.0
