@@ -218,22 +218,11 @@ class Receiver:
         )
 
     def _parse(self, data: memoryview) -> None:
-        if self._parser is None or self._ended:
+        while data and self._parser is not None and not self._ended and self._fault is None:
+            data = self._parse_some(self._parser, data)
+        if self._ended:
+            # Nothing more is to come, and what came behind the last request is let pass.
             return
-        self._fed_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # Other protocols are not spoken here; what follows is HTTP as before.
-            self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest and self._fault is None:
-                self._parse(rest)
-                return
-        except httptools.HttpParserError as error:
-            if self._ended:
-                return
-            self._fault = self._fault or Fault(400, f"this is no HTTP request: {error}")
         if self._fault is not None:
             raise self._fault
         if self._exchange is not None:
@@ -242,6 +231,21 @@ class Receiver:
             self._fed_bytes = 0
         elif self._fed_bytes > self._max_header_bytes:
             raise self._header_too_large()
+
+    def _parse_some(self, parser: httptools.HttpRequestParser, data: memoryview) -> memoryview:
+        """Work off what came up to a request for another protocol, or all; return the rest."""
+        self._fed_bytes += len(data)
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Other protocols are not spoken here; what follows is HTTP as before.
+            if self._parser is not None:
+                self._parser = httptools.HttpRequestParser(self)
+            return data[upgrade.args[0] :]
+        except httptools.HttpParserError as error:
+            if not self._ended:
+                self._fault = self._fault or Fault(400, f"this is no HTTP request: {error}")
+        return data[:0]
 
     def _expect_body(self) -> None:
         """Prepare for the rest of a body that did not come along with its head."""

@@ -180,6 +180,16 @@ def test_announcing_much_takes_nothing_of_the_budget() -> None:
     assert budget.held_bytes == 0
 
 
+def test_as_many_upgrades_as_fit_in_one_read_are_requests_like_others() -> None:
+    one = request("GET", "/a", connection="Upgrade", upgrade="x")
+    count = READ_BYTES // len(one)
+    assert count > 1_000
+    sink = Sink()
+    each, _ = receiver(sink)
+    feed(each, one * count + request("GET", "/b"))
+    assert [target for _, target, _ in sink.requests] == [b"/a"] * count + [b"/b"]
+
+
 def test_an_upgrade_that_is_not_taken_does_not_end_the_connection() -> None:
     sink = Sink()
     each, _ = receiver(sink)
