@@ -336,7 +336,7 @@ class GatewayCore:
 
     def _remove(self, request: Pending) -> None:
         self._table.remove(request)
-        if request.digest is not None and (heir := self._sharing.leave(request)) is not None:
+        for heir in self._sharing.leave(request):
             self._lead(heir)
 
     def _lead(self, heir: Pending) -> None:

@@ -12,6 +12,7 @@ from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core import GatewayCore
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Send, Withdraw
+from mainspring.gateway.sharing import MOST_RANKS
 from mainspring.gateway.validation import Accepted, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, Rejected
@@ -24,9 +25,9 @@ SIGNATURE = Signature(make_spec("m"))
 OUTPUTS = (b"o" * 16, b"p" * 4)
 
 
-def accepted(slo_ms: int | None = 50, outputs: tuple[int, ...] = (0, 1)) -> Accepted:
+def accepted(slo_ms: int | None = 50, outputs: tuple[int, ...] = (0, 1), priority: int = 0) -> Accepted:
     slo_ns = None if slo_ms is None else slo_ms * MS
-    return Accepted("m", 1, slo_ns, (0,), outputs, SIGNATURE)
+    return Accepted("m", 1, slo_ns, (0,), outputs, SIGNATURE, priority=priority)
 
 
 def core_with(number: int | None = 5) -> GatewayCore:
@@ -45,8 +46,9 @@ def submit(
     value: int = 7,
     connection: Connection = ALICE,
     outputs: tuple[int, ...] = (0, 1),
+    priority: int = 0,
 ) -> list[Send]:
-    request = accepted(slo_ms, outputs)
+    request = accepted(slo_ms, outputs, priority)
     frames = [bytes([value]) * 16]
     core.submit(now_ns, connection, key, request, list(frames), core._cache.digest(request, frames))
     core.validate()
@@ -101,6 +103,54 @@ def test_a_more_urgent_request_does_not_wait_for_work_that_is_planned_later() ->
     sends = run(core, urgent)
     assert sorted(replies(sends)) == [1, 2, 3]
     assert Withdraw(patient) in sends
+
+
+def test_a_request_of_a_higher_priority_does_not_wait_behind_one_of_a_lower() -> None:
+    core = core_with()
+    plain = arrival(submit(core, 1, 50))
+    second = submit(core, 2, 50, priority=2)
+    first = submit(core, 3, 50, priority=1)
+    assert [each.priority for each in [*second, *first] if isinstance(each, Arrive)] == [2, 1]
+    for key, priority in ((4, 0), (5, 1), (6, 2), (7, 3)):
+        assert submit(core, key, 60, priority=priority) == []
+    sends = run(core, arrival(first))
+    assert sorted(replies(sends)) == [1, 2, 3, 4, 5, 6, 7]
+    assert Withdraw(plain) in sends
+
+
+def test_when_the_leader_ends_followers_that_do_not_lead_each_other_lead_both() -> None:
+    core = core_with()
+    first = arrival(submit(core, 1, 50, priority=1))
+    submit(core, 2, 60, priority=3)
+    submit(core, 3, 70, priority=2)
+    submit(core, 4, 80, priority=2)
+    submit(core, 5, 90)
+    core.rejected(Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
+    core.validate()
+    again = [each for each in core.drain() if isinstance(each, Arrive)]
+    assert [(each.priority, each.deadline_ns) for each in again] == [(2, 70 * MS), (3, 60 * MS)]
+    assert sorted(replies(run(core, again[0].request_id))) == [2, 3, 4, 5]
+
+
+def test_priorities_beyond_those_that_are_looked_at_lead() -> None:
+    core = core_with()
+    submit(core, 0, 50, priority=1)
+    for key in range(1, MOST_RANKS + 1):
+        assert submit(core, key, 50, priority=key) == []
+    assert arrival(submit(core, 100, 50, priority=100))
+    assert submit(core, 101, 50, priority=MOST_RANKS) == []
+
+
+def test_followers_that_come_and_go_leave_nothing_behind() -> None:
+    core = core_with()
+    submit(core, 0, 50)
+    submit(core, 1, 60)
+    for key in range(2, 1_000):
+        submit(core, key, 500)
+        core.cancel(ALICE, key)
+        core.drain()
+    [group] = core._sharing._groups.values()
+    assert sum(map(len, group.heaps.values())) < 100
 
 
 def test_when_the_leader_is_refused_the_most_urgent_follower_is_submitted() -> None:
@@ -230,10 +280,11 @@ class AnyInterleaving(RuleBasedStateMachine):
         connection=st.sampled_from([ALICE, BOB]),
         slo_ms=st.sampled_from([None, 1, 50, 60, 500]),
         value=st.integers(0, 2),
+        priority=st.sampled_from([0, 0, 1, 2]),
     )
-    def submit(self, connection: Connection, slo_ms: int | None, value: int) -> None:
+    def submit(self, connection: Connection, slo_ms: int | None, value: int, priority: int) -> None:
         self.next_key += 1
-        request, frames = accepted(slo_ms), [bytes([value]) * 16]
+        request, frames = accepted(slo_ms, priority=priority), [bytes([value]) * 16]
         deadline_ns = None if slo_ms is None else self.now_ns + slo_ms * MS
         self.entered[connection, self.next_key] = (value, deadline_ns)
         digest = self.cache.digest(request, frames)
