@@ -1,0 +1,153 @@
+"""Requests of equal inputs under everything that can happen, in any order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mainspring.gateway.cache import PredictionCache
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import Dispatch, Output, Rejected
+from tests.gateway.test_sharing import ALICE, BOB, MS, SIGNATURE, accepted
+
+
+class AnyInterleaving(RuleBasedStateMachine):
+    """Few different inputs, so that most requests share; everything else that can happen, in any order."""
+
+    @initialize()
+    def start(self) -> None:
+        config = GatewayConfig(max_in_flight=14, max_in_flight_per_connection=9, controller_wait_ms=400.0)
+        self.cache = PredictionCache(1_200, ["m"])
+        self.core = GatewayCore(config, {"m": SIGNATURE}, self.cache)
+        self.now_ns = 0
+        self.next_key = 0
+        self.next_action = 0
+        self.entered: dict[tuple[Connection, int], tuple[int, int | None]] = {}
+        self.replies: Counter[tuple[Connection, int]] = Counter()
+        self.gone: set[tuple[Connection, int]] = set()
+        self.values: dict[int, int] = {}
+        self.pushed: list[tuple[int, int]] = []
+
+    @rule(
+        connection=st.sampled_from([ALICE, BOB]),
+        slo_ms=st.sampled_from([None, 1, 50, 60, 500]),
+        value=st.integers(0, 2),
+        priority=st.sampled_from([0, 0, 1, 2]),
+    )
+    def submit(self, connection: Connection, slo_ms: int | None, value: int, priority: int) -> None:
+        self.next_key += 1
+        request, frames = accepted(slo_ms, priority=priority), [bytes([value]) * 16]
+        deadline_ns = None if slo_ms is None else self.now_ns + slo_ms * MS
+        self.entered[connection, self.next_key] = (value, deadline_ns)
+        digest = self.cache.digest(request, frames)
+        self.core.submit(self.now_ns, connection, self.next_key, request, list(frames), digest)
+        self._drain(value)
+
+    @rule(number=st.integers(1, 3))
+    def welcome(self, number: int) -> None:
+        self.core.controller_welcomed(self.now_ns, number)
+
+    @rule()
+    def lose_controller(self) -> None:
+        self.core.controller_lost(self.now_ns)
+
+    @rule(worker=st.sampled_from(["w", "v"]))
+    def worker_lost(self, worker: str) -> None:
+        self.core.worker_lost(self.now_ns, worker)
+
+    @rule()
+    def model_replaced(self) -> None:
+        self.cache.forget("m")
+
+    @rule(data=st.data(), worker=st.sampled_from(["w", "v"]))
+    def dispatch(self, data: st.DataObject, worker: str) -> None:
+        if self.values:
+            self.next_action += 1
+            request_id = data.draw(st.sampled_from(sorted(self.values)))
+            message = Dispatch(self.next_action, worker, (request_id,), (False,), 4)
+            self.core.dispatched(self.now_ns, message)
+
+    @rule(data=st.data(), good=st.sampled_from([True, True, False]))
+    def outputs(self, data: st.DataObject, good: bool) -> None:
+        if self.pushed:
+            action_id, request_id = data.draw(st.sampled_from(self.pushed))
+            frames = (bytes([self.values[request_id]]) * 16, bytes(4)) if good else ()
+            self.core.outputs(self.now_ns, Output(action_id, request_id, 1), frames)
+
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        if self.values:
+            request_id = data.draw(st.sampled_from(sorted(self.values)))
+            self.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, ""))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.entered:
+            self.core.cancel(*data.draw(st.sampled_from(list(self.entered))))
+
+    @rule(data=st.data())
+    def no_room(self, data: st.DataObject) -> None:
+        if self.values:
+            self.core.arrival_unsent(self.now_ns, data.draw(st.sampled_from(sorted(self.values))))
+
+    @rule(connection=st.sampled_from([ALICE, BOB]))
+    def leave(self, connection: Connection) -> None:
+        self._drain()
+        self.gone |= {each for each in self.entered if each[0] == connection and not self.replies[each]}
+        self.core.forget_connection(connection)
+
+    @rule(step_ms=st.sampled_from([0, 1, 60, 600]))
+    def wait(self, step_ms: int) -> None:
+        self.now_ns += step_ms * MS
+        self.core.tick(self.now_ns)
+
+    @invariant()
+    def one_reply_each(self) -> None:
+        self._drain()
+        self.core.validate()
+        assert not [each for each, count in self.replies.items() if count > 1]
+        assert not [each for each in self.gone if self.replies[each]]
+        wakeup_ns = self.core.next_wakeup_ns()
+        assert (wakeup_ns is None) == (self.core.in_flight == 0)
+
+    def _drain(self, value: int | None = None) -> None:
+        """Take what came out; ``value`` is the input of the one request that may have been submitted."""
+        for send in self.core.drain():
+            match send:
+                case Arrive():
+                    self.values[send.request_id] = self._value_of(send.request_id, value)
+                case Push() if not send.message.withdrawn:
+                    assert send.frames == (bytes([self.values[send.message.request_id]]) * 16,)
+                    self.pushed.append((send.message.action_id, send.message.request_id))
+                case Answer():
+                    self.replies[send.connection, send.key] += 1
+                    wanted = self.entered[send.connection, send.key][0]
+                    assert send.frames[0] == bytes([wanted]) * 16, "another input's outputs"
+                case Refuse():
+                    self.replies[send.connection, send.key] += 1
+
+    def _value_of(self, request_id: int, value: int | None) -> int:
+        request = self.core._by_id.get(request_id)
+        if request is None:
+            return self.values.get(request_id, 0 if value is None else value)
+        return self.entered[request.connection, request.key][0]
+
+    def teardown(self) -> None:
+        for _ in range(len(self.entered) + 1):
+            self.now_ns += 3_600_000 * MS
+            self.core.tick(self.now_ns)
+        self._drain()
+        assert self.core.in_flight == 0
+        self.core.validate()
+        missing = [each for each in self.entered if not self.replies[each] and each not in self.gone]
+        assert not missing, f"no reply: {missing}"
+
+
+AnyInterleaving.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestAnyInterleaving = AnyInterleaving.TestCase
