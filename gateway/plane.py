@@ -12,15 +12,15 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import Protocol
 
 import zmq
 
-from mainspring.gateway.admin import AdminTable, Reply, Wish
+from mainspring.gateway.admin import AdminTable, Wish
 from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.delivery import Delivery
 from mainspring.gateway.departing import Departing
 from mainspring.gateway.links import ControllerLink, WorkerLinks
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
@@ -36,19 +36,6 @@ from mainspring.transport.hub import Hub
 log = logging.getLogger("mainspring.gateway")
 
 
-class FrontEnd(Protocol):
-    """Whoever brought requests in: gets what they came to."""
-
-    def answer(self, answer: Answer) -> None:
-        """Send a request's outputs."""
-
-    def refuse(self, refusal: Refuse) -> None:
-        """Send a request's refusal."""
-
-    def reply(self, connection: Connection, message: Reply) -> None:
-        """Send the reply to a wish."""
-
-
 class Plane:
     """The request table and its sockets; see the module's docstring."""
 
@@ -62,7 +49,9 @@ class Plane:
         self.core = GatewayCore(config, self.catalog.signatures, self.cache)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
-        self.front_ends: dict[str, FrontEnd] = {}
+        self._delivery = Delivery(self.counts)
+        self.front_ends = self._delivery.front_ends
+        """By the name that their connections bear."""
         self.ready = False
         """Whether a controller has told all of its models and workers; stays so when it is lost."""
         self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
@@ -117,7 +106,7 @@ class Plane:
         """Pass a wish to change or see the cluster on to the controller."""
         asked = self._admin.ask(monotonic_ns(), connection, wish, self._session.welcomed)
         if isinstance(asked, ErrorReply):
-            self._reply(connection, asked)
+            self._delivery.reply(connection, asked)
         elif not self._controller.send(asked):
             self.counts["unsent_to_controller"] += 1
 
@@ -213,7 +202,7 @@ class Plane:
         self.core.controller_lost(now_ns)
         self._departing.controller_lost()
         for connection, reply in self._admin.controller_lost():
-            self._reply(connection, reply)
+            self._delivery.reply(connection, reply)
 
     def _model_up(self, message: peers.ModelUp) -> None:
         try:
@@ -246,7 +235,7 @@ class Plane:
         if answered is None:
             self.counts["late_admin_replies"] += 1
         else:
-            self._reply(*answered)
+            self._delivery.reply(*answered)
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take at most so many outputs; return whether there may be more."""
@@ -280,7 +269,7 @@ class Plane:
         self.core.tick(now_ns)
         self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
-            self._reply(connection, reply)
+            self._delivery.reply(connection, reply)
         confirm_ns = self.catalog.next_wakeup_ns()
         for worker in self.catalog.tick(now_ns):
             self._worker_lost(now_ns, worker)
@@ -320,9 +309,9 @@ class Plane:
                         if not self._workers.send(send.worker, send.message, send.frames):
                             self.counts["unsent_to_workers"] += 1
                     case Answer():
-                        self.front_ends[send.connection.front_end].answer(send)
+                        self._delivery.answer(send)
                     case Refuse():
-                        self._refuse(send)
+                        self._delivery.refuse(send)
                     case Withdraw():
                         if not self._controller.send(peers.Cancel(send.request_id)):
                             self.counts["unsent_to_controller"] += 1
@@ -336,13 +325,7 @@ class Plane:
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
         self.core.observers.turned_away(request, reason)
-        self._refuse(Refuse(connection, request.key, reason, detail))
-
-    def _refuse(self, refusal: Refuse) -> None:
-        self.front_ends[refusal.connection.front_end].refuse(refusal)
-
-    def _reply(self, connection: Connection, reply: Reply) -> None:
-        self.front_ends[connection.front_end].reply(connection, reply)
+        self._delivery.refuse(Refuse(connection, request.key, reason, detail))
 
     def goodbye(self) -> None:
         """Take leave of the controller."""

@@ -64,6 +64,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "inputs for a worker that is gone, or does not take them; their requests are tried again",
         "look at the worker; input_backlog_messages and _bytes of [gateway] bound it",
     ),
+    "front_end_failures": ("outcomes that the gateway itself failed to hand to their clients", REPORT),
     "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
     # The controller and its peers.
     "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),

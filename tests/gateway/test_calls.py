@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from mainspring.gateway import front_ends, server
+from mainspring.gateway.admin import Reply
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.front_ends import Addresses, Served
-from mainspring.gateway.sends import Answer, Refuse
+from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
@@ -124,6 +126,60 @@ def test_a_client_that_is_gone_takes_its_requests_with_it_and_no_others(bench: B
     assert isinstance(outcomes[0][1], Refuse)
     assert outcomes[0][1].reason is Reason.CANCELLED
     assert isinstance(outcomes[1][1], Answer)
+
+
+def test_a_front_end_that_fails_takes_no_other_request_with_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[Outcome] = []
+
+    def fails(_: Outcome) -> None:
+        raise RuntimeError("a fault of a front end")
+
+    with served(bench) as (calls, _, _):
+        first, second = request(calls, "hold"), request(calls, "hold")
+        connection = calls.connection()
+
+        async def submit_and_give_up() -> None:
+            calls.submit(connection, first, [ROW.tobytes()], fails)
+            calls.submit(connection, second, [ROW.tobytes()], outcomes.append)
+            for each in (first, second):
+                calls.plane.cancel(connection, each.key)
+            calls.plane.flush()
+
+        bench.do(submit_and_give_up)
+        assert calls.plane.counts["front_end_failures"] == 1
+    assert [each.key for each in outcomes] == [second.key]
+    assert "a fault of a front end" in caplog.text
+
+
+def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -> None:
+    class Broken(Bench):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused: list[Refuse] = []
+
+        def answer(self, answer: Answer) -> None:
+            raise RuntimeError("a fault of a front end")
+
+        def refuse(self, refusal: Refuse) -> None:
+            self.refused.append(refusal)
+
+        def reply(self, connection: Connection, message: Reply) -> None:
+            raise AssertionError("nothing was wished for")
+
+    with served(bench) as (calls, _, _):
+        broken = Broken()
+
+        async def submit() -> None:
+            calls.plane.front_ends["broken"] = broken
+            connection = Connection("broken", b"")
+            calls.plane.submit(connection, request(calls, "double"), [zmq.Frame(ROW.tobytes())])
+            calls.plane.flush()
+
+        bench.do(submit)
+        wait_until(lambda: broken.refused)
+    assert [each.reason for each in broken.refused] == [Reason.WORKER_FAILED]
 
 
 def test_a_wish_is_answered_by_the_controller(bench: Bench) -> None:
