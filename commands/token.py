@@ -29,6 +29,10 @@ def new(
     burst: Annotated[
         int | None, typer.Option(help="Requests at once; those of one second if not given.", min=1)
     ] = None,
+    best_priority: Annotated[
+        int | None,
+        typer.Option(help="The best priority that it gets, 1 the highest, 0 none; any if not given.", min=0),
+    ] = None,
     admin: Annotated[
         bool, typer.Option("--admin", help="Let it add, load, unload and remove models.")
     ] = False,
@@ -50,6 +54,7 @@ def new(
                 "models": models or ["*"],
                 "rate": rate,
                 "burst": burst,
+                "best_priority": best_priority,
                 "admin": admin,
             },
             Token,
@@ -69,5 +74,6 @@ def entry(token: object) -> str:
 
     fields = msgspec.to_builtins(token)
     # Strings, numbers, booleans and lists of strings are the same in TOML as in JSON.
-    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items() if value not in (None, False)]
+    said = {key: value for key, value in fields.items() if value is not None and value is not False}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
     return "\n".join(["[[token]]", *lines])

@@ -8,6 +8,7 @@ A file of tokens holds their SHA-256 only, so that whoever reads it can use none
     models = ["resnet*", "bert"]   # patterns of the models that it may use
     rate = 100.0                   # requests a second; without it, any number
     burst = 200                    # of them at once; without it, those of one second
+    best_priority = 2              # the best priority that it gets; without it, any
     admin = false                  # whether it may add, load, unload and remove models
 
 The digests that are compared have one length and are compared in constant time; which of them are, follows
@@ -53,6 +54,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: tuple[str, ...]
     rate: float | None = None
     burst: int | None = None
+    best_priority: int | None = None
     admin: bool = False
 
     def __post_init__(self) -> None:
@@ -67,6 +69,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.burst is not None and (self.rate is None or self.burst < 1):
             wrong = f"{self.burst}; it must be at least 1" if self.rate is not None else "set without a rate"
             raise ValueError(f"the burst of token {self.name!r} is {wrong}")
+        if self.best_priority is not None and self.best_priority < 0:
+            raise ValueError(
+                f"the best_priority of token {self.name!r} is {self.best_priority}; it must be 1 for the "
+                "highest, more for lower ones, or 0 for none"
+            )
 
     @property
     def interval_ns(self) -> int:
@@ -239,6 +246,19 @@ class Gate:
                 f"{late_ns / 1e6:.0f} ms",
             )
         return None
+
+    def priority(self, shown: Credential, asked: int) -> int:
+        """Return the priority that a request gets which asks for one: no better than its token's best.
+
+        1 is the highest and 0 none, as in `mainspring.messages.clients.InferRequest`.
+        """
+        if not asked or self._holders is None:
+            return asked
+        holder = self._find(shown)
+        best = None if holder is None else holder.token.best_priority
+        if best is None:
+            return asked
+        return max(asked, best) if best else 0
 
     def known(self, shown: Credential) -> Refusal | None:
         """Return why a client that shows this is not welcome at all, or None; counts for no rate."""

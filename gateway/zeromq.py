@@ -133,13 +133,20 @@ class ZeroMqFrontEnd:
             return
         match message:
             case clients.InferRequest():
-                self._plane.submit(connection, message, frames)
+                self._plane.submit(connection, self._capped(connection, message), frames)
             case clients.CancelRequest():
                 self._plane.cancel(connection, message.key)
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
                 self._plane.ask(connection, message)
+
+    def _capped(self, connection: Connection, message: clients.InferRequest) -> clients.InferRequest:
+        """Return a request with no better priority than its client's token allows."""
+        if message.priority <= 0 or not self._plane.gate.closed:
+            return message
+        priority = self._plane.gate.priority(self._shown.get(connection.peer, NOTHING), message.priority)
+        return msgspec.structs.replace(message, priority=priority)
 
     def _refusal(self, connection: Connection, message: object) -> Refusal | None:
         """Return why the client may not send a message, if it may not."""

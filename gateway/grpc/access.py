@@ -39,6 +39,11 @@ def check(gate: Gate, caller: Caller, model: str | None, *, administers: bool = 
         raise BadRequest(*refusal)
 
 
+def priority(gate: Gate, caller: Caller, asked: int) -> int:
+    """Return the priority that a call's request gets which asks for one."""
+    return gate.priority(from_header(caller.said(TOKEN)), asked) if asked and gate.closed else asked
+
+
 def sees(gate: Gate, caller: Caller, model: str) -> bool:
     """Say whether a model may be listed for a call."""
     return not gate.closed or gate.may_see(from_header(caller.said(TOKEN)), model)

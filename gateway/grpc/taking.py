@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc import requests
-from mainspring.gateway.grpc.access import Caller, check
+from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.deadlines import Limits
 from mainspring.gateway.grpc.messages import Message
@@ -68,7 +68,7 @@ class Taking:
             outputs=tuple([output.name for output in message.outputs]) or None,
             version=signature.spec.version,
             traceparent=caller.said(TRACEPARENT) or "",
-            priority=priority_of(parameters.get(PRIORITY_PARAMETER)),
+            priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
         )
         asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs))
         rows = max((header.shape[0] for header in inputs.headers if header.shape), default=0)

@@ -22,6 +22,7 @@ from mainspring.gateway.oip.priority import priority_of
 from mainspring.gateway.oip.response import Body, render
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.sends import Answer
+from mainspring.gateway.tokens import from_header
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -121,10 +122,17 @@ class Inference:
             parsed.outputs,
             wanted_version,
             exchange.header(b"traceparent") or "",
-            priority_of(parsed.parameters.priority),
+            self._priority(exchange, priority_of(parsed.parameters.priority)),
         )
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), parsed.wanted)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
+
+    def _priority(self, exchange: Exchange, asked: int) -> int:
+        """Return the priority that a request gets which asks for one."""
+        gate = self._calls.plane.gate
+        if not asked or not gate.closed:
+            return asked
+        return gate.priority(from_header(exchange.header(b"authorization")), asked)
 
     def _done(
         self, exchange: Exchange, model: str, version: str, wanted: request.Wanted, outcome: Outcome

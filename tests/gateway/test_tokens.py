@@ -156,6 +156,17 @@ def test_tokens_whose_digests_begin_alike_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("best", "gets"),
+    [(None, [0, 1, 2, 3, 9]), (0, [0, 0, 0, 0, 0]), (1, [0, 1, 2, 3, 9]), (3, [0, 3, 3, 3, 9])],
+)
+def test_a_priority_is_no_better_than_the_token_s_best(best: int | None, gets: list[int]) -> None:
+    gate = Gate([token("a", best_priority=best), token("b", "u")])
+    assert [gate.priority(credential("a"), asked) for asked in (0, 1, 2, 3, 9)] == gets
+    assert gate.priority(credential("b"), 1) == 1
+    assert Gate().priority(credential(""), 1) == 1
+
+
+@pytest.mark.parametrize(
     ("text", "wrong"),
     [
         ("[[token", "no TOML"),
@@ -168,6 +179,7 @@ def test_tokens_whose_digests_begin_alike_are_told_apart() -> None:
         (entry("a", more="rate = nan"), "greater than 0"),
         (entry("a", more="burst = 3"), "without a rate"),
         (entry("a", more="rate = 1\nburst = 0"), "at least 1"),
+        (entry("a", more="best_priority = -1"), "1 for the highest"),
         (entry("a", models='"*"'), "models"),
         (entry("a") + entry("b"), "name 't'"),
         (entry("a", "one") + entry("a", "two"), "sha256"),
@@ -267,6 +279,20 @@ def test_clients_of_a_gateway_with_tokens(tmp_path: Path, monkeypatch: pytest.Mo
                 wait_until(lambda: _refused(alice, inputs) and False)
         with Client(address, token="r") as root:
             assert len(root.status().models) == len(cluster.specs)
+
+
+def test_a_token_s_best_priority_counts_over_zeromq(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(entry("a", more="best_priority = 3"))
+    inputs = {"data": np.array([[1, 2, 3, 4]], np.float32)}
+    with (
+        fake_cluster() as cluster,
+        gateway(cluster.address, token_file=str(path)) as address,
+        Client(address, token="a") as client,
+    ):
+        for priority in (1, 0, 5):
+            client.infer("double", inputs, priority=priority)
+        assert [each.priority for each in cluster.arrivals] == [3, 0, 5]
 
 
 def _refused(client: Client, inputs: Any) -> bool:

@@ -83,6 +83,21 @@ def test_a_token_s_rate_bounds_its_requests(client: InferenceServerClient) -> No
     assert code(client.infer, "double", inputs(X), headers=shown("slow")) == "RESOURCE_EXHAUSTED"
 
 
+def test_a_priority_is_no_better_than_the_token_s_best(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    path.write_text(entry("some", 'models = ["*"]\nbest_priority = 3'))
+    with ExitStack() as stack:
+        cluster = EchoCluster()
+        stack.callback(cluster.stop)
+        options = {"grpc_address": "grpc://127.0.0.1:0", "token_file": str(path)}
+        served = stack.enter_context(serving(cluster.address, **options))
+        client = stack.enter_context(InferenceServerClient(served.grpc.removeprefix("grpc://")))
+        wait_until(lambda: client.is_model_ready("double", headers=shown("some")))
+        for priority in (1, 0, 5):
+            client.infer("double", inputs(X), priority=priority, headers=shown("some"))
+        assert [each.priority for each in cluster.arrivals] == [3, 0, 5]
+
+
 def test_models_that_a_token_may_not_use_are_not_listed(client: InferenceServerClient) -> None:
     def listed(secret: str) -> set[str]:
         return {each.name for each in client.get_model_repository_index(headers=shown(secret)).models}

@@ -77,6 +77,18 @@ def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:
         assert statuses == [200, 200, 429]
 
 
+def test_a_priority_is_no_better_than_the_token_s_best(fake: Fake, token_file: str) -> None:
+    with Path(token_file).open("a") as file:
+        digest = hashlib.sha256(b"capped").hexdigest()
+        file.write(f'[[token]]\nname = "capped"\nsha256 = "{digest}"\nmodels = ["*"]\nbest_priority = 3\n')
+    with fake(token_file=token_file) as served, Peer(served.host) as peer:
+        for priority in (1, 0, 5):
+            body = infer_body(parameters={"priority": priority})
+            assert peer.ask("POST", INFER, body, authorization="Bearer capped").status == 200
+        assert served.cluster is not None
+        assert [each.priority for each in served.cluster.arrivals] == [3, 0, 5]
+
+
 def test_a_body_without_a_token_is_not_kept(fake: Fake, token_file: str) -> None:
     with fake(token_file=token_file, max_in_flight_bytes=10_000) as served, Peer(served.host) as peer:
         assert peer.ask("POST", INFER, b"x" * 1_000_000).status == 401
