@@ -22,6 +22,10 @@ _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCN
 """Seconds, seconds, attempts: the end of a peer's host is noticed after 20 s even if nothing is sent."""
 
 
+Target = tuple[int, Any]
+"""An address in numbers, as sockets take it: its family, and what that connects to."""
+
+
 class Address(NamedTuple):
     """Where to listen or connect."""
 
@@ -55,7 +59,7 @@ def listen(address: str) -> tuple[Address, list[socket.socket]]:
     Raises OSError if the address is taken, ValueError if it is none.
     """
     wanted = parse(address, listens=True)
-    family, target = _resolve(wanted, socket.AI_PASSIVE)
+    family, target = resolve(wanted, socket.AI_PASSIVE)
     by_tcp = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         by_tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -95,9 +99,9 @@ def connect_by_name(address: Address) -> socket.socket | None:
     return None
 
 
-def begin_to_connect(address: Address) -> socket.socket:
+def begin_to_connect(to: Target) -> socket.socket:
     """Return a TCP socket that connects; raise OSError if that is not possible."""
-    family, target = _resolve(address)
+    family, target = to
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     code = sock.connect_ex(target)
     if code not in {0, errno.EINPROGRESS}:
@@ -116,8 +120,19 @@ def prepare(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _resolve(address: Address, flags: int = 0) -> tuple[int, Any]:
-    """Return family and target, of IPv4 if there is one."""
+def in_numbers(address: Address) -> Target | None:
+    """Return the target of an address whose host is given in numbers; None if it has a name."""
+    try:
+        return resolve(address, socket.AI_NUMERICHOST)
+    except OSError:
+        return None
+
+
+def resolve(address: Address, flags: int = 0) -> Target:
+    """Return an address in numbers, of IPv4 if there is one; raise OSError if there is none.
+
+    A host's name may take many seconds.
+    """
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
     except UnicodeError:

@@ -21,6 +21,7 @@ from mainspring.transport.channel import READABLE, WRITABLE, Channel, Ended, Mes
 from mainspring.transport.flush import flush_all
 from mainspring.transport.framing import Violation, preamble, size_of
 from mainspring.transport.hub import Hub
+from mainspring.transport.lookup import Lookup
 
 LOG = logging.getLogger(__name__)
 
@@ -52,11 +53,13 @@ class Link:
         self._keeps = keeps
         self._kept: deque[Sequence[Any]] = deque()
         self._kept_bytes = 0
+        self._lookup: Lookup | None = None
         self._attempt: socket.socket | None = None
         self._channel: Channel | None = None
         self._retry_ns = FIRST_RETRY_NS
         self._next_ns = 0
-        """When the next attempt begins, or the one under way is given up; 0: at once."""
+        """When the next attempt begins, or the one under way is given up; 0: at once. Only a lookup is not
+        given up: the resolver has a time-out of its own, and another one would wait beside it."""
         hub.add(self)
         self.tick(time.monotonic_ns())
 
@@ -105,6 +108,9 @@ class Link:
 
     def event(self, fd: int, mask: int) -> bool:
         """Go on connecting, read or write."""
+        if self._lookup is not None:
+            self._looked_up()
+            return False
         if self._attempt is not None:
             self._settle()
             return False
@@ -120,15 +126,19 @@ class Link:
         """Begin an attempt, or give one up, when that is due."""
         if self.connected:
             return IDLE_NS
+        if self._lookup is not None:
+            return IDLE_NS
         if now_ns >= self._next_ns:
             if self._attempt is not None:
                 self._fail("no answer")
             else:
                 self._connect(now_ns)
-        return IDLE_NS if self.connected else self._next_ns
+        return IDLE_NS if self.connected or self._lookup is not None else self._next_ns
 
     def close(self, until_ns: int) -> None:
         """End the connection for good; what waits to be sent has until then to leave."""
+        if self._lookup is not None:
+            self._drop_lookup()
         if self._attempt is not None:
             self._drop_attempt()
         if self._channel is not None:
@@ -145,8 +155,31 @@ class Link:
         if by_name is not None:
             self._begin(by_name)
             return
+        target = addresses.in_numbers(self.address)
+        if target is not None:
+            self._attempt_at(target)
+            return
+        self._lookup = Lookup(self.address)
+        self._hub.own(self._lookup.fd, self)
+        self._hub.epoll.register(self._lookup.fd, select.EPOLLIN)
+
+    def _looked_up(self) -> None:
+        """There is an answer about the host's name."""
+        assert self._lookup is not None
+        lookup = self._lookup
+        self._drop_lookup()
+        self._next_ns = time.monotonic_ns() + CONNECT_NS
+        self._hub.due(self._next_ns)
         try:
-            self._attempt = addresses.begin_to_connect(self.address)
+            target = lookup.result()
+        except OSError as error:
+            self._fail(str(error.strerror))
+            return
+        self._attempt_at(target)
+
+    def _attempt_at(self, target: addresses.Target) -> None:
+        try:
+            self._attempt = addresses.begin_to_connect(target)
         except OSError as error:
             self._fail(str(error.strerror))
             return
@@ -187,6 +220,13 @@ class Link:
         self._hub.disown(self._attempt.fileno())
         self._attempt.close()
         self._attempt = None
+
+    def _drop_lookup(self) -> None:
+        assert self._lookup is not None
+        self._hub.epoll.unregister(self._lookup.fd)
+        self._hub.disown(self._lookup.fd)
+        self._lookup.close()
+        self._lookup = None
 
     def _end(self, why: Exception) -> None:
         assert self._channel is not None
