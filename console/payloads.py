@@ -1,0 +1,297 @@
+"""What the console shows: the answers of its queries, as the page, the terminal and scripts get them.
+
+Instants are nanoseconds on the controller's monotonic clock (`Head.unix_ns` relates it to the calendar);
+identifiers of requests are decimal strings, since JavaScript's numbers do not hold 64 bits.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Head(msgspec.Struct, frozen=True):
+    """What each picture is of, and when it was true."""
+
+    now_ns: int
+    """Instant of the last record that is in the picture."""
+    unix_ns: int
+    """The same instant as Unix time."""
+    state: str
+    """``live``, ``catching_up``, ``connecting`` (nothing is heard of the controller) or ``recorded``."""
+    policy: str = ""
+    first_ns: int = 0
+    """The earliest instant that can be shown."""
+    operable: bool = False
+    """Whether changes may be asked for here, with a token."""
+
+
+class Attainment(msgspec.Struct, frozen=True):
+    """Requests that ended within some time, and how."""
+
+    seconds: float
+    offered_rps: float
+    in_time_rps: float
+    """Goodput; best-effort requests count as in time."""
+    late: int
+    rejected: dict[str, int]
+    """By reason code."""
+    cold: int
+    p50_ms: float | None
+    p99_ms: float | None
+    p9999_ms: float | None
+    """Latency from arrival at the controller to the end of EXEC; None where nothing ended."""
+    slo_p50_ms: float | None
+    """Median of the time that requests were given; None where none had a deadline."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One number for each whole second, oldest first."""
+
+    first_ns: int
+    offered: list[int]
+    in_time: list[int]
+    late: list[int]
+    rejected: list[int]
+    cold: list[int]
+    p99_ms: list[float | None]
+
+
+class WorkerPicture(msgspec.Struct, frozen=True):
+    """One worker at one moment."""
+
+    name: str
+    device_kind: str
+    state: str
+    """``serving``, ``draining`` or ``gone``."""
+    pages: int
+    pages_free: int
+    resident: int
+    prepared: int
+    outstanding: int
+    exec_busy: float
+    """Share of the last 10 s."""
+    load_busy: float
+    infer_error_p99_us: float | None
+    """p99 of |predicted - actual| duration over its last INFERs."""
+    failed: dict[str, int]
+    """Actions that did not end well, by ``KIND status``."""
+    last_result_ns: int | None
+    detail: str = ""
+    """Why it is gone, or what else a person should know."""
+
+
+class RequestLine(msgspec.Struct, frozen=True):
+    """One request in a list."""
+
+    id: str
+    model: str
+    arrived_ns: int
+    outcome: str
+    """``waiting``, ``running``, ``in_time``, ``late``, ``rejected``, ``cancelled`` or ``lost``."""
+    reason: str = ""
+    detail: str = ""
+    latency_ms: float | None = None
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Query ``cluster``."""
+
+    last_10s: Attainment
+    last_60s: Attainment
+    last_300s: Attainment
+    series: Series
+    workers: list[WorkerPicture]
+    models: int
+    queued: int
+    recent: list[RequestLine]
+    """The newest rejected and late requests, newest first."""
+    operations: list[OperationLine] = []
+    """What operators did, newest first."""
+
+
+class OperationLine(msgspec.Struct, frozen=True):
+    """One thing an operator did."""
+
+    at_ns: int
+    who: str
+    what: str
+
+
+class Extent(msgspec.Struct, frozen=True, array_like=True):
+    """Adjacent pages of one owner."""
+
+    first: int
+    count: int
+    model: int
+    """Index into `Memory.models`; -1 for free pages."""
+    state: str
+    """``resident``, ``loading`` or ``free``."""
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """A model that gave its pages up."""
+
+    at_ns: int
+    model: str
+    pages: int
+    for_model: str
+    """What was loaded into its pages next; empty while nothing was."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Query ``memory`` of one worker."""
+
+    worker: str
+    pages: int
+    pages_free: int
+    page_bytes: int
+    models: list[str]
+    extents: list[Extent]
+    """Every page is in exactly one, in the order of pages."""
+    last_used_ns: list[int | None]
+    """For each of ``models``."""
+    evictions: list[Eviction]
+    """Newest first."""
+
+
+class ActionLine(msgspec.Struct, frozen=True, array_like=True):
+    """One action on an executor's track; an instant that is not known yet is None."""
+
+    id: int
+    lane: int
+    """Index into `Schedule.lanes`."""
+    kind: str
+    """``INFER``, ``LOAD``, ``UNLOAD``, ``PREPARE`` or ``RELEASE``."""
+    model: str
+    batch_size: int
+    rows: int
+    requests: list[str]
+    """At most 16 of its requests' ids."""
+    sent_ns: int
+    earliest_ns: int
+    latest_ns: int
+    predicted_begin_ns: int
+    predicted_end_ns: int
+    begin_ns: int | None
+    end_ns: int | None
+    status: str
+    """Empty while outstanding, else a `messages.codes.Status`."""
+    detail: str = ""
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """One executor."""
+
+    worker: str
+    executor: str
+    """``EXEC``, ``LOAD`` or ``OTHER``."""
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """Query ``schedule``: actions that lie in ``[from_ns, to_ns]``, past and planned."""
+
+    from_ns: int
+    to_ns: int
+    lanes: list[Lane]
+    actions: list[ActionLine]
+    version: int
+    """Ask with ``after=version`` for what changed since; the actions that did come whole."""
+    truncated: bool = False
+    """Whether there were more than fit a picture; the newest are there."""
+
+
+class ModelLine(msgspec.Struct, frozen=True):
+    """One model in the table."""
+
+    name: str
+    pages: int
+    resident_on: list[str]
+    loading_on: list[str]
+    prepared_on: int
+    failed_on: int
+    queued: int
+    demand_rps: float
+    """Arrivals over the last 10 s."""
+    in_time: int
+    late: int
+    rejected: int
+    cold: int
+    """The four over the last 300 s at most."""
+    last_load_ns: int | None
+    infer_ms: dict[int, float]
+    """Estimate or profile by batch size, of the device kind that most workers have."""
+    pinned: bool = False
+    slo_ms: float | None = None
+    """Default SLO that an operator set."""
+
+
+class Models(msgspec.Struct, frozen=True):
+    """Query ``models``: a part of the sorted, searched table."""
+
+    total: int
+    """Models that the search found."""
+    offset: int
+    rows: list[ModelLine]
+
+
+class ModelPage(msgspec.Struct, frozen=True):
+    """Query ``model``: one model in full."""
+
+    line: ModelLine
+    versions_of: str
+    """What clients call it."""
+    weights_bytes: int
+    extents: list[int]
+    inputs: list[str]
+    outputs: list[str]
+    profiles: dict[str, dict[int, float]]
+    """Seed durations in ms by device kind and batch size."""
+    load_ms: dict[str, float]
+    """Seed durations of LOAD by device kind."""
+    placements: dict[str, str]
+    """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``failed: why``."""
+    recent: list[RequestLine]
+    """Its newest requests of any outcome."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One thing that happened to a request, or was decided about it."""
+
+    at_ns: int
+    what: str
+    """``arrived``, ``planned``, ``sent``, ``began``, ``ended``, ``rejected``, ``cancelled``, ``retried`` or
+    ``lost``."""
+    text: str
+    action: int | None = None
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """What one worker could have done for a request at the instant of the choice."""
+
+    worker: str
+    chosen: bool
+    feasible: bool
+    finish_ns: int | None
+    """Earliest predicted end there; None if it could not run the model at all."""
+    text: str
+    """Why, for a person: resident or not, busy until when with what, LOAD needed, what it takes."""
+
+
+class Story(msgspec.Struct, frozen=True):
+    """Query ``request``: one request explained."""
+
+    id: str
+    model: str
+    rows: int
+    priority: int
+    arrived_ns: int
+    deadline_ns: int | None
+    outcome: str
+    reason: str
+    summary: str
+    """One sentence: whether it made it, and why."""
+    earliest_finish_ns: int | None
+    steps: list[Step]
+    decided_ns: int
+    """Instant of the choice that `alternatives` are about."""
+    alternatives: list[Alternative]
