@@ -1,0 +1,87 @@
+"""The console's configuration: one flat struct, every field with its unit and what its limit means."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may set of a console. Raises ValueError on a value that can't work."""
+
+    address: str = "http://127.0.0.1:8003"
+    """Where browsers connect; port 0 takes any free one."""
+    controller_address: str = "tcp://127.0.0.1:7401"
+    """Address of the controller that is watched."""
+    log_dir: str = ""
+    """Folder of an event log that is shown instead of a controller; empty: a controller is watched."""
+    hosts: tuple[str, ...] = ()
+    """Names by which browsers may call the console, beside ``localhost`` and numeric addresses: those of this
+    machine or of the proxy before it. Other names are refused, so that no foreign page can have its own name
+    point here."""
+    token_file: str = ""
+    """File of tokens, as `mainspring token new` writes it, with which operators may change what is served;
+    it is read again when it changes. Empty: nobody may change anything from here."""
+    token_reload_ms: float = 1_000.0
+    """Between two looks at whether the file of tokens has changed."""
+    reading_needs_token: bool = False
+    """Whether seeing needs a token too, one for all models (``*``). Needs ``token_file``."""
+    keep_s: float = 300.0
+    """How far back what happened is kept and can be shown."""
+    update_interval_ms: float = 100.0
+    """Least time between two pictures that a page gets."""
+    query_share: float = 0.25
+    """Share of the console's time that one page's pictures may take: one that takes long to make comes more
+    rarely."""
+    slice_ms: float = 5.0
+    """How long records are taken in, or a log is read, before the pages are served again."""
+    max_pages: int = 64
+    """Pages at one time; one more is refused."""
+    max_connections: int = 192
+    """Connections in all, those of pages included; one more is refused."""
+    max_message_bytes: int = 16 << 10
+    """Size of a message or request body that a browser sends."""
+    max_header_bytes: int = 32 << 10
+    """Size of a request's line and headers."""
+    header_timeout_ms: float = 10_000.0
+    """How long a new connection may take to ask for something, and a request's body to come."""
+    ping_interval_ms: float = 20_000.0
+    """Between two signs of life that are asked of a page; one that gives none until the next is cut off."""
+    operate_timeout_ms: float = 5_000.0
+    """How long the controller may take to answer a wish to change something."""
+    max_operations: int = 16
+    """Such wishes at one time; one more is refused."""
+    stop_timeout_ms: float = 2_000.0
+    """On a stop, how long what is being answered may take."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
+                raise ValueError(f"the console's {field} is {value}; it must be greater than 0")
+        if self.query_share > 1:
+            raise ValueError(f"the console's query_share is {self.query_share}; it must be at most 1")
+        if self.max_connections < self.max_pages:
+            raise ValueError(
+                f"the console's max_connections is {self.max_connections}; it must be at least max_pages, "
+                f"{self.max_pages}"
+            )
+        if self.reading_needs_token and not self.token_file:
+            raise ValueError(
+                "the console's reading_needs_token is set without a token_file: nobody could see anything"
+            )
+        parse_address(self.address)
+
+    @property
+    def launcher_token_sha256(self) -> str:
+        """None: the launcher asks nothing of a console."""
+        return ""
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address such as ``http://127.0.0.1:8003``; raise ValueError."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    sound = address.startswith("http://") and host and not set(host) & set("/@? ")
+    if not sound or not (port.isdecimal() and len(port) < 6 and int(port) < 1 << 16):
+        raise ValueError(f"the console's address is {address!r}; write it like http://127.0.0.1:8003")
+    return host.strip("[]"), int(port)
