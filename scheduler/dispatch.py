@@ -10,7 +10,7 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
-from mainspring.scheduler.mirror import Placement, State, Worker
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
@@ -86,9 +86,13 @@ class Dispatcher:
             return agrees
         other = worker.others.pop(result.action_id, None)
         if other is not None:
-            agrees = self._residency.other_ended(now_ns, worker, other[0], result)
+            unprepared: Model | None = None
             if isinstance(other[0], Prepare) and result.status is not Status.OK:
-                self._intake.reconsider(now_ns, worker.placements[other[0].model.name].model)
+                # Taken now: the placement of a model that was removed ends with its PREPARE.
+                unprepared = worker.placements[other[0].model.name].model
+            agrees = self._residency.other_ended(now_ns, worker, other[0], result)
+            if unprepared is not None:
+                self._intake.reconsider(now_ns, unprepared)
             return agrees
         return True
 

@@ -70,6 +70,16 @@ def test_a_model_that_could_not_be_prepared_is_forgotten_without_a_release() -> 
     assert [type(c) for c in hand.feed(2, ModelAdded(spec("m", version="2")))] == [Prepare]
 
 
+def test_a_model_that_was_removed_while_its_prepare_fails_is_forgotten() -> None:
+    hand = Hand(workers=0)
+    hand.feed(0, ModelAdded(spec("m")))
+    (prepare,) = hand.feed(0, WorkerJoined("w0", "gpu", 8))
+    hand.feed(1, ModelRemoved("m"))
+    assert hand.end(2, prepare, Status.ENGINE_ERROR, "damaged") == []
+    assert hand.scheduler.status().models == ()
+    assert [type(c) for c in hand.feed(3, ModelAdded(spec("m", version="2")))] == [Prepare]
+
+
 @pytest.mark.parametrize("gap_ms", [0.05, 50])
 def test_a_wish_for_a_model_that_was_just_replaced_is_kept(gap_ms: float) -> None:
     simulation = Simulation(SchedulerConfig(), [spec("m")], [("w0", "gpu", 8)], validate_every=1)
