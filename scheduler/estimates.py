@@ -15,7 +15,13 @@ from mainspring.messages.model import ModelSpec, Profile
 
 SAMPLES: Final = 10
 STALE_NS: Final = 1_000_000_000
-"""An estimate that was not measured for this long may be doubted."""
+"""An estimate that was not measured for this long may be doubted, whatever it is."""
+SOONEST_NS: Final = 10_000_000
+"""Nothing that was measured within this time is doubted."""
+OUTLYING: Final = 2
+"""A maximum that is more than so many times the median of at least `FEWEST` samples is an outlier."""
+FEWEST: Final = 3
+"""Of two samples that differ, neither is known to be the exception."""
 UNKNOWN_INFER_NS = 50_000_000
 """Duration assumed of a batch that was never profiled or measured anywhere."""
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
@@ -33,22 +39,39 @@ def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
 class RollingMaximum:
     """The maximum of a seed and then of the last 10 samples."""
 
-    __slots__ = ("_maximum_ns", "_measured_ns", "_samples")
+    __slots__ = ("_doubts", "_halfway_ns", "_maximum_ns", "_review_ns", "_samples", "_since_ns")
 
-    def __init__(self, seed_ns: int) -> None:
-        self._samples: deque[int] = deque((seed_ns,), maxlen=SAMPLES)
+    def __init__(self, seed_ns: int, seeds: int = 1) -> None:
+        """Begin with a seed, counted as so many samples."""
+        self._samples: deque[int] = deque((seed_ns,) * seeds, maxlen=SAMPLES)
         self._maximum_ns = seed_ns
-        self._measured_ns = 0
+        self._since_ns = 0
+        """When it was last doubted, or measured to be about as long; what is far shorter contradicts it."""
+        self._review_ns = 0
+        """Before this there is nothing to doubt."""
+        self._doubts = 0
+        """How many doubts in a row no measurement has borne out."""
+        self._halfway_ns = 0
+        """Between what the last doubt forgot and what it kept: below it a measurement bears the doubt out."""
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self._samples)
 
     def add(self, now_ns: int, duration_ns: int) -> int:
         """Take one measured duration in and return the new maximum."""
-        self._measured_ns = now_ns
+        if self._doubts and duration_ns < self._halfway_ns:
+            self._doubts = 0
         samples = self._samples
         samples.append(duration_ns)
         if duration_ns >= self._maximum_ns:
             self._maximum_ns = duration_ns
         else:
             self._maximum_ns = max(samples)
+        if OUTLYING * duration_ns >= self._maximum_ns:
+            self._since_ns = now_ns
+        self._review_ns = self._since_ns + SOONEST_NS
         return self._maximum_ns
 
     def doubt(self, now_ns: int) -> int:
@@ -58,13 +81,38 @@ class RollingMaximum:
         run again, and no measurement ever corrects the estimate. So once nothing was measured for a while,
         samples above the median are forgotten: that drops outliers, and changes little where a device has
         really become slow.
+
+        An outlier is doubted after as long as it took itself, so that it costs no more than twice its own
+        time. Each doubt that no measurement bears out makes the next one wait twice as long, up to
+        `STALE_NS`, so that a device that has really become slow is seldom tried in vain. A maximum that is
+        no outlier is doubted after `STALE_NS`: it is old only because the action is rarely asked for.
         """
-        if now_ns - self._measured_ns >= STALE_NS:
-            median = sorted(self._samples)[(len(self._samples) - 1) // 2]
-            kept = [sample for sample in self._samples if sample <= median]
-            self._samples = deque(kept, maxlen=SAMPLES)
-            self._maximum_ns = median
+        if now_ns >= self._review_ns:
+            self._review(now_ns)
         return self._maximum_ns
+
+    def _review(self, now_ns: int) -> None:
+        """Forget the samples above the median if they are due to be doubted; else note when they will be."""
+        maximum_ns, count = self._maximum_ns, len(self._samples)
+        median_ns = sorted(self._samples)[(count - 1) // 2]
+        wait_ns = STALE_NS
+        if count >= FEWEST and maximum_ns > OUTLYING * median_ns:
+            wait_ns = min(STALE_NS, max(SOONEST_NS, maximum_ns) << self._doubts)
+        self._review_ns = self._since_ns + wait_ns
+        if now_ns < self._review_ns:
+            return
+        self._since_ns = now_ns
+        self._review_ns = now_ns + SOONEST_NS
+        # Where most of them are equally long, the median is no less than what is in doubt.
+        most_ns = min(median_ns, maximum_ns - 1)
+        kept = [each for each in self._samples if each <= most_ns]
+        if not kept:
+            return
+        if wait_ns < STALE_NS:
+            self._doubts += 1
+        self._samples = deque(kept, maxlen=SAMPLES)
+        self._maximum_ns = max(kept)
+        self._halfway_ns = (self._maximum_ns + maximum_ns) // 2
 
 
 class Offsets:
@@ -111,7 +159,9 @@ class InferTimes:
         if rolling is None:
             if not duration_ns:
                 return
-            rolling = self._transfers[index] = RollingMaximum(0)
+            # So many batches ran until now whose inputs took nothing.
+            nothing = max(1, self._rolling[index].count - 1)
+            rolling = self._transfers[index] = RollingMaximum(0, nothing)
         self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
 
     def doubt(self, now_ns: int) -> None:

@@ -3,7 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.scheduler.estimates import STALE_NS, Estimates, InferTimes
+from mainspring.scheduler.estimates import SOONEST_NS, STALE_NS, Estimates, InferTimes, RollingMaximum
+
+MS = 1_000_000
 
 
 def spec(profiles: dict[str, Profile], name: str = "m", weights_bytes: int = 1000) -> ModelSpec:
@@ -21,20 +23,105 @@ def test_an_estimate_is_the_maximum_of_the_last_ten(durations: list[int]) -> Non
     assert times.ns[0] == max(([77, *durations])[-10:])
 
 
-@given(st.lists(st.integers(1, 1000), min_size=10, max_size=20))
+@given(st.lists(st.integers(1000, 2000), min_size=10, max_size=20))
 def test_a_stale_estimate_that_turns_requests_away_falls_back_to_the_median(durations: list[int]) -> None:
-    times = InferTimes((1,), [77])
+    times = InferTimes((1,), [1077])
     for duration_ns in durations:
         times.add(5, 0, duration_ns)
     times.doubt(5 + STALE_NS - 1)
-    assert times.ns[0] == max(durations[-10:])
+    assert times.ns[0] == max(durations[-10:]), "within twice the median nothing is an outlier"
     times.doubt(5 + STALE_NS)
-    median = sorted(durations[-10:])[4]
-    assert times.ns[0] == median
+    least, *_, most = last = sorted(durations[-10:])
+    expected = last[4] if last[4] < most else max((each for each in last if each < most), default=least)
+    assert times.ns[0] == expected
     times.add(5 + STALE_NS, 0, 1)
-    assert times.ns[0] == median, "what was forgotten stays forgotten"
+    assert times.ns[0] == expected, "what was forgotten stays forgotten"
     times.add(5 + STALE_NS, 0, 2000)
     assert times.ns[0] == 2000
+
+
+def measured(*durations_ms: int) -> RollingMaximum:
+    """Samples that were all measured at the instant 0."""
+    rolling = RollingMaximum(MS)
+    for duration_ms in durations_ms:
+        rolling.add(0, duration_ms * MS)
+    return rolling
+
+
+@pytest.mark.parametrize(("outlier_ms", "wait_ns"), [(3, SOONEST_NS), (50, 50 * MS), (3000, STALE_NS)])
+def test_an_outlier_is_doubted_after_as_long_as_it_took(outlier_ms: int, wait_ns: int) -> None:
+    rolling = measured(1, 1, 1, outlier_ms)
+    assert rolling.doubt(wait_ns - 1) == outlier_ms * MS
+    assert rolling.doubt(wait_ns) == MS
+
+
+def test_a_device_that_has_become_slow_is_tried_in_vain_ever_more_rarely() -> None:
+    rolling = measured(*[1] * 9, 50)
+    now_ns, waits_ms = 0, []
+    for _ in range(8):
+        tried_ns = now_ns
+        while rolling.doubt(tried_ns) == 50 * MS:
+            tried_ns += MS
+        waits_ms.append((tried_ns - now_ns) // MS)
+        now_ns = tried_ns + 50 * MS
+        rolling.add(now_ns, 50 * MS)
+    assert waits_ms == [50, 100, 200, 400, 800, 1000, 1000, 1000]
+    rolling.doubt(now_ns + STALE_NS)
+    rolling.add(now_ns + STALE_NS, MS)
+    rolling.add(now_ns + STALE_NS, 50 * MS)
+    assert rolling.doubt(now_ns + STALE_NS + 50 * MS) == MS, "borne out: the next outlier is a lone one"
+
+
+def test_without_a_measurement_between_a_second_doubt_takes_a_second() -> None:
+    rolling = measured(4, 4, 5, 5, 5, 6, 7, 7, 8, 50)
+    doubted_ns = 50 * MS
+    for now_ns in range(doubted_ns, doubted_ns + STALE_NS, MS):
+        assert rolling.doubt(now_ns) == 5 * MS
+    assert rolling.doubt(doubted_ns + STALE_NS) == 4 * MS
+
+
+def test_where_outliers_are_the_most_patience_still_gets_to_the_others() -> None:
+    rolling = measured(1, 2, *[50] * 8)
+    assert rolling.doubt(STALE_NS - 1) == 50 * MS, "the median is no outlier"
+    assert rolling.doubt(STALE_NS) == 2 * MS
+
+
+def test_what_always_took_as_long_is_believed() -> None:
+    rolling = measured(*[50] * 10)
+    assert [rolling.doubt(second * STALE_NS) for second in range(20)] == [50 * MS] * 20
+
+
+def test_shorter_measurements_do_not_put_off_the_doubt_of_an_outlier() -> None:
+    rolling = measured(1, 1, 1, 50)
+    for at_ms in (20, 40):
+        rolling.add(at_ms * MS, MS)
+    assert rolling.doubt(50 * MS - 1) == 50 * MS
+    assert rolling.doubt(50 * MS) == MS
+
+
+def test_as_long_a_measurement_puts_it_off() -> None:
+    rolling = measured(1, 1, 1, 50)
+    rolling.add(40 * MS, 30 * MS)
+    assert rolling.doubt(90 * MS - 1) == 50 * MS
+    assert rolling.doubt(90 * MS) == MS
+
+
+def test_of_two_samples_none_is_an_outlier() -> None:
+    rolling = RollingMaximum(MS)
+    rolling.add(0, 50 * MS)
+    assert rolling.doubt(STALE_NS - 1) == 50 * MS
+    assert rolling.doubt(STALE_NS) == MS
+
+
+def test_a_transfer_is_an_outlier_beside_those_that_took_nothing() -> None:
+    times = InferTimes((1,), [MS])
+    for _ in range(5):
+        times.add_transfer(0, 0, 0)
+        times.add(0, 0, MS)
+    times.add_transfer(0, 0, 20 * MS)
+    assert times.transfer_ns == [20 * MS]
+    times.doubt(20 * MS)
+    assert times.transfer_ns == [0]
 
 
 def test_copies_of_an_executable_share_their_estimates() -> None:
