@@ -7,6 +7,9 @@ compile, add to the cluster, switch gateways over, take away. The rules of a swi
 * gateways get all versions of a model in one message, so that none sees half a switch
 * what is served stays so until what comes in its place can be: a broken file changes nothing
 * what nobody is directed to any more is taken away once no request for it is in flight
+
+A model for which nothing is to be done *rests*: it is not looked at again until something is heard of it, so
+that one change among thousands of models costs what it is.
 """
 
 from __future__ import annotations
@@ -66,33 +69,43 @@ class Book:
         """Whether the folder was looked at; until then nothing is known to be missing."""
         self._explicit = explicit
         self._loaded = dict.fromkeys(load_models)
+        self._resting: dict[str, bool] = {}
+        """Models that rest, and whether that is because they wait for their compilation."""
         self._patience = patience
 
     # --- what is in the folder ---
 
-    def found(self, name: str, found: FoundModel | None) -> None:
-        """Take note of what a model's folder holds; None if it is gone."""
+    def found(self, name: str, found: FoundModel | None) -> bool:
+        """Take note of what a model's folder holds; None if it is gone. Return whether that is any news."""
         record = self.records.get(name)
         if found is None:
-            if record is not None:
-                record.gone = True
-            return
+            if record is None or record.gone:
+                return False
+            record.gone = True
+            self.heard_of(name)
+            return True
         if record is None:
             record = self.records[name] = Record(name, found, self._is_loaded(name))
-        record.gone, record.settling = False, bool(found.settling)
-        if not found.settling or record.found.settling:
-            record.see(found)
+        elif record.has_seen(found):
+            return False
+        record.see(found)
+        self.heard_of(name)
+        return True
 
-    def missing(self, names: Iterable[str]) -> None:
-        """Take note of which folders there are; the models of all others are gone."""
+    def missing(self, names: Iterable[str]) -> bool:
+        """Take note of which folders there are; the models of all others are gone. Return whether any is."""
         there = set(names)
         self.looked = True
-        for name, record in self.records.items():
-            record.gone = record.gone or name not in there
+        gone = [record for name, record in self.records.items() if not record.gone and name not in there]
+        for record in gone:
+            record.gone = True
+            self.heard_of(record.name)
+        return bool(gone)
 
     def load(self, name: str) -> None:
         """Serve a model from now on, in mode explicit."""
         self._loaded[name] = None
+        self.heard_of(name)
         if name in self.records:
             self.records[name].loaded = True
             self.records[name].retry()
@@ -100,6 +113,7 @@ class Book:
     def unload(self, name: str) -> None:
         """Serve a model no more, in mode explicit."""
         self._loaded.pop(name, None)
+        self.heard_of(name)
         if name in self.records:
             self.records[name].loaded = False
 
@@ -109,6 +123,10 @@ class Book:
         served = number in self.cluster.versions_of(name)
         return record is not None and not served and record.has_failed(config, number, digest)
 
+    def heard_of(self, name: str) -> None:
+        """Look at a model again: something came of it, such as its compilation."""
+        self._resting.pop(name, None)
+
     def _is_loaded(self, name: str) -> bool:
         return not self._explicit or name in self._loaded or "*" in self._loaded
 
@@ -116,6 +134,7 @@ class Book:
 
     def adopt(self) -> None:
         """Take what a controller serves for loaded: this process was restarted, and the cluster was not."""
+        self._resting.clear()
         for name in self.cluster.served:
             self._loaded[name] = None
             if name in self.records:
@@ -126,25 +145,46 @@ class Book:
         if not self.looked:
             return []
         steps: list[Step] = []
-        for record in self.records.values():
-            steps += self._steps_of(now_ns, record)
+        for record in self._moving():
+            own = [*self._steps_of(now_ns, record), *self._unneeded(record)]
+            moves = self._moves(record)
+            if not own and (not moves or self._only_compiles(record)):
+                self._resting[record.name] = moves
+            steps += own
         if self.cluster.known:
             steps += self._strangers()
-            steps += [Retire(name) for name in self._unneeded()]
-        self.records = {name: each for name, each in self.records.items() if self._is_needed(each)}
+        for name in [name for name, record in self.records.items() if record.gone]:
+            if not self._is_needed(self.records[name]):
+                del self.records[name]
+                self.heard_of(name)
         return steps
 
     def preparing(self) -> bool:
         """Whether the workers' progress is of interest."""
         return self.cluster.known and any(
             build.stage in (Stage.COMPILED, Stage.WARMING) and build.name in self.cluster.models
-            for record in self.records.values()
+            for record in self._moving()
             for build in record.builds.values()
         )
 
+    def _moving(self) -> list[Record]:
+        """Return the records that do not rest."""
+        news = self.cluster.news()
+        if news is None:
+            self._resting.clear()
+        else:
+            for name in news:
+                self.heard_of(name)
+        return [record for name, record in self.records.items() if name not in self._resting]
+
     def settled(self) -> bool:
         """Whether all that should be served is, or can't be."""
-        return self.looked and self.cluster.known and not any(map(self._moves, self.records.values()))
+        return (
+            self.looked
+            and self.cluster.known
+            and not any(self._resting.values())
+            and not any(map(self._moves, self._moving()))
+        )
 
     def moves(self, name: str) -> bool:
         """Whether a model is on its way to what it should be."""
@@ -179,6 +219,11 @@ class Book:
         return table is not None and table != self.cluster.served.get(
             record.name, ServedModel(record.name, {})
         )
+
+    def _only_compiles(self, record: Record) -> bool:
+        """Whether a model waits for nothing but its compilation."""
+        pending = [build.stage for build in record.wanted.values() if build.pending]
+        return not record.settling and bool(pending) and {*pending} == {Stage.COMPILING}
 
     def _steps_of(self, now_ns: int, record: Record) -> Iterator[Step]:
         wanted = record.wanted
@@ -230,16 +275,22 @@ class Book:
         )
 
     def _strangers(self) -> list[Step]:
-        """Return the end of models that gateways serve and the repository does not know."""
-        strangers = [name for name in self.cluster.served if name not in self.records]
-        return [Serve(ServedModel(name, {}), ()) for name in strangers]
+        """Return the end of models that the cluster has and the repository does not know."""
+        served, records = self.cluster.served, self.records
+        steps: list[Step] = [Serve(ServedModel(name, {}), ()) for name in served if name not in records]
+        for model in self.cluster.public_names():
+            if model not in records:
+                directed = set(self.cluster.versions_of(model).values())
+                steps += [Retire(name) for name in self.cluster.models_of(model) if name not in directed]
+        return steps
 
-    def _unneeded(self) -> list[str]:
-        """Return the models that no gateway is directed to, and that are not about to be served."""
-        needed = {name for model in self.cluster.served.values() for name in model.versions.values()}
-        for record in self.records.values():
-            needed.update(build.name for build in record.wanted.values() if build.stage is not Stage.FAILED)
-        return [name for name in self.cluster.models if name not in needed]
+    def _unneeded(self, record: Record) -> list[Step]:
+        """Return the end of what no gateway is directed to, and that is not about to be served."""
+        if not self.cluster.known:
+            return []
+        needed = set(self.cluster.versions_of(record.name).values())
+        needed.update(build.name for build in record.wanted.values() if build.stage is not Stage.FAILED)
+        return [Retire(name) for name in self.cluster.models_of(record.name) if name not in needed]
 
     def _is_needed(self, record: Record) -> bool:
         """Whether a model is still there, or still has to go."""

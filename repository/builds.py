@@ -120,11 +120,23 @@ class Record:
     """Whether its folder is no more."""
     builds: dict[str, Build] = field(default_factory=dict)
     """By the artifact's name, those that are wanted, and those that failed."""
+    _seen: FoundModel | None = None
+    """What the last look found, whole or not."""
     _names: dict[int, str] = field(default_factory=dict)
     _faults: dict[str, str] = field(default_factory=dict)
 
+    def has_seen(self, found: FoundModel) -> bool:
+        """Whether the folder holds what it held before, and nothing in it is to be tried again."""
+        return (
+            found is self._seen and not self.gone and not any(build.passing for build in self.builds.values())
+        )
+
     def see(self, found: FoundModel) -> None:
-        """Take in what the folder holds."""
+        """Take in what the folder holds; while that changes, what it was before stands."""
+        self._seen = found
+        self.gone, self.settling = False, bool(found.settling)
+        if found.settling and not self.found.settling:
+            return
         self.found = found
         self._names, self._faults = {}, {}
         self.tidy()

@@ -30,19 +30,40 @@ class Cluster:
         self.pages = 0
         """Of the worker that has most."""
         self._states: dict[str, ModelStatus] = {}
+        self._of: dict[str, set[str]] = {}
+        """The names in ``models``, by what clients call the model."""
+        self._news: set[str] | None = None
+        """Of which models something was told that `news` has not returned; None: of all."""
 
     def lost(self) -> None:
         """The controller is gone; what it told stands until another one does."""
         self.known = False
+        self._news = None
 
     def welcomed(self) -> None:
         """A controller begins to tell all that it knows."""
         self.known = False
-        self.models, self.retiring, self.served, self._states = {}, {}, {}, {}
+        self.models, self.retiring, self.served, self._states, self._of = {}, {}, {}, {}, {}
+        self._news = None
 
     def complete(self) -> None:
         """The controller has told all."""
         self.known = True
+        self._news = None
+
+    def news(self) -> set[str] | None:
+        """Return of which models something was told since the last call, by what clients call them; None
+        for all."""
+        news, self._news = self._news, set()
+        return news
+
+    def models_of(self, name: str) -> list[str]:
+        """Return the names in ``models`` of the versions of a model, sorted."""
+        return sorted(self._of.get(name, ()))
+
+    def public_names(self) -> Iterable[str]:
+        """Return what clients call the models in ``models``."""
+        return self._of.keys()
 
     def heard(self, message: ModelUp | ModelDown | Served) -> None:
         """Take note of what the controller tells gateways."""
@@ -50,19 +71,35 @@ class Cluster:
             case ModelUp(model=spec):
                 if spec.served_as:
                     self.models[spec.name] = spec
+                    self._of.setdefault(spec.served_as, set()).add(spec.name)
                     self.retiring.pop(spec.name, None)
+                    self._tell(spec.served_as)
             case ModelDown(name=name, drain=drain):
                 gone = self.models.pop(name, None)
+                if gone is not None:
+                    self._gone(gone)
                 if drain and gone is not None:
                     self.retiring[name] = gone
                 elif not drain:
                     self.retiring.pop(name, None)
                     self._states.pop(name, None)
             case Served(model=model):
+                self._tell(model.name)
                 if model.versions:
                     self.served[model.name] = model
                 else:
                     self.served.pop(model.name, None)
+
+    def _gone(self, spec: ModelSpec) -> None:
+        names = self._of[spec.served_as]
+        names.discard(spec.name)
+        if not names:
+            del self._of[spec.served_as]
+        self._tell(spec.served_as)
+
+    def _tell(self, name: str) -> None:
+        if self._news is not None:
+            self._news.add(name)
 
     def status(self, status: ClusterStatus) -> None:
         """Take note of where models are prepared."""

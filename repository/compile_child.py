@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mainspring.messages.model import ModelSpec
-from mainspring.repository.digests import digest_of, files_of
+from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def run(store: Store, job: Job) -> Outcome:
 
 def _is_still(folder: Path, digest: str) -> bool:
     try:
-        return digest_of(folder, files_of(folder)) == digest
+        return digest_of(folder, stamp_of(folder)) == digest
     except OSError:
         return False
 

@@ -1,19 +1,21 @@
 """What is in the repository's folder: models, versions, and digests of what they are made of.
 
 Reads the folder only. A file that is being written is left alone until it has not changed for a while; a
-digest is made once for each state of a version's files and remembered across restarts.
+digest is made once for each state of a version's files and remembered across restarts. Where nothing changed,
+a look costs a few system calls and returns what the last one did, so that nobody need look at it again.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from mainspring.repository.digests import Stamp, digest_of, files_of, stamp_of
+from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
 from mainspring.repository.model_config import ModelConfig, read_config
 from mainspring.repository.reading import ConfigFault
 
@@ -21,8 +23,11 @@ CONFIG_FILE = "config.pbtxt"
 MAX_NAME_CHARACTERS = 96
 """Of a model's name, so that its artifacts' names fit where names go."""
 MAX_CONFIG_BYTES = 1 << 20
+MAX_FAULT_CHARACTERS = 1_000
+"""Of what is said about a configuration that quotes itself."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_DEFAULTS = ModelConfig()
 
 Failed = Callable[[ModelConfig, int, str], bool]
 """Whether this content (a digest) of a version is known not to be servable with this configuration."""
@@ -58,6 +63,14 @@ class Remembered(msgspec.Struct, frozen=True):
     digest: str
 
 
+class _Config(NamedTuple):
+    """What became of a ``config.pbtxt`` that had this stamp: one of the two."""
+
+    stamp: Stamp
+    config: ModelConfig | None
+    fault: str
+
+
 class Layout:
     """Looks at one repository again and again; used by one thread at a time."""
 
@@ -65,64 +78,91 @@ class Layout:
         self.root = root
         self.memory = memory or {}
         """Digests by the version's folder; whoever keeps it across restarts may read it after a look."""
+        self.changes = 0
+        """How often the memory was added to, or something else put in."""
         self._settle_ns = settle_ns
         self._seen: dict[str, tuple[Stamp, int]] = {}
+        """When a file or a version was first seen with its stamp, while that matters."""
+        self._configs: dict[str, _Config] = {}
+        self._found: dict[str, FoundModel] = {}
 
     def names(self) -> list[str]:
         """Return the folders of models, sorted; raise `RepositoryFault` if they can't be read."""
         try:
             with os.scandir(self.root) as entries:
-                return sorted(each.name for each in entries if each.name[0] != "." and each.is_dir())
+                names = sorted(each.name for each in entries if each.name[0] != "." and each.is_dir())
         except OSError as error:
             raise RepositoryFault(
                 f"the model repository {self.root} can't be read: {error.strerror}"
             ) from None
+        for name in self._found.keys() - set(names):
+            self._forget(name)
+        return names
 
     def look(self, name: str, now_ns: int, failed: Failed) -> FoundModel | None:
-        """Return what the folder ``name`` holds; None if it is gone. ``now_ns`` is on the files' clock."""
-        folder = self.root / name
+        """Return what the folder ``name`` holds; None if it is gone. ``now_ns`` is on the files' clock.
+
+        The object is the same one for as long as nothing changes.
+        """
+        found = self._look(name, now_ns, failed)
+        if found is None:
+            self._forget(name)
+            return None
+        before = self._found.get(name)
+        if before == found:
+            return before
+        self._found[name] = found
+        if before is not None:
+            self._forget_versions(name, {*before.numbers}.difference(found.numbers))
+        return found
+
+    def _look(self, name: str, now_ns: int, failed: Failed) -> FoundModel | None:
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
             return FoundModel(
                 name=name,
                 fault=f"{name[:200]!r} can't be the name of a model: use at most {MAX_NAME_CHARACTERS} "
                 "letters, digits, '.', '_' and '-', beginning with a letter or a digit",
             )
+        folder = f"{self.root}/{name}"
         try:
-            if not folder.is_dir():
+            versions = _versions_in(folder)
+            if versions is None:
                 return None
-            config, given = self._config(folder, now_ns)
+            config, given = self._config(folder, name, now_ns)
             if config is None:
                 return FoundModel(name=name, given=True, settling=(0,))
-            return self._versions(folder, config, given, now_ns, failed)
+            numbers = [each for each in versions if os.path.isfile(f"{folder}/{each}/{config.file_name}")]
+            return self._versions(name, config, given, numbers, now_ns, failed)
         except ConfigFault as error:
             return FoundModel(name=name, given=True, fault=f"{CONFIG_FILE}, {error}")
         except OSError as error:
             return FoundModel(name=name, fault=f"{error.filename or folder} can't be read: {error.strerror}")
 
-    def _config(self, folder: Path, now_ns: int) -> tuple[ModelConfig | None, bool]:
+    def _config(self, folder: str, name: str, now_ns: int) -> tuple[ModelConfig | None, bool]:
         """Return the configuration, None while its file is being written; and whether there is a file."""
-        path = folder / CONFIG_FILE
-        stamp = stamp_of(folder, [path]) if path.is_file() else ()
+        path = f"{folder}/{CONFIG_FILE}"
+        stamp = stamp_of_file(path)
         if not stamp:
-            return ModelConfig(), False
-        if self._settles(str(path), stamp, now_ns):
-            return None, True
-        if stamp[0][1] > MAX_CONFIG_BYTES:
-            raise ConfigFault(
-                f"line 1: the file has {stamp[0][1]:,} bytes; more than {MAX_CONFIG_BYTES:,} make no sense"
-            )
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise ConfigFault(
-                f"line 1: the file is no UTF-8 ({error.reason} at byte {error.start})"
-            ) from None
-        return read_config(text, folder.name), True
+            self._configs.pop(path, None)
+            return _DEFAULTS, False
+        known = self._configs.get(path)
+        if known is None or known.stamp != stamp:
+            if self._settles(path, stamp, now_ns):
+                return None, True
+            known = self._configs[path] = _read(path, name, stamp)
+        if known.fault:
+            raise ConfigFault(known.fault)
+        return known.config, True
 
     def _versions(
-        self, folder: Path, config: ModelConfig, given: bool, now_ns: int, failed: Failed
+        self,
+        name: str,
+        config: ModelConfig,
+        given: bool,
+        numbers: list[int],
+        now_ns: int,
+        failed: Failed,
     ) -> FoundModel:
-        numbers = self._numbers(folder, config.file_name)
         digests: dict[int, str] = {}
         settling: list[int] = []
         broken: set[int] = set()
@@ -130,7 +170,7 @@ class Layout:
             chosen = config.version_policy.choose([each for each in numbers if each not in broken])
             for number in chosen:
                 if number not in digests and number not in settling:
-                    digest = self._digest(folder / str(number), now_ns)
+                    digest = self._digest(f"{self.root}/{name}/{number}", now_ns)
                     if digest is None:
                         settling.append(number)
                     else:
@@ -140,35 +180,30 @@ class Layout:
                 break
             broken |= worse
         return FoundModel(
-            name=folder.name,
+            name=name,
             config=config,
             given=given,
-            fault="" if chosen or broken else _nothing(folder, config, numbers),
+            fault="" if chosen or broken else _nothing(name, config, numbers),
             digests=digests,
             chosen=tuple(each for each in chosen if each in digests),
             numbers=tuple(numbers),
             settling=tuple(settling),
         )
 
-    def _numbers(self, folder: Path, file_name: str) -> list[int]:
-        """Return the versions whose folders hold a model."""
-        with os.scandir(folder) as entries:
-            names = [each.name for each in entries if _VERSION.fullmatch(each.name)]
-        return sorted(int(name) for name in names if (folder / name / file_name).is_file())
-
-    def _digest(self, folder: Path, now_ns: int) -> str | None:
+    def _digest(self, folder: str, now_ns: int) -> str | None:
         """Return the digest of a version's files; None while they are being written."""
-        paths = files_of(folder)
-        stamp = stamp_of(folder, paths)
-        known = self.memory.get(str(folder))
+        stamp = stamp_of(folder)
+        known = self.memory.get(folder)
         if known is not None and known.stamp == stamp:
             return known.digest
-        if self._settles(str(folder), stamp, now_ns):
+        if self._settles(folder, stamp, now_ns):
             return None
-        digest = digest_of(folder, paths)
-        if stamp_of(folder, files_of(folder)) != stamp:
+        digest = digest_of(folder, stamp)
+        if stamp_of(folder) != stamp:
             return None
-        self.memory[str(folder)] = Remembered(stamp, digest)
+        self.memory[folder] = Remembered(stamp, digest)
+        self.changes += 1
+        self._seen.pop(folder, None)
         return digest
 
     def _settles(self, key: str, stamp: Stamp, now_ns: int) -> bool:
@@ -179,8 +214,47 @@ class Layout:
         newest_ns = max((each[2] for each in stamp), default=0)
         return now_ns - newest_ns < self._settle_ns and now_ns - seen[1] < self._settle_ns
 
+    def _forget(self, name: str) -> None:
+        """Forget a model that is gone."""
+        found = self._found.pop(name, None)
+        path = f"{self.root}/{name}/{CONFIG_FILE}"
+        self._configs.pop(path, None)
+        self._seen.pop(path, None)
+        if found is not None:
+            self._forget_versions(name, found.numbers)
 
-def _nothing(folder: Path, config: ModelConfig, numbers: list[int]) -> str:
+    def _forget_versions(self, name: str, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._seen.pop(f"{self.root}/{name}/{number}", None)
+            if self.memory.pop(f"{self.root}/{name}/{number}", None) is not None:
+                self.changes += 1
+
+
+def _versions_in(folder: str) -> list[int] | None:
+    """Return the numbers of a model's folders of versions, sorted; None if there is no such model."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(int(each.name) for each in entries if _VERSION.fullmatch(each.name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _read(path: str, model: str, stamp: Stamp) -> _Config:
+    """Read a ``config.pbtxt``; raise OSError."""
+    try:
+        ((_, size, *_),) = stamp
+        if size > MAX_CONFIG_BYTES:
+            raise ConfigFault(
+                f"line 1: the file has {size:,} bytes; more than {MAX_CONFIG_BYTES:,} make no sense"
+            )
+        return _Config(stamp, read_config(Path(path).read_text(encoding="utf-8"), model), "")
+    except UnicodeDecodeError as error:
+        return _Config(stamp, None, f"line 1: the file is no UTF-8 ({error.reason} at byte {error.start})")
+    except ConfigFault as error:
+        return _Config(stamp, None, str(error)[:MAX_FAULT_CHARACTERS])
+
+
+def _nothing(name: str, config: ModelConfig, numbers: list[int]) -> str:
     """Say why a model has no version to be served."""
     if numbers:
         return (
@@ -188,6 +262,6 @@ def _nothing(folder: Path, config: ModelConfig, numbers: list[int]) -> str:
             "add it, or name others"
         )
     return (
-        f"there is no version: put its file at {folder.name}/1/{config.file_name}; a version's folder is "
+        f"there is no version: put its file at {name}/1/{config.file_name}; a version's folder is "
         "a number from 1 up"
     )

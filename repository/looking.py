@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,8 @@ SETTLING_POLL_S = 0.1
 class Looking:
     """Keeps the book's knowledge of the folder up to date."""
 
-    def __init__(self, config: RepositoryConfig, book: Book) -> None:
+    def __init__(self, config: RepositoryConfig, book: Book, changed: Callable[[], None]) -> None:
+        """``changed`` is called after a look that found anything new."""
         self.fault = ""
         """Why the folder can't be read, if it can't."""
         self._config = config
@@ -38,27 +39,31 @@ class Looking:
         self._layout = Layout(
             Path(config.path), round(config.settle_ms * 1e6), _read_memory(self._memory_path)
         )
-        self._kept = len(self._layout.memory)
+        self._changed = changed
+        self._kept = 0
+        """The memory's changes that are in its file."""
         self._one_at_a_time = asyncio.Lock()
         self._warned: dict[str, tuple[str, ...]] = {}
 
     async def look_around(self) -> bool:
         """Look at every model, in mode explicit only which there are; return whether to look again soon."""
         try:
-            names = await asyncio.to_thread(self._layout.names)
+            async with self._one_at_a_time:
+                names = await asyncio.to_thread(self._layout.names)
         except RepositoryFault as error:
-            if str(error) != self.fault:
-                _LOGGER.warning("%s; what is served stays so", error)
-            self.fault = str(error)
+            self._see_fault(str(error))
             return True
-        self.fault = ""
+        self._see_fault("")
         if self._config.mode == "explicit":
             self._list(names)
             names = [name for name in names if self._is_new(name)]
         await self._look(names)
+        news = not self._book.looked
         if self._config.mode != "explicit":
-            self._book.missing(names)
+            news = self._book.missing(names) or news
         self._book.looked = True
+        if news:
+            self._changed()
         return any(record.settling for record in self._book.records.values())
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
@@ -76,9 +81,11 @@ class Looking:
     async def _look(self, names: Iterable[str]) -> list[FoundModel | None]:
         async with self._one_at_a_time:
             looked = await asyncio.to_thread(self._look_in_thread, list(names))
-            for name, found in looked.items():
-                self._warn(name, found)
-                self._book.found(name, found)
+            news = [name for name, found in looked.items() if self._book.found(name, found)]
+            for name in news:
+                self._warn(name, looked[name])
+        if news:
+            self._changed()
         return list(looked.values())
 
     def _look_in_thread(self, names: list[str]) -> dict[str, FoundModel | None]:
@@ -86,10 +93,18 @@ class Looking:
             name: self._layout.look(name, time.time_ns(), partial(self._book.has_failed, name))
             for name in names
         }
-        if len(self._layout.memory) != self._kept:
-            self._kept = len(self._layout.memory)
+        if self._layout.changes != self._kept:
+            self._kept = self._layout.changes
             _write_memory(self._memory_path, self._layout.memory)
         return looked
+
+    def _see_fault(self, fault: str) -> None:
+        if fault == self.fault:
+            return
+        self.fault = fault
+        if fault:
+            _LOGGER.warning("%s; what is served stays so", fault)
+        self._changed()
 
     def _list(self, names: list[str]) -> None:
         """Enter models that are not loaded by their names alone."""

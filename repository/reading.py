@@ -7,6 +7,8 @@ import difflib
 from mainspring.repository.fields import OVER, READ, REFUSED
 from mainspring.repository.textproto import Entry, Message, Word
 
+MOST_WARNINGS = 50
+"""Of one file: after these comes one that says so."""
 LISTS = frozenset({"gpus"})
 """Fields of many values, of which 0 is one like any other."""
 
@@ -40,6 +42,8 @@ class Fields:
                 self._warn_of(name, entries)
 
     def _warn_of(self, name: str, entries: list[Entry]) -> None:
+        if len(self.warnings) > MOST_WARNINGS:
+            return
         over = OVER.get(self.kind, {})
         if name in over:
             if name in LISTS or not _is_false(entries):
@@ -52,8 +56,12 @@ class Fields:
 
     def warn(self, name: str, why: str) -> None:
         """Say that a field is not honoured, and why that is so."""
+        if len(self.warnings) == MOST_WARNINGS:
+            self.warnings.append(f"{self.place(name)}: there is more that is ignored, from this line on")
+        if len(self.warnings) > MOST_WARNINGS:
+            return
         whose = f" of {self.kind}" if self.kind else ""
-        self.warnings.append(f"{self.place(name)}: {name}{whose} is ignored: {why}")
+        self.warnings.append(f"{self.place(name)}: {name[:80]}{whose} is ignored: {why}")
 
     def place(self, name: str) -> str:
         """Return where the field stands, or its message if it does not."""

@@ -32,13 +32,20 @@ _LOGGER = logging.getLogger("mainspring.repository")
 STOP_POLL_S = 0.05
 STATUS_POLL_S = 0.1
 """Between two looks at the workers' progress."""
+STATUS_SHARE = 10
+"""At the least so many times as long as a look takes: with thousands of models it is work for the
+controller."""
 AGAIN_S = 1.0
 """After a refusal, until the same is asked for again."""
 TURN_S = 2.0
 """The longest time between two comparisons of what should be with what is."""
+QUIET_TURN_S = 60.0
+"""The same while both are equal: whatever changes that tells of itself."""
 MOST_AT_ONCE = 256
 """Changes that are asked for at one time."""
 MOST_PROBLEMS = 50
+STATE_NS = 500_000_000
+"""Between two words on how far it is, while it is not done."""
 SWEEP_S = 30.0
 """Between two looks for artifacts that no model uses any more."""
 
@@ -90,7 +97,7 @@ class Repository:
             load_models=() if self._files.begun() else config.load_models,
             patience=Patience(round(config.prepare_patience_s * 1e9), round(config.warm_patience_s * 1e9)),
         )
-        self._looking = Looking(config, self.book)
+        self._looking = Looking(config, self.book, self._wake.set)
         self._link = ControllerLink(
             config.controller_address, config.controller_timeout_ms, self.book.cluster, self._wake.set
         )
@@ -98,6 +105,7 @@ class Repository:
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
         self._adopted = False
+        self._state_due_ns = 0
         self.questions = Questions(config, self.book, self._looking, self._wake.set)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
@@ -117,7 +125,6 @@ class Repository:
         """Look at the folder for as long as the mode says."""
         while True:
             again = await self._looking.look_around()
-            self._wake.set()
             if self._config.mode == "none" and not again:
                 await asyncio.Event().wait()
             seconds = (
@@ -128,13 +135,15 @@ class Repository:
     async def _watch_workers(self) -> None:
         """Ask for the workers' progress while it is of interest."""
         while True:
+            began_s = time.monotonic()
             if self.book.preparing():
                 with contextlib.suppress(Refusal):
                     reply = await self._link.ask(status=True)
                     if reply.status is not None:
                         self.book.cluster.status(reply.status)
                         self._wake.set()
-            await asyncio.sleep(STATUS_POLL_S)
+            took_s = time.monotonic() - began_s
+            await asyncio.sleep(max(STATUS_POLL_S, STATUS_SHARE * took_s))
 
     async def _settle(self) -> None:
         """Do what is to be done, whenever something has changed."""
@@ -145,11 +154,11 @@ class Repository:
             began_ns = time.monotonic_ns()
             for step in self.book.steps(began_ns):
                 self._begin(step)
-            self._write_state()
+            settled = self._write_state(began_ns)
             # Not more often than leaves half of the time for everything else.
             await asyncio.sleep((time.monotonic_ns() - began_ns) / 1e9)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TURN_S)
+                await asyncio.wait_for(self._wake.wait(), QUIET_TURN_S if settled else TURN_S)
             self._wake.clear()
 
     def _begin(self, step: Step) -> None:
@@ -227,6 +236,7 @@ class Repository:
             record = self.book.records.get(build.model)
             if record is None or build not in record.wanted.values():
                 build.stage = Stage.WAITING
+                self.book.heard_of(build.model)
                 continue
             await self._compile_one(build)
 
@@ -243,9 +253,19 @@ class Repository:
             build.fail(str(error), passing=error.changed)
             # Another version may be served in its place.
             await self._looking.look(build.model)
+        self.book.heard_of(build.model)
         self._wake.set()
 
-    def _write_state(self) -> None:
+    def _write_state(self, now_ns: int) -> bool:
+        """Write down how far the repository is, not too often; return whether there is nothing to be done."""
+        book = self.book
+        settled = book.settled() or bool(self._looking.fault)
+        if settled or now_ns >= self._state_due_ns:
+            self._state_due_ns = now_ns + STATE_NS
+            self._write(settled)
+        return settled
+
+    def _write(self, settled: bool) -> None:
         book = self.book
         index = index_of(book)
         waits = next((each for each in index if each.state is ModelState.LOADING), None)
@@ -258,7 +278,7 @@ class Repository:
         ]
         fault = [self._looking.fault] if self._looking.fault else []
         state = State(
-            settled=book.settled() or bool(fault),
+            settled=settled,
             models=len(book.cluster.served),
             waits_for="" if waits is None else f"model {waits.name} version {waits.version}: {waits.reason}",
             problems=(*fault, *problems[:MOST_PROBLEMS]),

@@ -13,10 +13,13 @@ from typing import NamedTuple
 MAX_DEPTH = 100
 """Messages within messages."""
 MAX_CHARACTERS = 1 << 20
+MAX_VALUES = 20_000
+"""In the whole text, each piece of a quoted text counted: what people write has hundreds, and reading this
+many takes a fraction of a second."""
 _MOST_DIGITS = 100
 
 _TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
+    r"""(?P<space>(?:[ \t\r\n\f\v]+|\#[^\n]*)+)
       | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<number>0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?)
       | (?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
@@ -62,10 +65,13 @@ class _Token(NamedTuple):
 
 
 def parse(text: str) -> Message:
-    """Return the fields of the text; raise `SyntaxFault`."""
+    """Return the fields of the text; raise `SyntaxFault`.
+
+    It takes time in proportion to the text, and no longer than `MAX_VALUES` take.
+    """
     if len(text) > MAX_CHARACTERS:
         raise SyntaxFault(f"it has {len(text):,} characters; more than {MAX_CHARACTERS:,} make no sense")
-    return _Reader(list(_tokens(text))).message("", 0)
+    return _Reader(_tokens(text)).message("", 0)
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -85,18 +91,23 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Reader:
     """Goes through the tokens once."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: Iterator[_Token]) -> None:
         self._tokens = tokens
-        self._at = 0
-
-    @property
-    def _next(self) -> _Token:
-        return self._tokens[self._at]
+        self._next = next(tokens)
+        self._values = 0
 
     def _take(self) -> _Token:
-        token = self._tokens[self._at]
-        self._at = min(self._at + 1, len(self._tokens) - 1)
+        token = self._next
+        self._next = next(self._tokens, token)
         return token
+
+    def _count(self) -> None:
+        """Count a value, or a piece of one."""
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise SyntaxFault(
+                f"line {self._next.line}: more than {MAX_VALUES:,} values make no sense; leave some out"
+            )
 
     def _taken(self, *marks: str) -> str:
         """Take the next token if it is one of these marks; return it, or an empty text."""
@@ -122,6 +133,7 @@ class _Reader:
 
     def _field(self, entries: list[Entry], depth: int) -> None:
         """Read a field's value, or its values in a list."""
+        self._count()
         colon = bool(self._taken(":"))
         if not self._taken("["):
             entries.append(self._value(depth, scalar=colon))
@@ -129,6 +141,7 @@ class _Reader:
         if self._taken("]"):
             return
         while True:
+            self._count()
             entries.append(self._value(depth, scalar=colon))
             if self._taken("]"):
                 return
@@ -158,6 +171,7 @@ class _Reader:
         """Read texts that follow one another: they are one."""
         line, data = self._next.line, b""
         while self._next.kind == "text":
+            self._count()
             data += _unescaped(self._take())
         try:
             return data.decode()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +12,8 @@ from hypothesis import strategies as st
 from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import Served
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Book, Compile
-from mainspring.repository.builds import Stage
+from mainspring.repository.book import Book, Compile, Step
+from mainspring.repository.builds import Record, Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy
 from tests.repository.world import BROKEN, PATIENCE, PATIENCE_NS, UNFIT, World, spec
@@ -240,3 +243,32 @@ def test_whatever_changes_the_best_is_served_and_never_nothing_in_between(
                 assert all(each.versions for each in world.told[told:])
             assert world.book.settled()
             assert not world.book.cluster.retiring
+
+
+def test_what_nothing_was_heard_of_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    for number in range(20):
+        world.put(f"net{number}", {1: f"d{number}"})
+    world.settle()
+    world.step()
+    asked: list[str] = []
+    steps_of = world.book._steps_of
+
+    def listen(now_ns: int, record: Record) -> Iterator[Step]:
+        asked.append(record.name)
+        return steps_of(now_ns, record)
+
+    monkeypatch.setattr(world.book, "_steps_of", listen)
+    assert world.step() == 0
+    assert asked == []
+    world.put("net7", {1: "other"})
+    (found,) = [each for each in world.folder.values() if each.name == "net7"]
+    world.book.found("net7", msgspec.structs.replace(found, chosen=(1,)))
+    assert not world.book.settled()
+    world.step()
+    assert asked == ["net7"]
+    world.book.cluster.lost()
+    world.start_controller(tuple(world.book.cluster.models.values()))
+    asked.clear()
+    world.step()
+    assert len(asked) == 20, "a controller that comes anew is told of everything"

@@ -15,7 +15,7 @@ import pytest
 from mainspring.compiler.store import Store
 from mainspring.repository.compile_child import CHANGED, Job
 from mainspring.repository.compiling import CompileFailed, Compiler
-from mainspring.repository.digests import digest_of, files_of
+from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe, artifact_name
 from tests.repository.nets import put, scaling
 
@@ -24,7 +24,7 @@ MEMORY_BYTES = 8 << 30
 
 def job(path: Path, recipe: Recipe = Recipe((1, 2)), digest: str = "") -> Job:  # noqa: B008
     folder = path.parent
-    digest = digest or digest_of(folder, files_of(folder))
+    digest = digest or digest_of(folder, stamp_of(folder))
     return Job(artifact_name("net", 1, digest, recipe), str(folder), path.name, digest, recipe)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from mainspring.repository import layout as layout_module
 from mainspring.repository.layout import FoundModel, Layout, RepositoryFault
 from mainspring.repository.model_config import ModelConfig
 from tests.repository.nets import configure, put
@@ -147,3 +149,50 @@ def test_broken_versions_give_way_and_are_still_listed(layout: Layout) -> None:
     configure(layout.root, "net", "version_policy { specific { versions: [4] } }")
     found = look(layout, "net", broken=frozenset({digests[4]}))
     assert (found.chosen, found.fault) == ((), "")
+
+
+def test_a_look_at_what_did_not_change_returns_what_the_last_one_did(layout: Layout) -> None:
+    put(layout.root, "net", 1, b"a")
+    configure(layout.root, "net", "max_batch_size: 4")
+    first = look(layout, "net")
+    assert look(layout, "net") is first
+    configure(layout.root, "net", "max_batch_size: 8")
+    second = look(layout, "net")
+    assert second.config.max_batch_size == 8
+    assert look(layout, "net", broken=frozenset(second.digests.values())).chosen == ()
+    assert look(layout, "net").chosen == (1,)
+
+
+def test_a_configuration_is_read_once_for_each_state(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(layout.root, "net", 1, b"a")
+    configure(layout.root, "net", "max_batch_size: many")
+    reads: list[str] = []
+
+    def read(text: str, _model: str) -> ModelConfig:
+        reads.append(text)
+        return ModelConfig()
+
+    monkeypatch.setattr(layout_module, "read_config", read)
+    for _ in range(3):
+        look(layout, "net")
+    assert len(reads) == 1
+    configure(layout.root, "net", "max_batch_size: 4")
+    look(layout, "net")
+    assert len(reads) == 2
+
+
+def test_what_is_gone_is_forgotten(layout: Layout) -> None:
+    for model in ("net", "other"):
+        put(layout.root, model, 1, b"a")
+        put(layout.root, model, 2, b"b")
+        configure(layout.root, model, "version_policy { all {} }")
+        look(layout, model)
+    assert len(layout.memory) == 4
+    changes = layout.changes
+    shutil.rmtree(layout.root / "net" / "1")
+    look(layout, "net")
+    assert len(layout.memory) == 3
+    shutil.rmtree(layout.root / "other")
+    assert layout.names() == ["net"]
+    assert list(layout.memory) == [str(layout.root / "net" / "2")]
+    assert layout.changes == changes + 3, "so that whoever keeps the memory writes it again"

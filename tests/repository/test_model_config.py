@@ -10,7 +10,7 @@ import pytest
 from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.repository.fields import OVER, READ, REFUSED
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy, as_json, read_config
-from mainspring.repository.reading import ConfigFault
+from mainspring.repository.reading import MOST_WARNINGS, ConfigFault
 from mainspring.repository.recipe import (
     DEFAULT_SIZES,
     Recipe,
@@ -263,3 +263,12 @@ def test_what_the_file_says_of_tensors_has_to_be_so(tensor: TensorConfig, says: 
 def test_an_absurdly_long_number_is_refused_as_any_other(number: str) -> None:
     with pytest.raises(ConfigFault, match="max_batch_size must be a whole number, not inf"):
         read_config(f"max_batch_size: {number}", "net")
+
+
+def test_of_many_warnings_the_first_are_told() -> None:
+    config = read_config("\n".join(f"nothing_{number}: 1" for number in range(5_000)), "net")
+    assert len(config.warnings) == MOST_WARNINGS + 1
+    assert config.warnings[0].startswith("line 1: nothing_0 is ignored")
+    assert (
+        config.warnings[-1] == f"line {MOST_WARNINGS + 1}: there is more that is ignored, from this line on"
+    )

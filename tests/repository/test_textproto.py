@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pb2, text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.repository.textproto import MAX_DEPTH, Message, SyntaxFault, Word, parse
+from mainspring.repository.textproto import MAX_DEPTH, MAX_VALUES, Message, SyntaxFault, Word, parse
 
 
 def plain(value: Any) -> Any:
@@ -170,3 +170,24 @@ def test_values_know_their_lines() -> None:
     inner = found["b"][0].value
     assert isinstance(inner, Message)
     assert (found["a"][0].line, found["b"][0].line, inner["c"][0].line) == (1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("piece", "line"),
+    [("a: 1\n", MAX_VALUES + 1), ("a { b: 1 }\n", MAX_VALUES // 2 + 1), ("a: []\n", MAX_VALUES + 1)],
+)
+def test_more_values_than_anybody_writes_are_refused_at_the_first_that_is_too_many(
+    piece: str, line: int
+) -> None:
+    with pytest.raises(SyntaxFault, match=f"^line {line}: more than 20,000 values"):
+        parse(piece * (MAX_VALUES + 1))
+
+
+@pytest.mark.parametrize("text", ["a: [" + "1," * MAX_VALUES + "1]", "a: " + '"x" ' * MAX_VALUES])
+def test_elements_and_pieces_of_text_are_values_too(text: str) -> None:
+    with pytest.raises(SyntaxFault, match=r"^line 1: more than 20,000 values"):
+        parse(text)
+
+
+def test_as_many_values_as_are_allowed_are_read() -> None:
+    assert len(parse("a: 1\n" * MAX_VALUES)["a"]) == MAX_VALUES
