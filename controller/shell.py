@@ -20,6 +20,7 @@ from mainspring.messages.actions import Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.observing import FromObserver
 from mainspring.messages.peers import (
     AdminRequest,
     Arrival,
@@ -34,6 +35,8 @@ from mainspring.messages.peers import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+Received = ToController | FromObserver | Result
+"""What a peer may send."""
 FAR_NS = 1 << 60
 """Durations and instants beyond this (36 years) are taken for nonsense or for "any time"."""
 
@@ -109,7 +112,7 @@ class Shell:
         self.members.settle(now_ns)
         self.settle_start(now_ns)
 
-    def _from_gateway(self, now_ns: int, session: GatewaySession, message: ToController | Result) -> None:
+    def _from_gateway(self, now_ns: int, session: GatewaySession, message: Received) -> None:
         match message:
             case Arrival():
                 self._arrival(now_ns, session, message)
@@ -126,13 +129,13 @@ class Shell:
             case _:
                 self._from_any(now_ns, session, message)
 
-    def _from_worker(self, now_ns: int, session: WorkerSession, message: ToController | Result) -> None:
+    def _from_worker(self, now_ns: int, session: WorkerSession, message: Received) -> None:
         if isinstance(message, Result):
             self._result(now_ns, session, message)
         else:
             self._from_any(now_ns, session, message)
 
-    def _from_any(self, now_ns: int, session: Session, message: ToController | Result) -> None:
+    def _from_any(self, now_ns: int, session: Session, message: Received) -> None:
         match message:
             case Pong():
                 self.members.pong(now_ns, session, message)

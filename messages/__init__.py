@@ -10,6 +10,7 @@ One file for each subject:
 * ``peers``    -- gateway and worker to controller and to each other
 * ``clients``  -- client to gateway
 * ``metrics``  -- what the controller counts for whoever scrapes
+* ``observing`` -- controller to observers: the event stream, live
 * ``codec``    -- bytes to messages and back
 
 Every message is a frozen, tagged ``msgspec.Struct`` encoded as a MessagePack map. Times are ``int``

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mainspring.messages import actions, clients, peers
+from mainspring.messages import actions, clients, observing, peers
 
 Message = TypeVar("Message")
 
@@ -39,11 +39,16 @@ class Codec(Generic[Message]):
             raise BadMessage(str(error)) from error
 
 
-TO_CONTROLLER: Codec[peers.ToController | actions.Result] = Codec(peers.ToController | actions.Result)
-"""What workers and gateways send to the controller."""
+TO_CONTROLLER: Codec[peers.ToController | observing.FromObserver | actions.Result] = Codec(
+    peers.ToController | observing.FromObserver | actions.Result
+)
+"""What workers, gateways and observers send to the controller."""
 
 TO_WORKER: Codec[peers.ToWorker | actions.Action] = Codec(peers.ToWorker | actions.Action)
 """What the controller sends to a worker."""
+
+TO_OBSERVER: Codec[peers.ToWorker | observing.ToObserver] = Codec(peers.ToWorker | observing.ToObserver)
+"""What the controller sends to an observer."""
 
 TO_GATEWAY: Codec[peers.ToGateway] = Codec(peers.ToGateway)
 """What the controller sends to a gateway."""
