@@ -175,7 +175,7 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     begin_ns: int | None
     end_ns: int | None
     status: str
-    """Empty while outstanding, else a `messages.codes.Status`."""
+    """Empty while outstanding, else a `messages.codes.Status`, or ``lost`` if it went with its worker."""
     detail: str = ""
 
 
@@ -198,6 +198,9 @@ class Schedule(msgspec.Struct, frozen=True):
     """Ask with ``after=version`` for what changed since; the actions that did come whole."""
     truncated: bool = False
     """Whether there were more than fit a picture; the newest are there."""
+    whole: bool = True
+    """Whether these are all the actions there, to take the place of what was known; False if only those that
+    changed since ``after``."""
 
 
 class ModelLine(msgspec.Struct, frozen=True):

@@ -71,6 +71,8 @@ FOLDERS = (*MAY_IMPORT, "commands", "experiments")
 PURE_FILES = (
     "scheduler/**/*.py",
     "messages/*.py",
+    "console/view/*.py",
+    "console/queries/*.py",
     "worker/core.py",
     "worker/pages.py",
     "worker/io_memory.py",

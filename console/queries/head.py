@@ -1,0 +1,11 @@
+"""What each picture is of."""
+
+from __future__ import annotations
+
+from mainspring.console.payloads import Head
+from mainspring.console.view.view import View
+
+
+def head(view: View, state: str, operable: bool = False) -> Head:
+    """Return the head of a picture; ``state`` and ``operable`` as `Head` says."""
+    raise NotImplementedError

@@ -1,0 +1,37 @@
+"""How much a view remembers."""
+
+from __future__ import annotations
+
+import msgspec
+
+SECOND_NS = 1_000_000_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a view's memory; whichever is reached first holds."""
+
+    keep_ns: int = 300 * SECOND_NS
+    """How long what is over is remembered."""
+    actions: int = 400_000
+    """Ended actions, those of all executors together."""
+    notable_requests: int = 60_000
+    """Requests that were rejected, late or lost."""
+    other_requests: int = 60_000
+    """Requests that ended in time or were cancelled."""
+    open_requests: int = 1_000_000
+    """Requests that have not ended; of more than these the oldest count as lost."""
+    requests_of_model: int = 16
+    """Newest requests that each model's page lists."""
+    evictions: int = 1_000
+    """Of each worker."""
+    gone_workers: int = 32
+    """Workers that are gone and still shown."""
+    operations: int = 100
+    """What operators did."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a bound that leaves nothing."""
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
