@@ -9,5 +9,5 @@ from mainspring.console.view.view import View
 def recent(
     view: View, *, outcomes: tuple[str, ...] = ("rejected", "late", "lost"), model: str = "", limit: int = 100
 ) -> list[RequestLine]:
-    """Return at most ``limit`` requests that ended so, newest first; of one ``model`` unless that is empty."""
+    """Return at most ``limit`` requests that ended so, newest first; of one ``model`` if one is named."""
     raise NotImplementedError

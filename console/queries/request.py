@@ -10,6 +10,7 @@ def request(view: View, which: str) -> Story:
     """Explain a request.
 
     ``which`` is its id, the beginning of an id that only one request has, or ``last-rejected``,
-    ``last-late``, ``last-lost`` or ``last``. Raises `Unknown` if nothing is remembered of it, `BadQuery` if several fit.
+    ``last-late``, ``last-lost`` or ``last``. Raises `Unknown` if nothing is remembered of it, and `BadQuery`
+    if several fit.
     """
     raise NotImplementedError
