@@ -13,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.gateway.validation import BadRequest, Signature, shorten, unknown_model
+from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
 
@@ -75,6 +76,15 @@ class Catalog:
     def options(self, name: str) -> ServedModel:
         """Return how a repository's model is served; for any other, the defaults without versions."""
         return self.served.get(name) or ServedModel(name, {})
+
+    def prioritised(self, request: InferRequest) -> InferRequest:
+        """Return the request with the priority that its model's configuration gives it, if it does."""
+        served = self.served.get(request.model)
+        if served is None or not served.priority_levels or request.priority < 0:
+            return request
+        if 0 < request.priority <= served.priority_levels:
+            return request
+        return msgspec.structs.replace(request, priority=served.default_priority)
 
     def models(self) -> tuple[ModelSpec, ...]:
         """Return the default version of each model under the name that clients use, by name."""

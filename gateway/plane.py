@@ -81,9 +81,8 @@ class Plane:
             self._turn_away(connection, request, Reason.CONTROLLER_UNREACHABLE, alone)
             return
         try:
-            accepted = check_request(
-                request, [len(frame) for frame in frames], self.catalog.resolve, self._max_slo_ns
-            )
+            request, sizes = self.catalog.prioritised(request), [len(frame) for frame in frames]
+            accepted = check_request(request, sizes, self.catalog.resolve, self._max_slo_ns)
         except BadRequest as error:
             self._turn_away(connection, request, error.reason, error.detail)
             return

@@ -138,3 +138,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     """Whether equal requests may be answered from the prediction cache."""
     config: str = ""
     """Its configuration as JSON, in the field names of the Open Inference Protocol's ``ModelConfig``."""
+    priority_levels: int = 0
+    """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
+    default_priority: int = 0
+    """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""

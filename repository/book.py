@@ -271,6 +271,8 @@ class Book:
             versions=dict(sorted(can.items())),
             slo_ns=config.slo_ns if can else None,
             cache=config.cache and bool(can),
+            priority_levels=config.priority_levels if can else 0,
+            default_priority=config.default_priority if can else 0,
             config=as_json(config, given=record.found.given) if can else "",
         )
 

@@ -28,7 +28,9 @@ READ: Mapping[str, frozenset[str]] = {
     "latest": frozenset({"num_versions"}),
     "all": frozenset(),
     "specific": frozenset({"versions"}),
-    "dynamic_batching": frozenset({"preferred_batch_size", "default_queue_policy"}),
+    "dynamic_batching": frozenset(
+        {"preferred_batch_size", "default_queue_policy", "priority_levels", "default_priority_level"}
+    ),
     "default_queue_policy": frozenset({"default_timeout_microseconds", "timeout_action"}),
     "response_cache": frozenset({"enable"}),
     "instance_group": frozenset({"count", "kind", "name"}),
@@ -60,8 +62,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
     "dynamic_batching": {
         "max_queue_delay_microseconds": _PLANNED,
         "preserve_ordering": "answers leave when they are ready; requests have ids to tell them apart",
-        "priority_levels": "requests say their own priority, and deadlines go before it",
-        "default_priority_level": "requests say their own priority, and deadlines go before it",
         "priority_queue_policy": "the default policy is the model's for all priorities",
     },
     "default_queue_policy": {

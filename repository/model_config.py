@@ -17,6 +17,8 @@ from mainspring.repository.textproto import SyntaxFault, parse
 MOST_VERSIONS = 1024
 MAX_TIMEOUT_US = 3_600 * 10**6
 """The longest default time-out: an hour."""
+MOST_PRIORITIES = 1_000
+"""Priorities that the scheduler tells apart."""
 MODEL_FILE = "model.onnx"
 
 
@@ -59,6 +61,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     preferred_batch_sizes: tuple[int, ...] = ()
     slo_ns: int | None = None
     """SLO of requests that bring none."""
+    priority_levels: int = 0
+    """The lowest priority of requests, 1 being the highest; 0: they have what they say."""
+    default_priority: int = 0
+    """With ``priority_levels``: of requests that say none, or one beyond the lowest."""
     cache: bool = False
     parameters: dict[str, str] = {}
     file_name: str = MODEL_FILE
@@ -88,6 +94,7 @@ def read_config(text: str, model: str) -> ModelConfig:
             )
     most = fields.number("max_batch_size", None, 0, 1024)
     batching = fields.message("dynamic_batching")
+    levels, default = _priorities(batching)
     _check_instances(fields)
     return ModelConfig(
         max_batch_size=most,
@@ -96,6 +103,8 @@ def read_config(text: str, model: str) -> ModelConfig:
         version_policy=_version_policy(fields),
         preferred_batch_sizes=_preferred(batching, most),
         slo_ns=_slo_ns(batching),
+        priority_levels=levels,
+        default_priority=default,
         cache=_flag(fields, "response_cache", "enable"),
         parameters=_parameters(fields),
         file_name=_file_name(fields),
@@ -112,12 +121,16 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
     else:
         latest = policy.latest
         found["version_policy"] = {"all": {}} if latest is None else {"latest": {"num_versions": latest}}
-    if config.slo_ns is not None or config.preferred_batch_sizes:
-        found["dynamic_batching"] = batching = dict[str, Any]()
-        if config.preferred_batch_sizes:
-            batching["preferred_batch_size"] = list(config.preferred_batch_sizes)
-        if config.slo_ns is not None:
-            batching["default_queue_policy"] = {"default_timeout_microseconds": config.slo_ns // 1000}
+    batching: dict[str, Any] = {}
+    if config.preferred_batch_sizes:
+        batching["preferred_batch_size"] = list(config.preferred_batch_sizes)
+    if config.priority_levels:
+        batching["priority_levels"] = config.priority_levels
+        batching["default_priority_level"] = config.default_priority
+    if config.slo_ns is not None:
+        batching["default_queue_policy"] = {"default_timeout_microseconds": config.slo_ns // 1000}
+    if batching:
+        found["dynamic_batching"] = batching
     if config.max_batch_size is not None:
         found["max_batch_size"] = config.max_batch_size
     if config.cache:
@@ -202,6 +215,24 @@ def _slo_ns(batching: Fields | None) -> int | None:
     if timeout_us and policy.word("timeout_action", "REJECT") != "REJECT":
         policy.warn("timeout_action", "what can't be answered in time is rejected, not delayed")
     return timeout_us * 1000 if timeout_us else None
+
+
+def _priorities(batching: Fields | None) -> tuple[int, int]:
+    """Return the number of priorities and the default one, as Triton has them: none, or both."""
+    if batching is None:
+        return 0, 0
+    levels = batching.count("priority_levels", 0, 0, MOST_PRIORITIES)
+    default = batching.count("default_priority_level", 0, 0, MOST_PRIORITIES)
+    if not levels:
+        if default:
+            batching.warn("default_priority_level", "there are no priority_levels; say how many there are")
+        return 0, 0
+    if not 1 <= default <= levels:
+        raise ConfigFault(
+            f"{batching.place('default_priority_level')}: default_priority_level is {default}; with "
+            f"priority_levels: {levels} it is from 1, the highest, to {levels}"
+        )
+    return levels, default
 
 
 def _flag(fields: Fields, message: str, name: str) -> bool:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
+from mainspring.client.client import Client
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.departing import LOOK_NS, Departing
 from mainspring.gateway.validation import BadRequest
+from mainspring.messages import peers
+from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.messages.peers import ModelDown
-from tests.gateway.fakes import make_spec
+from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 
 
 def version_spec(name: str, version: int, content: str = "aa") -> ModelSpec:
@@ -114,3 +118,32 @@ def test_a_departure_is_forgotten_with_its_controller_or_when_the_model_is_gone(
     departing.model_down(0, ModelDown("a", drain=True))
     departing.model_down(0, ModelDown("a"))
     assert departing.tick(10**9) == []
+
+
+@pytest.mark.parametrize(("asked", "gets"), [(0, 2), (1, 1), (2, 2), (3, 3), (4, 2), (1000, 2), (-1, -1)])
+def test_a_model_s_priorities_are_for_requests_that_say_none_or_too_low_a_one(
+    catalog: Catalog, asked: int, gets: int
+) -> None:
+    catalog.serve(ServedModel("net", {1: "net@1-aa"}, priority_levels=3, default_priority=2))
+    assert catalog.prioritised(InferRequest(1, "net", (), None, priority=asked)).priority == gets
+    assert catalog.prioritised(InferRequest(1, "plain", (), None, priority=asked)).priority == asked
+    catalog.serve(ServedModel("net", {1: "net@1-aa"}))
+    assert catalog.prioritised(InferRequest(1, "net", (), None, priority=asked)).priority == asked
+
+
+def test_a_model_s_default_priority_reaches_the_controller() -> None:
+    tensor = np.ones((1, 4), np.float32)
+    with fake_cluster() as cluster, gateway(cluster.address) as address, Client(address) as client:
+        wait_until(lambda: cluster.hellos)
+        client.infer("double", {"data": tensor})
+        served = ServedModel("double", {1: "double"}, priority_levels=5, default_priority=4)
+        cluster.tell(peers.Served(served))
+
+        def prioritised() -> bool:
+            client.infer("double", {"data": tensor})
+            return cluster.arrivals[-1].priority == 4
+
+        wait_until(prioritised)
+        for priority in (2, 9):
+            client.infer("double", {"data": tensor}, priority=priority)
+        assert [arrival.priority for arrival in cluster.arrivals[-2:]] == [2, 4]

@@ -137,9 +137,10 @@ def test_options_change_without_anything_being_compiled() -> None:
     world = World()
     world.put("net", {1: "a"})
     world.settle()
-    world.put("net", {1: "a"}, ModelConfig(slo_ns=5, cache=True))
+    world.put("net", {1: "a"}, ModelConfig(slo_ns=5, cache=True, priority_levels=3, default_priority=2))
     world.settle()
     assert (world.told[-1].slo_ns, world.told[-1].cache) == (5, True)
+    assert (world.told[-1].priority_levels, world.told[-1].default_priority) == (3, 2)
     assert len(world.compiled) == 1
 
 

@@ -37,6 +37,7 @@ dynamic_batching {
   preferred_batch_size: [ 4, 8 ]
   max_queue_delay_microseconds: 100
   default_queue_policy { default_timeout_microseconds: 25000 allow_timeout_override: true }
+  priority_levels: 3 default_priority_level: 2
 }
 parameters { key: "mode" value: { string_value: "fast" } }
 parameters [ { key: "other", value { string_value: "1" } } ]
@@ -61,6 +62,8 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
         version_policy=VersionPolicy(latest=None, specific=(1, 3)),
         preferred_batch_sizes=(4, 8),
         slo_ns=25_000_000,
+        priority_levels=3,
+        default_priority=2,
         cache=True,
         parameters={"mode": "fast", "other": "1"},
         file_name="weights.onnx",
@@ -71,9 +74,9 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
         "line 12: gpus of instance_group",
         "line 15: max_queue_delay_microseconds of dynamic_batching",
         "line 16: allow_timeout_override of default_queue_policy",
-        "line 22: optimization",
-        "line 23: colour",
-        "line 24: instance_groups",
+        "line 23: optimization",
+        "line 24: colour",
+        "line 25: instance_groups",
         "line 12: count of instance_group",
         "line 12: kind of instance_group",
     ]
@@ -104,6 +107,12 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("version_policy { specific {} }", "specific names no versions"),
         ("version_policy { latest { num_versions: 0 } }", "num_versions is 0"),
         ("max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }", "is 8, above max_batch_size"),
+        (
+            "dynamic_batching { priority_levels: 3 }",
+            "default_priority_level is 0; with priority_levels: 3",
+        ),
+        ("dynamic_batching { priority_levels: 3 default_priority_level: 4 }", "1, the highest, to 3"),
+        ("dynamic_batching { priority_levels: -1 }", "priority_levels is -1; it must be from 0 to 1000"),
         ("ensemble_scheduling { step {} }", "line 1: ensemble_scheduling can't be honoured: an ensemble"),
         ("sequence_batching {}", "sequence_batching can't be honoured"),
         ("model_transaction_policy { decoupled: true }", "decoupled can't be honoured"),
@@ -143,6 +152,8 @@ def test_the_configuration_as_json_is_what_the_file_says() -> None:
         "backend": "onnxruntime",
         "version_policy": {"specific": {"versions": [1, 3]}},
         "dynamic_batching": {
+            "priority_levels": 3,
+            "default_priority_level": 2,
             "preferred_batch_size": [4, 8],
             "default_queue_policy": {"default_timeout_microseconds": 25_000},
         },
@@ -272,3 +283,9 @@ def test_of_many_warnings_the_first_are_told() -> None:
     assert (
         config.warnings[-1] == f"line {MOST_WARNINGS + 1}: there is more that is ignored, from this line on"
     )
+
+
+def test_a_default_priority_without_priorities_means_nothing() -> None:
+    config = read_config("dynamic_batching {\n default_priority_level: 2 }", "net")
+    assert (config.priority_levels, config.default_priority) == (0, 0)
+    assert config.warnings[0].startswith("line 2: default_priority_level of dynamic_batching is ignored")
