@@ -19,6 +19,7 @@ import msgspec
 
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, BadMessage, Codec, encode
+from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import ObserverHello, OfPicture, Records, Stage
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome
 from mainspring.telemetry.log import Entry
@@ -34,6 +35,7 @@ SILENCE_NS = 1_000_000_000
 TICK_NS = 100_000_000
 """At least so often it is looked at what is due."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=16 << 20, backlog_messages=1_000)
+_WAKEUP = Wakeup()
 
 Observed = Entry | OfPicture
 """What the records of a stream hold."""
@@ -52,23 +54,17 @@ class Batch(msgspec.Struct, frozen=True):
     now_ns: int
     """On the controller's clock, when it was sent: everything that happened before has come."""
     records: list[tuple[int, Observed]]
-    """Empty where time has passed and nothing else."""
+    """A `Wakeup` alone where time has passed and nothing else happened."""
 
 
 class Taker(Protocol):
     """What takes records in: the console's `View`."""
 
-    def reset(self, run: int) -> None:
-        """Forget how things stand, because a picture of it begins."""
+    def reset(self, *, keep_history: bool) -> None:
+        """Forget how things stand, because a picture of it begins; and what happened, unless it is kept."""
 
     def take(self, now_ns: int, entry: Observed) -> None:
         """Take one record in."""
-
-    def settle(self) -> None:
-        """Note that the picture is whole."""
-
-    def advance(self, now_ns: int) -> None:
-        """Note that it is this late by now."""
 
 
 class LiveStream:
@@ -190,7 +186,7 @@ class LiveStream:
         if self.state != "live" or now_ns <= self._told_ns:
             return None
         self._told_ns = now_ns
-        return Batch(self._run, Stage.LIVE, now_ns, [])
+        return Batch(self._run, Stage.LIVE, now_ns, [(now_ns, _WAKEUP)])
 
     def _tick(self, now_ns: int) -> None:
         """Notice that the connection ended or is silent; say hello where that has no answer."""
@@ -217,13 +213,18 @@ class LiveStream:
         self.state, self.detail = state, detail
 
 
-def follow(batch: Batch, taker: Taker) -> None:
-    """Hand on what a stream has brought."""
-    if batch.stage is Stage.BEGIN:
-        taker.reset(batch.run)
-    take = taker.take
-    for now_ns, entry in batch.records:
-        take(now_ns, entry)
-    if batch.stage is Stage.END:
-        taker.settle()
-    taker.advance(batch.now_ns)
+class Following:
+    """Hands what a stream brings to whoever takes it in."""
+
+    def __init__(self, taker: Taker) -> None:
+        self._taker = taker
+        self._run: int | None = None
+
+    def take(self, batch: Batch) -> None:
+        """Take a batch in; when a picture begins, what happened before is kept if it was in the same run."""
+        if batch.stage is Stage.BEGIN:
+            self._taker.reset(keep_history=batch.run == self._run)
+            self._run = batch.run
+        take = self._taker.take
+        for now_ns, entry in batch.records:
+            take(now_ns, entry)
