@@ -62,6 +62,7 @@ class Intake:
             else:
                 due_ns = self._preferred(due_ns, event.priority, finish_ns)
         request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model), turn_ns)
+        request.event = event
         books.requests[request.id] = request
         self.queue(now_ns, request)
 

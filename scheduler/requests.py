@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from mainspring.messages.events import RequestArrived
+
 if TYPE_CHECKING:
     from mainspring.scheduler.mirror import Model
 
@@ -27,8 +29,8 @@ class Request:
     """
 
     __slots__ = (
-        *("arrived_ns", "cold", "due_ns", "failures", "id", "model", "place", "rows", "spoilt", "suspect"),
-        "turn_ns",
+        *("arrived_ns", "cold", "due_ns", "event", "failures", "id", "model", "place", "rows", "spoilt"),
+        *("suspect", "turn_ns"),
     )
 
     def __init__(
@@ -49,6 +51,8 @@ class Request:
         self.cold = cold
         self.turn_ns = arrived_ns if turn_ns is None else turn_ns
         """When it counts as arrived among best-effort requests."""
+        self.event: RequestArrived | None = None
+        """With what it came, for whoever is told of it later."""
         self.failures = 0
         self.place = _QUEUED
         self.spoilt = 0

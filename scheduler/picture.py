@@ -1,0 +1,109 @@
+"""How things stand, told as entries of the event stream: for whoever comes to it late.
+
+`messages.observing` says what a picture holds and how it is to be read. It is made in slices, for thousands
+of models are too many for one turn: whoever takes entries off `picture` may let the scheduler go on between
+any two, and each says how things stand when it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.events import ModelAdded, RequestArrived, RequestCancelled, WorkerJoined
+from mainspring.messages.observing import Estimated, Holding
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
+from mainspring.scheduler.requests import Place
+
+PLACEMENTS_AT_ONCE: Final = 64
+"""Models that one `Holding` is about, at most."""
+
+Entry = (
+    RequestArrived
+    | RequestCancelled
+    | WorkerJoined
+    | ModelAdded
+    | Estimated
+    | Holding
+    | Infer
+    | Load
+    | Prepare
+    | Release
+    | Unload
+)
+Told = tuple[int | None, Entry]
+"""An entry and when it happened; None: it is so now."""
+
+
+def picture(books: Books) -> Iterator[Told]:
+    """Yield what rebuilds the state, in the order that `messages.observing` names."""
+    for request in list(books.requests.values()):
+        # Those that were dispatched before the picture began are told of with their INFER.
+        if request.place is Place.QUEUED and request.event is not None:
+            yield request.arrived_ns, request.event
+    for worker in list(books.cluster.workers.values()):
+        if books.cluster.workers.get(worker.name) is worker:
+            yield from _worker(books, worker)
+    told: dict[tuple[str, str, tuple[int, ...]], None] = {}
+    told_loads: dict[tuple[str, int], None] = {}
+    for model in list(books.cluster.models.values()):
+        if books.cluster.models.get(model.name) is model:
+            yield None, ModelAdded(model.spec)
+            yield from _estimates(model, told, told_loads)
+    for worker in list(books.cluster.workers.values()):
+        yield from _holdings(books, worker)
+
+
+def _worker(books: Books, worker: Worker) -> list[Told]:
+    """Return one worker and what is outstanding on it: at once, so that no result comes in between."""
+    told: list[Told] = [(None, WorkerJoined(worker.name, worker.device_kind, worker.pages.size))]
+    told += [(sent_ns, action) for action, sent_ns in worker.others.values()]
+    told += [(load.earliest_ns, load) for load in worker.load.actions()]
+    for infer in worker.exec.actions():
+        requests = books.running[infer.action_id]
+        told += [(each.arrived_ns, each.event) for each in requests if each.event is not None]
+        told.append((infer.earliest_ns, infer))
+        told += [(None, RequestCancelled(each.id)) for each in requests if each.place is Place.GONE]
+    return told
+
+
+def _estimates(
+    model: Model,
+    told: dict[tuple[str, str, tuple[int, ...]], None],
+    told_loads: dict[tuple[str, int], None],
+) -> Iterator[Told]:
+    """Yield what is expected of a model's actions where no other model that shares it was told of."""
+    spec = model.spec
+    for kind, times in model.infer_times.items():
+        key, load_key = (kind, spec.executable, spec.batch_sizes), (kind, spec.weights_bytes)
+        if key in told and load_key in told_loads:
+            continue
+        told[key] = told_loads[load_key] = None
+        load_ns = model.load_times[kind].ns
+        yield None, Estimated(kind, model.name, tuple(times.ns), tuple(times.transfer_ns), load_ns)
+
+
+def _holdings(books: Books, worker: Worker) -> Iterator[Told]:
+    """Yield what a worker has of its models, a part at a time, as long as it is there."""
+    placements = list(worker.placements.values())
+    for first in range(0, max(1, len(placements)), PLACEMENTS_AT_ONCE):
+        if books.cluster.workers.get(worker.name) is not worker:
+            return
+        part = [
+            placement
+            for placement in placements[first : first + PLACEMENTS_AT_ONCE]
+            if worker.placements.get(placement.model.name) is placement
+        ]
+        yield None, _holding(worker, part)
+
+
+def _holding(worker: Worker, placements: list[Placement]) -> Holding:
+    return Holding(
+        worker.name,
+        prepared=tuple([each.model.name for each in placements if each.state is State.PREPARED]),
+        resident={each.model.name: each.pages for each in placements if each.state is State.RESIDENT},
+        failed={each.model.name: each.detail for each in placements if each.failed},
+        stopping=worker.stopping,
+    )
