@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from time import monotonic_ns
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ class ModelCounts(msgspec.Struct):
     hit_ns: int = 0
     """Time that hits took in all: hashing the inputs and looking for them."""
     miss_ns: int = 0
-    """Time that misses took in all, likewise."""
+    """Time that misses took in all, likewise, and for keeping their outputs."""
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -81,8 +82,13 @@ class _Entry:
 class PredictionCache:
     """Outputs by what they were computed from, in at most so many bytes; see the module's docstring."""
 
-    def __init__(self, capacity_bytes: int, models: Sequence[str] = ()) -> None:
-        """``models`` are patterns of names such as ``resnet*``: the models that it is on for."""
+    def __init__(
+        self, capacity_bytes: int, models: Sequence[str] = (), clock: Callable[[], int] = monotonic_ns
+    ) -> None:
+        """``models`` are patterns of names such as ``resnet*``: the models that it is on for. ``clock``, in
+        ns, is for what keeping outputs takes.
+        """
+        self._clock = clock
         self._capacity_bytes = capacity_bytes
         self._patterns = tuple(models)
         self._switched: dict[str, bool] = {}
@@ -189,19 +195,20 @@ class PredictionCache:
             known.counts.hits += 1
         return entry.frames
 
-    def put(self, accepted: Accepted, digest: bytes, frames: Sequence[Frame]) -> None:
-        """Keep a copy of a request's outputs, in the order of the model's outputs.
+    def put(self, accepted: Accepted, digest: bytes, frames: Sequence[Frame]) -> int:
+        """Keep a copy of a request's outputs, in the order of the model's outputs; return what it took in ns.
 
         Not if the model has been removed or replaced since it was asked, nor if they are too large.
         """
         known = self._known.get(accepted.model)
         if known is None or digest in self._entries:
-            return
+            return 0
         if known.signature is not accepted.signature and known.identity != _identity(accepted.signature):
-            return
+            return 0
         size = ENTRY_BYTES + sum(map(len, frames))
         if size > self._capacity_bytes:
-            return
+            return 0
+        began_ns = self._clock()
         self._make_room(size)
         # Copies: a frame may be a part of a much larger buffer, which it would keep alive.
         kept = tuple([bytes(frame) for frame in frames])  # type: ignore[call-overload]
@@ -209,6 +216,9 @@ class PredictionCache:
         known.digests[digest] = None
         self.bytes += size
         self.counts["cache_stored"] += 1
+        spent_ns = self._clock() - began_ns
+        known.counts.miss_ns += spent_ns
+        return spent_ns
 
     def validate(self) -> None:
         """Check that all tables say the same; raise AssertionError with what does not."""

@@ -104,6 +104,7 @@ class GatewayCore:
         ``digest`` is the cache's for it, and took ``spent_ns``; None for a model whose outputs are not kept.
         """
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
+        request.cache_ns = spent_ns
         refusal = refusals.CLOSING if self._closing else self._table.refusal(request)
         if refusal is not None:
             # Never entered: a duplicate's key belongs to the request that is in flight.
@@ -115,7 +116,7 @@ class GatewayCore:
         if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
             self.counts["answered"] += 1
             self._sends.append(answer_kept(now_ns + spent_ns, request, kept))
-            self.observers.answered(now_ns, request, None, None)
+            self.observers.answered(now_ns + spent_ns, request, None, None)
             return
         self._table.add(request)
         if digest is not None and self._sharing.join(request):
@@ -245,7 +246,7 @@ class GatewayCore:
             self._withdraw(request)
         waiting = [request]
         if request.digest is not None:
-            self._cache.put(request.accepted, request.digest, frames)
+            request.cache_ns += self._cache.put(request.accepted, request.digest, frames)
             waiting = self._sharing.take(request.digest)
             self._cache.counts_of(request.accepted.model).shared += len(waiting) - 1
         for each in waiting:

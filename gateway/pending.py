@@ -44,6 +44,8 @@ class Pending:
     input_bytes: int
     digest: bytes | None = None
     """What the cache finds its outputs by; None if they are not kept."""
+    cache_ns: int = 0
+    """What it took to look for its outputs there, and to keep them."""
     follows: bool = False
     """Whether another request of the same digest is submitted in its place."""
     wake_ns: int = 0

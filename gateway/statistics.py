@@ -182,6 +182,7 @@ class Statistics:
         if dispatch is None or output is None:
             if series is not None:
                 series.hits += 1
+                series.hit_ns += request.cache_ns
             return
         self._computed(account, request, dispatch, output)
 
@@ -193,6 +194,8 @@ class Statistics:
         account.fail_ns += self._clock() - request.arrived_ns
         if account.series is not None:
             account.series.refused(reason, request.deadline_ns is not None)
+            if request.digest is not None:
+                account.series.missed(request.cache_ns)
 
     def turned_away(self, request: InferRequest, reason: Reason) -> None:
         """Count a request that was no good; one for a model that is not served counts for no model."""
@@ -247,7 +250,8 @@ class Statistics:
             series.output_ns += times.output_ns
             series.executions += first
             series.cold += dispatch.cold
-            series.misses += request.digest is not None
+            if request.digest is not None:
+                series.missed(request.cache_ns)
 
     def _execution(self, account: _Account, dispatch: Dispatched, times: OutputTimes, infer_ns: int) -> bool:
         """Count the action that a request was part of; say whether it had not been counted."""

@@ -108,6 +108,16 @@ _TRITON = (
     ),
     _Counter("nv_cache_num_hits_per_model", "Requests answered from the cache.", lambda each: each.hits),
     _Counter("nv_cache_num_misses_per_model", "Requests not found there.", lambda each: each.misses),
+    _Counter(
+        "nv_cache_hit_duration_per_model",
+        "Time for finding outputs there, in microseconds.",
+        lambda each: each.hit_ns // 1_000,
+    ),
+    _Counter(
+        "nv_cache_miss_duration_per_model",
+        "Time for looking in vain there and for keeping outputs, in microseconds.",
+        lambda each: each.miss_ns // 1_000,
+    ),
 )
 
 _TRITONS_REASON = {Reason.CANCELLED: "CANCELED", Reason.WORKER_FAILED: "BACKEND"}

@@ -33,10 +33,12 @@ class Series:
         "cold",
         "execution",
         "executions",
+        "hit_ns",
         "hits",
         "in_time",
         "input_ns",
         "latency",
+        "miss_ns",
         "misses",
         "output_ns",
         "queue",
@@ -66,8 +68,10 @@ class Series:
         """Of these, answered in time."""
         self.best_effort = 0
         """Requests without a deadline that got outputs."""
-        self.hits = 0
-        self.misses = 0
+        self.hits = self.hit_ns = 0
+        """Requests that the prediction cache answered, and the time that it took for them."""
+        self.misses = self.miss_ns = 0
+        """Requests that it was asked for in vain, and the time of that and of keeping their outputs."""
         self.rejected: Counter[Reason] = Counter()
 
     def answered(self, total_ns: int, left_ns: int | None) -> None:
@@ -80,6 +84,11 @@ class Series:
         self.with_slo += 1
         if left_ns >= 0:
             self.in_time += 1
+
+    def missed(self, cache_ns: int) -> None:
+        """Count a request that ended and that the prediction cache had been asked for in vain."""
+        self.misses += 1
+        self.miss_ns += cache_ns
 
     def refused(self, reason: Reason, has_deadline: bool) -> None:
         """Count a request that got a reason instead."""

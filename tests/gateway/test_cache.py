@@ -40,11 +40,12 @@ def test_nothing_is_kept_unless_it_is_turned_on() -> None:
 
 
 def test_what_was_kept_is_found_again_and_counted() -> None:
-    cache = PredictionCache(1 << 20, ["m"])
+    cache = PredictionCache(1 << 20, ["m"], clock=iter([100, 103]).__next__)
     request = accepted()
     digest = found_by(cache, request, b"x" * 16)
     assert cache.get("m", digest) is None
-    cache.put(request, digest, OUTPUTS)
+    assert cache.put(request, digest, OUTPUTS) == 3
+    assert cache.put(request, digest, OUTPUTS) == 0, "they are kept already"
     # The controller may tell the same model again: another object, the same model.
     assert cache.get("m", found_by(cache, accepted(), b"x" * 16)) == OUTPUTS
     assert cache.bytes == SIZE
@@ -53,7 +54,7 @@ def test_what_was_kept_is_found_again_and_counted() -> None:
     assert (cache.counts["cache_hits"], cache.counts["cache_misses"]) == (1, 1)
     cache.took("m", digest, 5)
     cache.took("m", b"other", 7)
-    assert (counts.hit_ns, counts.miss_ns) == (5, 7)
+    assert (counts.hit_ns, counts.miss_ns) == (5, 3 + 7)
     cache.validate()
 
 

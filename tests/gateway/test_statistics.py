@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -22,6 +23,8 @@ from tests.gateway.fakes import make_spec
 
 MS = 1_000_000
 ALICE = Connection("calls", b"alice")
+KEEPING_NS = 700
+"""How long the cache takes to keep outputs."""
 
 
 class Table:
@@ -29,7 +32,7 @@ class Table:
 
     def __init__(self, *models: str, labels: int | None = None) -> None:
         self.signatures = {name: Signature(make_spec(name)) for name in models or ("m",)}
-        self.cache = PredictionCache(1 << 20)
+        self.cache = PredictionCache(1 << 20, clock=itertools.count(0, KEEPING_NS).__next__)
         self.core = GatewayCore(GatewayConfig(), self.signatures, self.cache)
         self.labels = None if labels is None else BoundedLabels(labels, Series)
         self.now_ns = 0
@@ -142,14 +145,21 @@ def test_hits_and_misses_are_the_caches_and_hits_compute_nothing() -> None:
     table.cache.switch("m", True)
     digest = table.cache.digest(Accepted("m", 1, None, (0,), (0, 1), table.signatures["m"]), [bytes(16)])
     assert digest is not None
-    table.run((table.submit(digest=digest), 1), action_id=1)
-    assert table.submit(digest=digest) == -1
+    table.cache.took("m", digest, 2_000)
+    table.run((table.submit(digest=digest, spent_ns=2_000), 1), action_id=1)
+    table.cache.took("m", digest, 5_000)
+    assert table.submit(digest=digest, spent_ns=5_000) == -1
     inference = table.of().inference_stats
     assert (inference.success.count, inference.compute_infer.count) == (2, 1)
     counts: ModelCounts = table.cache.counts_of("m")
     assert (inference.cache_hit.count, inference.cache_miss.count) == (counts.hits, counts.misses)
+    assert (inference.cache_hit.ns, inference.cache_miss.ns) == (5_000, 2_000 + KEEPING_NS)
+    assert inference.success.ns == 5 * MS + 5_000, "a hit takes as long as looking for it"
     own = series(table)["m"]
     assert (own.hits, own.misses, own.latency.count, own.queue.count) == (1, 1, 2, 1)
+    assert (own.hit_ns, own.miss_ns) == (5_000, 2_000 + KEEPING_NS)
+    table.core.rejected(Rejected(table.submit(digest=b"other", spent_ns=300), Reason.DEADLINE_PASSED, "late"))
+    assert (own.misses, own.miss_ns) == (2, 2_300 + KEEPING_NS), "what is refused was looked for as well"
 
 
 def test_deadlines_kept_and_missed_by_label() -> None:

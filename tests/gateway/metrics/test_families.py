@@ -26,6 +26,9 @@ def counted() -> list[tuple[str, Series]]:
         series.execution.observe(2 * MS)
         series.rows += 2
     series.executions, series.input_ns, series.output_ns, series.cold = 2, 6_000, 9_000, 1
+    series.hits, series.hit_ns = 1, 4_200
+    for cache_ns in (5_000, 4_000):
+        series.missed(cache_ns)
     for reason in (Reason.CANCELLED, Reason.DEADLINE_PASSED, Reason.WORKER_FAILED, Reason.BAD_INPUT):
         series.refused(reason, has_deadline=True)
     return [(model_labels("1 m"), series), (model_labels(OTHER), Series())]
@@ -71,6 +74,10 @@ def test_the_same_under_tritons_names() -> None:
     assert 'nv_inference_compute_infer_duration_us{model="m",version="1"} 6000\n' in text
     assert 'nv_inference_compute_output_duration_us{model="m",version="1"} 9\n' in text
     assert 'nv_inference_pending_request_count{model="m",version="1"} 7\n' in text
+    for event, count, spent_us in (("hit", 1, 4), ("miss", 2, 9)):
+        plural = "hits" if event == "hit" else "misses"
+        assert f'nv_cache_num_{plural}_per_model{{model="m",version="1"}} {count}\n' in text
+        assert f'nv_cache_{event}_duration_per_model{{model="m",version="1"}} {spent_us}\n' in text
     for reason, count in (("REJECTED", 1), ("CANCELED", 1), ("BACKEND", 1), ("OTHER", 1)):
         assert f'nv_inference_request_failure{{model="m",version="1",reason="{reason}"}} {count}\n' in text
     assert parsed(text)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 
 from mainspring import Client
@@ -93,6 +94,26 @@ def test_what_became_of_requests() -> None:
         assert 'nv_inference_pending_request_count{model="other"} 1\n' in text, "nothing of it has ended"
         assert "process_resident_memory_bytes" in found
         assert page(addresses.metrics, "/") == "The gateway's metrics are at /metrics.\n"
+
+
+def test_what_the_prediction_cache_took_is_measured() -> None:
+    with (
+        fake_cluster() as cluster,
+        serving(cluster.address, metrics_address="http://127.0.0.1:0", cache_models=("double",)) as addresses,
+        Client(addresses.zeromq) as client,
+    ):
+        wait_until(lambda: cluster.hellos)
+        for number in (*range(20), *range(20), *range(20)):
+            client.infer("double", {"data": np.full((8, 4), number, np.float32)})
+        text = page(addresses.metrics)
+        mine = '{model="double",version="1"}'
+        assert f"nv_cache_num_hits_per_model{mine} 40\n" in text
+        assert f"nv_cache_num_misses_per_model{mine} 20\n" in text
+        for event in ("hit", "miss"):
+            spent_us = int(
+                text.partition(f"nv_cache_{event}_duration_per_model{mine} ")[2].partition("\n")[0]
+            )
+            assert spent_us > 0, "twenty are not looked for within a microsecond"
 
 
 def test_a_page_without_the_controller_says_so_in_time_and_asks_no_faster() -> None:
