@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import Protocol
 
-from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.config import milliseconds
 from mainspring.gateway.tokens import BadTokens, Gate, Token, parse_tokens, token_of_launcher
 
 log = logging.getLogger("mainspring.gateway")
@@ -14,10 +15,26 @@ log = logging.getLogger("mainspring.gateway")
 _LARGEST_BYTES = 16 << 20
 
 
+class Settings(Protocol):
+    """What a process's configuration says of its tokens; see `mainspring.gateway.config`."""
+
+    @property
+    def token_file(self) -> str:
+        """The file; empty for none."""
+
+    @property
+    def token_reload_ms(self) -> float:
+        """Between two looks at it."""
+
+    @property
+    def launcher_token_sha256(self) -> str:
+        """SHA-256 of a token that may do everything; empty for none."""
+
+
 class TokenFile:
     """Keeps a `Gate`'s tokens those of the file, if the configuration names one."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: Settings) -> None:
         """Read the file; raise ValueError if there is none or it can't be used: nothing is served then."""
         self.gate = Gate()
         self._path = Path(config.token_file) if config.token_file else None

@@ -1,0 +1,76 @@
+"""The console's process: one thread, one event loop for the stream, the pages and the scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+from mainspring.console.config import ConsoleConfig
+from mainspring.console.web.app import Web
+from mainspring.console.web.listener import Server, listen, server
+from mainspring.console.web.live_source import LiveSource
+from mainspring.gateway.token_file import TokenFile
+
+_STOP_POLL_S = 0.05
+"""How long a stop can go unnoticed."""
+
+
+def run(config: ConsoleConfig, stop: threading.Event, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serve until ``stop`` is set.
+
+    ``on_ready`` is called with the address, such as ``http://127.0.0.1:8003``, once browsers can connect;
+    whether a controller is there does not matter. Raises OSError if the address can't be had, ValueError if
+    the file of tokens or the log can't be used.
+    """
+    # What strangers send is no news for this process's log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    tokens = TokenFile(config)
+    listener, address = listen(config.address)
+    loop = asyncio.new_event_loop()
+    try:
+        ready = functools.partial(on_ready, address) if on_ready is not None else _nothing
+        loop.run_until_complete(_serve(config, tokens, listener, stop, ready))
+    finally:
+        loop.close()
+        listener.close()
+
+
+def _nothing() -> None:
+    """Tell nobody."""
+
+
+async def _serve(
+    config: ConsoleConfig,
+    tokens: TokenFile,
+    listener: socket.socket,
+    stop: threading.Event,
+    on_ready: Callable[[], object],
+) -> None:
+    source = LiveSource(config, operable=tokens.gate.closed)
+    web = server(Web(config, source, tokens).application(), config)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            follower = tasks.create_task(source.follow())
+            serving = tasks.create_task(web.serve([listener]))
+            await _until(stop, web, serving, on_ready)
+            web.should_exit = True
+            await serving
+            follower.cancel()
+    finally:
+        source.close()
+
+
+async def _until(
+    stop: threading.Event, web: Server, serving: asyncio.Task[None], on_ready: Callable[[], object]
+) -> None:
+    """Wait for the stop; say meanwhile when browsers can connect."""
+    said = False
+    while not stop.is_set() and not serving.done():
+        await asyncio.sleep(_STOP_POLL_S)
+        if web.started and not said:
+            said = True
+            on_ready()

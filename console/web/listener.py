@@ -1,0 +1,97 @@
+"""The listening socket and its connections, bounded: how many, how long they may say nothing, how much."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mainspring.console.config import ConsoleConfig, parse_address
+
+_BACKLOG = 128
+_KEPT_S = 30
+"""How long a connection without requests stays open."""
+
+
+def listen(address: str) -> tuple[socket.socket, str]:
+    """Return a listening socket and its address with the real port; raise OSError if it can't be had."""
+    host, port = parse_address(address)
+    host = "0.0.0.0" if host == "*" else host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    shown = f"[{host}]" if ":" in host else host
+    return listener, f"http://{shown}:{listener.getsockname()[1]}"
+
+
+class _Connection(H11Protocol):
+    """A connection that is refused beyond a number of them, and closed if it asks for nothing."""
+
+    most = 0
+    patience_s = 0.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Take it, or close it at once."""
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            transport.abort()
+        else:
+            self._timer = self.loop.call_later(self.patience_s, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        """Close it unless a request's head has come."""
+        if self.scope is None:
+            self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """Leaves signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def server(application: ASGIApp, config: ConsoleConfig) -> Server:
+    """Return what serves an application within the configuration's bounds."""
+    bounds = {"most": config.max_connections, "patience_s": config.header_timeout_ms / 1e3}
+    return Server(
+        uvicorn.Config(
+            application,
+            http=type("Connection", (_Connection,), bounds),
+            ws="websockets-sansio",
+            ws_max_size=config.max_message_bytes,
+            ws_ping_interval=config.ping_interval_ms / 1e3,
+            ws_ping_timeout=config.ping_interval_ms / 1e3,
+            ws_per_message_deflate=False,
+            h11_max_incomplete_event_size=config.max_header_bytes,
+            timeout_keep_alive=_KEPT_S,
+            timeout_graceful_shutdown=max(1, round(config.stop_timeout_ms / 1e3)),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+        )
+    )

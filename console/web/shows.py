@@ -1,0 +1,196 @@
+"""What can be shown: the queries, each with its parameters, their defaults and their bounds."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from mainspring.console.queries.cluster import cluster
+from mainspring.console.queries.memory import memory
+from mainspring.console.queries.model import model
+from mainspring.console.queries.models import models
+from mainspring.console.queries.recent import recent
+from mainspring.console.queries.request import request
+from mainspring.console.queries.schedule import schedule
+from mainspring.console.view.view import View
+from mainspring.console.web.answers import encode
+
+_MS = 1_000_000
+_LONGEST_NAME = 512
+_MOST_WORKERS = 256
+_MOST_ACTIONS = 8_000
+
+Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
+Instant = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
+Sort = Literal[
+    "name", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "resident", "last_load"
+]
+Outcome = Literal["in_time", "late", "rejected", "cancelled", "lost"]
+
+
+class BadParams(ValueError):
+    """What a page asks for can't be shown to anybody; the text says what would be right."""
+
+
+class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``cluster``."""
+
+    recent: Annotated[int, Meta(ge=0, le=200)] = 50
+    """Rejected and late requests listed at most."""
+
+
+class MemoryParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``memory``."""
+
+    worker: Name
+    evictions: Annotated[int, Meta(ge=0, le=1_000)] = 100
+    """Evictions listed at most."""
+
+
+class ScheduleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``schedule``: the time around the present, or between two instants if both are there."""
+
+    back_ms: Annotated[float, Meta(gt=0, le=600_000)] = 10_000.0
+    ahead_ms: Annotated[float, Meta(ge=0, le=600_000)] = 1_000.0
+    from_ns: Instant | None = None
+    to_ns: Instant | None = None
+    workers: Annotated[tuple[Name, ...], Meta(max_length=_MOST_WORKERS)] = ()
+    """Those to show; all if there are none."""
+    limit: Annotated[int, Meta(ge=1, le=_MOST_ACTIONS)] = 4_000
+    """Actions in one picture; of more the newest come."""
+
+    def __post_init__(self) -> None:
+        """Check the values together."""
+        if (self.from_ns is None) != (self.to_ns is None):
+            raise ValueError("give both from_ns and to_ns for a time that stands still, or neither")
+        if self.from_ns is not None and self.to_ns is not None and self.from_ns > self.to_ns:
+            raise ValueError(f"from_ns, {self.from_ns}, must not be after to_ns, {self.to_ns}")
+
+
+class ModelsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``models``."""
+
+    search: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
+    """What names must contain."""
+    sort: Sort = "name"
+    descending: bool = False
+    offset: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    limit: Annotated[int, Meta(ge=1, le=200)] = 50
+
+
+class ModelParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``model``."""
+
+    name: Name
+
+
+class RequestParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``request``."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
+    """Its id, the beginning of one, or ``last-rejected``, ``last-late``, ``last-lost`` or ``last``."""
+
+
+class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``recent``."""
+
+    outcomes: Annotated[tuple[Outcome, ...], Meta(min_length=1, max_length=5)] = ("rejected", "late", "lost")
+    model: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
+    """Those of this model alone; of all if it is empty."""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 100
+
+
+class Asked(NamedTuple):
+    """A show that was asked for, its parameters found sound."""
+
+    show: str
+    values: Any
+    """Of the struct of its parameters."""
+    params: bytes
+    """The same as JSON, with the defaults: equal for whoever asks for the same."""
+
+
+def _schedule(view: View, params: ScheduleParams, after: int | None) -> Any:
+    if params.from_ns is not None and params.to_ns is not None:
+        begin_ns, end_ns = params.from_ns, params.to_ns
+    else:
+        begin_ns = view.now_ns - round(params.back_ms * _MS)
+        end_ns = view.now_ns + round(params.ahead_ms * _MS)
+    return schedule(view, begin_ns, end_ns, after=after, workers=params.workers, limit=params.limit)
+
+
+class _Show(NamedTuple):
+    params: type[msgspec.Struct]
+    make: Callable[[View, Any, int | None], Any]
+
+
+SHOWS: dict[str, _Show] = {
+    "cluster": _Show(ClusterParams, lambda view, params, _: cluster(view, recent=params.recent)),
+    "memory": _Show(
+        MemoryParams, lambda view, params, _: memory(view, params.worker, evictions=params.evictions)
+    ),
+    "schedule": _Show(ScheduleParams, _schedule),
+    "models": _Show(
+        ModelsParams,
+        lambda view, params, _: models(
+            view,
+            search=params.search,
+            sort=params.sort,
+            descending=params.descending,
+            offset=params.offset,
+            limit=params.limit,
+        ),
+    ),
+    "model": _Show(ModelParams, lambda view, params, _: model(view, params.name)),
+    "request": _Show(RequestParams, lambda view, params, _: request(view, params.id)),
+    "recent": _Show(
+        RecentParams,
+        lambda view, params, _: recent(
+            view, outcomes=params.outcomes, model=params.model, limit=params.limit
+        ),
+    ),
+}
+
+
+def ask(show: str, params: Mapping[str, object], *, text: bool = False) -> Asked:
+    """Return what is asked for; raise `BadParams`. With ``text``, values are texts of a query string."""
+    found = SHOWS.get(show)
+    if found is None:
+        raise BadParams(f"there is no show {show[:100]!r}{_suggestion(show, SHOWS)}")
+    try:
+        values = msgspec.convert(params, found.params, strict=not text)
+    except msgspec.ValidationError as error:
+        raise BadParams(f"show {show!r}: {explained(str(error), found.params)}") from None
+    return Asked(show, values, encode(values))
+
+
+def make(view: View, asked: Asked, after: int | None = None) -> Any:
+    """Return the payload; of a schedule only what changed ``after`` a version.
+
+    Raises `Unknown` and `BadQuery` of `console.queries.asking`.
+    """
+    return SHOWS[asked.show].make(view, asked.values, after)
+
+
+def explained(error: str, struct: type[msgspec.Struct]) -> str:
+    """Return msgspec's words on a value for a person, with the nearest key instead of an unknown one."""
+    unknown = re.search(r"unknown field `(.*)`", error)
+    if unknown is not None:
+        key = unknown.group(1)
+        return f"there is no {key[:100]!r}{_suggestion(key, struct.__struct_fields__)}"
+    missing = re.search(r"missing required field `(.*)`", error)
+    if missing is not None:
+        return f"it needs {missing.group(1)!r}"
+    text, _, path = error.partition(" - at `$")
+    where = path.rstrip("`").lstrip(".")
+    return f"{where}: {text[0].lower()}{text[1:]}" if where else text
+
+
+def _suggestion(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"

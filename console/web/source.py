@@ -1,0 +1,70 @@
+"""What the web server shows, whoever keeps it up to date: a controller's stream or a recorded log."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from mainspring.console.payloads import Head
+from mainspring.console.view.view import View
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """Where a recorded run is looked at."""
+
+    first_ns: int
+    last_ns: int
+    at_ns: int
+    speed: float
+    """Seconds of the run in a second."""
+    playing: bool
+
+
+class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where and how to look at a recorded run; what is None stays as it is."""
+
+    at_ns: int | None = None
+    """Instant on the run's clock; one outside the run means its nearest end."""
+    speed: float | None = None
+    playing: bool | None = None
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What became of an operator's wish."""
+
+    ok: bool
+    detail: str
+
+
+class Unanswered(Exception):
+    """The controller can't be asked, or does not answer; the text says why."""
+
+    def __init__(self, text: str, *, in_time: bool) -> None:
+        super().__init__(text)
+        self.in_time = in_time
+        """Whether that is known at once, nothing having been asked; else the wish may yet be granted."""
+
+
+class Source(Protocol):
+    """A `View` that something keeps up to date."""
+
+    @property
+    def view(self) -> View:
+        """How things stand."""
+
+    @property
+    def epoch(self) -> int:
+        """Rises whenever what is shown does not follow from what was shown before."""
+
+    def head(self) -> Head:
+        """Return what a picture of this moment is of."""
+
+    def replay(self) -> Replay | None:
+        """Return where a recorded run is looked at; None for a live one."""
+
+    def seek(self, to: Seek) -> None:
+        """Look elsewhere at a recorded run. Raises ValueError if it can't be, or nothing is recorded."""
+
+    async def operate(self, wish: Any, who: str) -> Answered:
+        """Ask the controller for a change. Raises `Unanswered`."""
