@@ -5,6 +5,7 @@
 * ``shell``     -- messages from peers, made into events
 * ``carrier``   -- commands, made into messages to peers
 * ``members``   -- hellos, heartbeats, sessions that begin and end
+* ``observers`` -- who watches, and what they are told; ``painting``, ``records`` -- what they get, as bytes
 * ``sessions``, ``clock``, ``counters`` -- pure parts: who is connected, clock offsets, what was dropped
 * ``catalogue`` -- the served models and the requests of administrators
 * ``post``      -- sending, and noticing who can't be sent to

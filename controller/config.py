@@ -36,6 +36,15 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Models at one time; adding one more is refused."""
     metrics_models: int = 50
     """Models with a label of their own in the metrics that are asked for; the others share one."""
+    observer_interval_ms: float = 50.0
+    """Between two messages to those who watch (consoles) with what happened meanwhile."""
+    observer_backlog_bytes: int = 16 << 20
+    """Bytes that may wait for one of them; the connection of one that reads too slowly is ended, so that
+    it begins anew with how things stand."""
+    observer_timeout_ms: float = 10_000.0
+    """One that was silent for this long is forgotten."""
+    max_observers: int = 32
+    """Those who watch at one time; one more is refused."""
     start_grace_ms: float = 1000.0
     """After its start, how long the controller keeps requests for the first worker to join, so that a restart
     costs none; requests whose deadline is sooner are rejected at once."""
@@ -53,6 +62,11 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.heartbeat_timeout_ms < 2 * self.heartbeat_interval_ms:
             raise ValueError(
                 f"the controller's heartbeat_timeout_ms is {self.heartbeat_timeout_ms}; it must be at least "
+                f"twice heartbeat_interval_ms, {2 * self.heartbeat_interval_ms}"
+            )
+        if self.observer_timeout_ms < 2 * self.heartbeat_interval_ms:
+            raise ValueError(
+                f"the controller's observer_timeout_ms is {self.observer_timeout_ms}; it must be at least "
                 f"twice heartbeat_interval_ms, {2 * self.heartbeat_interval_ms}"
             )
         if self.event_log_segment_bytes > self.event_log_max_bytes:

@@ -10,10 +10,12 @@ counted, and serving goes on: stopping would fail every request instead of one.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from mainspring.controller.counters import Dropped
+from mainspring.controller.records import SharedRecords
 from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import Event, Wakeup
@@ -21,6 +23,7 @@ from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
+from mainspring.scheduler.picture import Told
 from mainspring.telemetry.actions import ActionCounts
 from mainspring.telemetry.log import EventLogWriter
 
@@ -47,8 +50,12 @@ class LoggedScheduler:
         """Whether events were taken in since the last ``schedule``."""
         self.last_action_id = 0
         """The highest action id that came out so far."""
+        self.records = SharedRecords(log)
+        """What happened since observers were last told, while there are any."""
         self._scheduler = scheduler
         self._log = log
+        self._write: Callable[[int, Event | Command], None] | None = None
+        self.observe(False)
         self._dropped = dropped
         self._tally = Tally()
         self._actions = ActionCounts(metrics_models)
@@ -92,15 +99,37 @@ class LoggedScheduler:
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
-        tally, actions, log = self._tally, self._actions, self._log
+        tally, actions, write = self._tally, self._actions, self._write
         for now_ns, entry in entries:
             tally.take(entry)
             actions.take(entry)
-            if log is not None:
+            if write is not None:
                 try:
-                    log.append(now_ns, entry)
+                    write(now_ns, entry)
                 except OverflowError:
                     self._dropped.count("not_loggable")
+
+    def observe(self, observed: bool) -> None:
+        """Keep what happens from now on for observers too, in ``records``, or do so no longer."""
+        if observed:
+            self._write = self.records.append
+        else:
+            self._write = None if self._log is None else self._log.append
+            self.records.waiting.take()
+
+    def picture(self) -> Iterator[Told]:
+        """Yield how things stand (`scheduler.picture`); it may raise what a fault of ours raises."""
+        return self._scheduler.picture()
+
+    @property
+    def run(self) -> int | None:
+        """What the log calls this life of the controller; None without a log."""
+        return None if self._log is None else self._log.run
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What the log's header says."""
+        return about(self._scheduler.config)
 
     def next_wakeup_ns(self) -> int | None:
         """Return when ``schedule`` is to be called even if nothing happens; None for never."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.transport.bounds import Delivery, Limits
@@ -57,6 +57,18 @@ class Router:
     def send(self, peer: bytes, payload: bytes) -> Delivery:
         """Send one message of one part."""
         return self._listener.send(peer, (payload,))
+
+    def send_parts(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
+        """Send one message of several parts."""
+        return self._listener.send(peer, parts)
+
+    def backlog_bytes(self, peer: bytes) -> int:
+        """Return how much waits for a peer; 0 if there is no connection to it."""
+        return self._listener.backlog_bytes(peer)
+
+    def disconnect(self, peer: bytes, why: str) -> None:
+        """End the connection to a peer, if there is one; what waits for it is forgotten."""
+        self._listener.disconnect(peer, why)
 
     def wait(self, until_ns: int) -> bool:
         """Wait until a message comes or an instant of the monotonic clock; say whether one may be there."""

@@ -86,6 +86,7 @@ class Controller:
     def serve(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set, finish what was accepted, say goodbye and close."""
         members, carrier, feed = self._shell.members, self._shell.carrier, self._feed
+        observers = self._shell.observers
         collecting = gc.isenabled()
         gc.collect()
         gc.freeze()
@@ -97,12 +98,16 @@ class Controller:
                 if feed.due(now_ns):
                     carrier.carry_out(now_ns, feed.schedule(now_ns))
                 feed.settle()
+                if now_ns >= observers.due_ns:
+                    observers.turn(now_ns)
                 if now_ns >= members.next_beat_ns:
                     members.beat(now_ns)
                     self._shell.settle_start(now_ns)
                     feed.flush()
+                    observers.beat(now_ns)
                 self._wait(now_ns)
             members.goodbye("the controller stops")
+            observers.goodbye(time.monotonic_ns(), "the controller stops")
         finally:
             gc.unfreeze()
             if collecting:
@@ -140,7 +145,7 @@ class Controller:
         if self._feed.dirty:
             self._router.wait(0)
             return
-        until_ns = self._shell.members.next_beat_ns
+        until_ns = min(self._shell.members.next_beat_ns, self._shell.observers.due_ns)
         wakeup_ns = self._feed.next_wakeup_ns()
         if wakeup_ns is not None:
             until_ns = min(until_ns, max(wakeup_ns, now_ns + SHORTEST_WAIT_NS))

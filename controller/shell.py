@@ -13,14 +13,15 @@ from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.grace import StartGrace
 from mainspring.controller.members import Members, protocol_detail
-from mainspring.controller.post import Post, Transport
+from mainspring.controller.observers import Observer, Observers, Wire
+from mainspring.controller.post import Post
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
-from mainspring.messages.observing import FromObserver
+from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.peers import (
     AdminRequest,
     Arrival,
@@ -58,16 +59,17 @@ class Shell:
     """Takes messages in; its parts hold the state. ``now_ns`` is on the controller's monotonic clock."""
 
     def __init__(
-        self, config: ControllerConfig, scheduler: LoggedScheduler, transport: Transport, dropped: Dropped
+        self, config: ControllerConfig, scheduler: LoggedScheduler, wire: Wire, dropped: Dropped
     ) -> None:
         self.draining = False
         self.sessions = SessionTable(config.clock_window_samples)
         self._scheduler = scheduler
         self._dropped = dropped
-        self._post = Post(transport, self.sessions, dropped)
+        self._post = Post(wire, self.sessions, dropped)
         self.catalogue = Catalogue(config.max_models, scheduler, self.sessions, self._post, dropped)
         self.members = Members(config, scheduler, self.sessions, self._post, self.catalogue, dropped)
         self.carrier = Carrier(self.sessions, self.members, self._post, dropped)
+        self.observers = Observers(config, scheduler, wire, self._post, dropped)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
 
     def drain(self) -> None:
@@ -107,6 +109,10 @@ class Shell:
             self._from_gateway(now_ns, session, message)
         elif isinstance(session, WorkerSession):
             self._from_worker(now_ns, session, message)
+        elif isinstance(message, ObserverHello):
+            self.observers.hello(now_ns, routing_id, message)
+        elif (observer := self.observers.find(routing_id)) is not None:
+            self._from_observer(now_ns, observer, message)
         elif not isinstance(message, Goodbye):
             self._post.refuse(now_ns, routing_id, "unknown_session", "say hello first")
         self.members.settle(now_ns)
@@ -134,6 +140,17 @@ class Shell:
             self._result(now_ns, session, message)
         else:
             self._from_any(now_ns, session, message)
+
+    def _from_observer(self, now_ns: int, observer: Observer, message: Received) -> None:
+        observer.heard_ns = now_ns
+        match message:
+            case Pong():
+                pass
+            case Goodbye(detail=detail):
+                self.observers.end(observer, f"it left: {detail}")
+            case _:
+                detail = f"an observer may not send {type(message).__name__}"
+                self._post.refuse(now_ns, observer.routing_id, "bad_message", detail)
 
     def _from_any(self, now_ns: int, session: Session, message: Received) -> None:
         match message:

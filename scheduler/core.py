@@ -7,6 +7,7 @@ log replayer are such drivers. Same calls in, same commands out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from mainspring.messages.actions import Result
@@ -31,6 +32,7 @@ from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.mirror import Worker
+from mainspring.scheduler.picture import Told, picture
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.requests import Request
 from mainspring.scheduler.residency import Residency
@@ -125,6 +127,10 @@ class Scheduler:
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
         return cluster_status(self._books)
+
+    def picture(self) -> Iterator[Told]:
+        """Yield how things stand as entries of the event stream; events may be handled between any two."""
+        return picture(self._books)
 
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
         """Handle one alarm."""

@@ -93,7 +93,8 @@ class EventLogWriter:
         self._segment_bytes = segment_bytes
         self._max_bytes = max_bytes
         self._about = about or {}
-        self._run = time.time_ns()
+        self.run = time.time_ns()
+        """As `SegmentHeader.run`."""
         self._first_of_run = True
         self._encoder = msgspec.msgpack.Encoder()
         self._buffer = bytearray()
@@ -117,6 +118,17 @@ class EventLogWriter:
         except OverflowError:
             del self._buffer[before:]
             raise
+        self._added(now_ns)
+
+    def append_encoded(self, now_ns: int, record: bytes) -> None:
+        """Add a record that was encoded already, as ``(now_ns, entry)``."""
+        if self.problem is not None:
+            self.dropped += 1
+            return
+        self._buffer += record
+        self._added(now_ns)
+
+    def _added(self, now_ns: int) -> None:
         self._buffered += 1
         if (
             len(self._buffer) >= _BUFFER_BYTES
@@ -165,7 +177,7 @@ class EventLogWriter:
         path = self._directory / f"{number:08d}{_SUFFIX}"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         self._written_bytes = 0
-        header = SegmentHeader(FORMAT, self._run, self._first_of_run, time.time_ns(), self._about)
+        header = SegmentHeader(FORMAT, self.run, self._first_of_run, time.time_ns(), self._about)
         self._first_of_run = False
         self._encoder.encode_into((now_ns, header), self._buffer, 0)
         self._buffered = 1

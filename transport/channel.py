@@ -42,7 +42,8 @@ class Backlog:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._messages: deque[list[memoryview]] = deque()
-        self._bytes = 0
+        self.bytes = 0
+        """What is kept, all in all."""
 
     def __bool__(self) -> bool:
         return bool(self._messages)
@@ -50,9 +51,7 @@ class Backlog:
     @property
     def full(self) -> bool:
         """Whether no more is to be taken."""
-        return (
-            self._bytes > self._limits.backlog_bytes or len(self._messages) >= self._limits.backlog_messages
-        )
+        return self.bytes > self._limits.backlog_bytes or len(self._messages) >= self._limits.backlog_messages
 
     def add(self, parts: Sequence[Any], skip: int, volatile: bool) -> None:
         """Keep parts but for their first ``skip`` bytes; as copies if their memory is ``volatile``."""
@@ -62,7 +61,7 @@ class Backlog:
             if skip < view.nbytes:
                 rest = view.cast("B")[skip:]
                 kept.append(memoryview(bytes(rest)) if volatile else rest)
-                self._bytes += rest.nbytes
+                self.bytes += rest.nbytes
             skip = max(0, skip - view.nbytes)
         self._messages.append(kept)
 
@@ -74,7 +73,7 @@ class Backlog:
                 sent = sock.sendmsg(parts, (), FLAGS) if parts else 0
             except BlockingIOError:
                 return
-            self._bytes -= sent
+            self.bytes -= sent
             self._take_off(sent)
 
     def _take_off(self, sent: int) -> None:
@@ -233,6 +232,11 @@ class Channel:
     def waits(self) -> bool:
         """Whether something waits to be sent."""
         return bool(self._backlog)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much of what was to be sent waits."""
+        return self._backlog.bytes
 
     def send(self, parts: Sequence[Any], volatile: bool = False) -> Delivery:
         """Send a message; ``volatile`` parts may change once this returns. Raises ValueError like `head`."""

@@ -84,6 +84,17 @@ class Listener:
         channel = self._peers.get(peer)
         return Delivery.GONE if channel is None else channel.send(parts, volatile)
 
+    def backlog_bytes(self, peer: bytes) -> int:
+        """Return how much waits to be sent to a peer; 0 if there is no connection to it."""
+        channel = self._peers.get(peer)
+        return 0 if channel is None else channel.backlog_bytes
+
+    def disconnect(self, peer: bytes, why: str) -> None:
+        """End the connection to a peer, if there is one; what waits to be sent to it is forgotten."""
+        channel = self._peers.get(peer)
+        if channel is not None:
+            self._end(channel, Ended(why))
+
     def pending(self) -> bool:
         """Whether a connection may have a message that has been read already."""
         return bool(self._ready)

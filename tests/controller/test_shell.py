@@ -44,6 +44,15 @@ class Wire:
             self.sent.append((routing_id, msgspec.msgpack.decode(payload)))
         return delivery
 
+    def send_parts(self, peer: bytes, parts: tuple[bytes, bytes]) -> Delivery:
+        return self.send(peer, parts[0])
+
+    def backlog_bytes(self, peer: bytes) -> int:
+        return 0
+
+    def disconnect(self, peer: bytes, why: str) -> None:
+        self.failing[peer] = Delivery.GONE
+
     def kinds(self, routing_id: bytes) -> list[object]:
         return [message["type"] for to, message in self.sent if to == routing_id]
 
