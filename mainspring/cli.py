@@ -27,6 +27,7 @@ VERBS = (
     "replay",
     "simulate",
     "compare",
+    "log",
     "controller",
     "worker",
     "gateway",

@@ -27,6 +27,7 @@ from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.redecide import LogError, configuration, lacks_start
 from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
+from mainspring.telemetry.runs import slice_note
 from mainspring.traces.arrival import Arrival
 
 FOREVER_NS = 1 << 60
@@ -74,7 +75,8 @@ def read_recording(log: Path) -> Recording:
         empty = False
         if not isinstance(entry, SegmentHeader):
             reader.take(now_ns, entry)
-        elif entry.first_of_run:
+        elif entry.first_of_run or (reader.scheduler is None and slice_note(entry) is not None):
+            # A slice begins with a picture of the cluster, which is as good as a run's beginning here.
             reader.scheduler = configuration(entry)
     if empty:
         raise LogError(f"{log} holds no event: it is no log of a controller")

@@ -134,7 +134,8 @@ def lacks_start(log: Path | str) -> str:
     """Return an error's sentence about a log that holds no run from its beginning."""
     return (
         f"{log} lacks the start of its run: its oldest segments were deleted to stay within "
-        "event_log_max_bytes; only a run that is logged from its start can be decided again, so set it higher"
+        "event_log_max_bytes (set it higher), or it is a slice from later on; only a run that is logged from "
+        "its start can be decided again"
     )
 
 

@@ -40,6 +40,8 @@ FORMAT = 1
 
 _SUFFIX = ".events"
 _BUFFER_BYTES = 64 * 1024
+HEADER_BYTES = 1 << 20
+"""More than any header takes."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -223,7 +225,7 @@ def read_entries(directory: Path | str, *, last_run: bool = False) -> Iterator[t
     while first > 0 and not _begins_run(paths[first]):
         first -= 1
     for path in paths[max(first, 0) :]:
-        yield from _read_segment(path)
+        yield from read_segment(path)
 
 
 def read_log(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple[int, Event | Command]]:
@@ -234,12 +236,20 @@ def read_log(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple
 
 
 def _begins_run(path: Path) -> bool:
-    _, header = next(_read_segment(path), (0, None))
-    return isinstance(header, SegmentHeader) and header.first_of_run
+    header = segment_header(path)
+    return header is not None and header[1].first_of_run
 
 
-def _read_segment(path: Path) -> Iterator[tuple[int, Entry]]:
-    data = path.read_bytes()
+def segment_header(path: Path) -> tuple[int, SegmentHeader] | None:
+    """Return a segment's header with its instant, or None if there is none; reads only its beginning."""
+    now_ns, header = next(read_segment(path, at_most_bytes=HEADER_BYTES), (0, None))
+    return (now_ns, header) if isinstance(header, SegmentHeader) else None
+
+
+def read_segment(path: Path, *, at_most_bytes: int = -1) -> Iterator[tuple[int, Entry]]:
+    """Yield the records of one segment, or of its first bytes only; otherwise as `read_entries`."""
+    with path.open("rb") as file:
+        data = file.read(at_most_bytes)
     unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
     unpacker.feed(data)
     view = memoryview(data)

@@ -1,0 +1,84 @@
+"""What `mainspring log stats` shows a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from mainspring.client.durations import format_duration
+from mainspring.telemetry.log_stats import LogStats, RunStats
+
+
+def print_stats(console: Console, title: str, stats: LogStats) -> None:
+    """Print a log's totals and a table for each run."""
+    per = stats.size_bytes / stats.records if stats.records else 0.0
+    console.print(
+        f"{title}: {size(stats.size_bytes)} in {_many(stats.segments, 'segment')}, "
+        f"{stats.records:,} records of {per:.0f} bytes, {_many(len(stats.runs), 'run')}",
+        soft_wrap=True,
+    )
+    for run in stats.runs:
+        console.print()
+        console.print(_table(run))
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for a person."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.4g} {unit}"
+
+
+def _table(run: RunStats) -> Table:
+    made = Table(box=None, pad_edge=False, show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, text in _rows(run):
+        made.add_row(name, text)
+    return made
+
+
+def _rows(run: RunStats) -> Iterator[tuple[str, str]]:
+    lack = "" if run.whole else "; its beginning is not there" if run.sliced is None else ""
+    yield f"run {run.number}", f"{run.began}, for {run.seconds:,.3f} s{lack}"
+    if run.sliced is not None:
+        yield "  slice", f"of {run.sliced.of}; {run.sliced.picture:,} records rebuild what was before"
+    yield "  policy", run.policy or "none: no controller wrote it"
+    kinds = Counter(run.workers.values())
+    yield "  workers", f"{len(run.workers)}" + (f" ({_counts(kinds)})" if kinds else "")
+    yield "  models", f"{run.models:,}, of which {run.models_asked:,} were asked for"
+    yield "  requests", _requests(run)
+    yield "  outcomes", _counts(run.outcomes) or "none"
+    if run.rejected:
+        yield "  rejected", _counts(run.rejected)
+    if run.latency_p50_ms is not None:
+        latencies = (run.latency_p50_ms, run.latency_p99_ms or 0.0, run.latency_p9999_ms or 0.0)
+        told = ", ".join(format_duration(round(ms * 1e6)) for ms in latencies)
+        yield "  latency", f"p50, p99, p99.99: {told} (arrival to the end of EXEC); {run.cold:,} cold"
+    for kind, ends in run.actions.items():
+        yield f"  {kind}", _counts(ends)
+    yield "  records", _counts(run.records)
+    yield "  size", f"{size(run.size_bytes)} in {_many(run.segments, 'segment')}"
+
+
+def _requests(run: RunStats) -> str:
+    if run.offered_rps is None or run.in_time_rps is None:
+        return f"{run.requests:,}"
+    return (
+        f"{run.requests:,}, {run.offered_rps:,.1f}/s offered and {run.in_time_rps:,.1f}/s in time; "
+        f"{run.busiest_second:,} in the busiest second"
+    )
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,96 @@
+"""What `log_stats` counts, against a run of which everything is known."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from mainspring.launch.log_tables import print_stats, size
+from mainspring.simulator.run import simulate
+from mainspring.telemetry.log import read_entries
+from mainspring.telemetry.log_stats import Percentiles, log_stats
+from mainspring.telemetry.runs import choose_run
+from mainspring.telemetry.slices import slice_run
+from tests.telemetry.recordings import EVENTFUL, record
+
+
+def test_it_counts_what_clients_saw(tmp_path: Path) -> None:
+    stats = log_stats(record(tmp_path, segment_bytes=200_000))
+    (run,) = stats.runs
+    summary = simulate(EVENTFUL).summary
+    assert run.requests == summary.offered
+    # What a gateway answers by itself in the end, the controller hears of as cancelled.
+    timed_out = summary.rejected["timed_out"]
+    assert run.rejected | {"timed_out": timed_out} == summary.rejected
+    assert run.outcomes["cancelled"] == timed_out
+    assert sum(run.outcomes.values()) == run.requests
+    # A request that is executed by its deadline may be late at its gateway, never the other way round.
+    assert summary.goodput <= run.outcomes["in_time"] <= summary.goodput + summary.late
+    assert run.offered_rps == pytest.approx(run.requests / run.seconds)
+    assert summary.p50_ms is not None
+    assert run.latency_p50_ms == pytest.approx(summary.p50_ms, rel=0.25), "the network is in one of them"
+    entries = [entry for _, entry in read_entries(tmp_path)]
+    assert stats.records == len(entries) == sum(run.records.values())
+    assert stats.segments == run.segments == len(list(tmp_path.glob("*.events"))) > 3
+    assert stats.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.events"))
+    assert run.workers == {"worker-0": "gpu", "worker-1": "gpu"}
+    assert run.models == run.models_asked == 8
+    assert run.actions["INFER"]["lost"] == 3
+    assert sum(run.actions["INFER"].values()) == run.records["Infer"]
+    assert (run.whole, run.sliced, run.policy) == (True, None, "clockwork")
+
+
+def test_runs_are_counted_apart(tmp_path: Path) -> None:
+    record(tmp_path)
+    record(tmp_path)
+    first, second = log_stats(tmp_path).runs
+    assert (first.number, second.number) == (1, 2)
+    assert first.outcomes == second.outcomes
+    assert first.run != second.run
+
+
+def test_a_slice_says_of_what(tmp_path: Path) -> None:
+    whole = record(tmp_path / "whole")
+    run = choose_run(whole)
+    slice_run(run, tmp_path / "part", run.first_ns + 10**9, run.first_ns + 2 * 10**9)
+    (stats,) = log_stats(tmp_path / "part").runs
+    assert stats.sliced is not None
+    assert stats.sliced.of == str(whole)
+    assert stats.seconds == pytest.approx(1.0)
+    assert stats.requests == pytest.approx(920, rel=0.1)
+
+
+def test_percentiles_are_right_to_a_percent() -> None:
+    numbers = random.Random(5)
+    values = [numbers.lognormvariate(3, 2) for _ in range(20_000)]
+    found = Percentiles()
+    for value in values:
+        found.add(value)
+    ordered = sorted(values)
+    for percent in (1, 50, 99, 99.99):
+        exact = ordered[min(len(ordered) - 1, round(len(ordered) * percent / 100) - 1)]
+        assert found.percentile(percent) == pytest.approx(exact, rel=0.011)
+    assert Percentiles().percentile(50) is None
+    found.add(0.0)
+    assert found.percentile(0.001) == pytest.approx(1e-9, rel=0.011)
+
+
+def test_a_person_sees_it(tmp_path: Path) -> None:
+    console = Console(width=100, record=True, markup=False, highlight=False)
+    record(tmp_path)
+    print_stats(console, "log", log_stats(tmp_path))
+    shown = " ".join(console.export_text().split())
+    assert "records of" in shown
+    assert "in_time" in shown
+    assert "policy clockwork workers 2 (gpu 2) models 8, of which 8 were asked for" in shown
+    assert "lost 3" in shown
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1234, "1.234 kB"), (64 << 20, "67.11 MB")]
+)
+def test_sizes_are_readable(count: int, text: str) -> None:
+    assert size(count) == text
