@@ -11,7 +11,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mainspring.gateway import refusals
 from mainspring.gateway.admin import Reply, Wish
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.repository import repository_of
@@ -34,6 +36,8 @@ class Calls:
         """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
         self.plane = plane
         self.statistics = _statistics(plane)
+        self.answers = Budget(plane.config.max_answer_bytes)
+        """What answers hold until their clients have read them."""
         self._settle = settle
         self._keys = itertools.count()
         self._peers = itertools.count()
@@ -108,8 +112,9 @@ class Calls:
     # --- called by the plane ---
 
     def answer(self, answer: Answer) -> None:
-        """Hand a request's outputs over."""
-        self._end(answer)
+        """Hand a request's outputs over, if they came in time; its client has no use for them later."""
+        left_ns = answer.timing.left_ns
+        self._end(answer if left_ns is None or left_ns >= 0 else late(answer, -left_ns))
 
     def refuse(self, refusal: Refuse) -> None:
         """Hand a request's refusal over."""
@@ -130,6 +135,11 @@ class Calls:
         if not own:
             del self._waiting[outcome.connection]
         done(outcome)
+
+
+def late(answer: Answer, late_ns: int) -> Refuse:
+    """Return the refusal of a request whose answer is this late."""
+    return Refuse(answer.connection, answer.key, Reason.TIMED_OUT, refusals.late(late_ns))
 
 
 def _statistics(plane: Plane) -> Statistics:

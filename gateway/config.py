@@ -52,6 +52,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests without an answer on one connection; one more is refused as overloaded."""
     max_in_flight_bytes: int = 2 << 30
     """Bytes of the inputs of all requests without an answer; beyond it requests are refused as overloaded."""
+    max_answer_bytes: int = 2 << 30
+    """Bytes of answers over HTTP and gRPC that are asked for, in the making or not yet read by their clients;
+    a request whose answer would go beyond it is refused as overloaded."""
+    max_answer_bytes_per_connection: int = 256 << 20
+    """The same of one connection. Over HTTP its further requests wait meanwhile, over gRPC they are refused;
+    one answer alone may have more."""
     max_message_bytes: int = 256 << 20
     """Size of one incoming frame; ZeroMQ disconnects a client that sends a larger one."""
     max_connections: int = 20_000

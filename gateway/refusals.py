@@ -29,6 +29,11 @@ def timed_out(now_ns: int, request: Pending) -> Refusal:
     return Reason.TIMED_OUT, f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"
 
 
+def late(late_ns: int) -> str:
+    """Return why outputs that came after their deadline are not the answer, where clients want none such."""
+    return f"the outputs came {late_ns / 1e6:.1f} ms after the deadline"
+
+
 def replaced(model: str) -> Refusal:
     """Return the refusal of a request whose inputs fit the model no more."""
     return Reason.MODEL_REMOVED, f"model {model!r} was replaced by one with other inputs or outputs"

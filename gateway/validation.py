@@ -7,6 +7,7 @@ any other. The front ends for other protocols build the same `InferRequest` and 
 from __future__ import annotations
 
 import difflib
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
@@ -14,9 +15,15 @@ import msgspec
 
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
-from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype
+from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
+_LONGEST_NUMBER = 24
+"""Characters, as in ``-2.2250738585072014e-308``."""
+_LONGEST_CHARACTER = 6
+"""As in ``\\u0001``."""
+_AROUND = 3
+"""A comma, and quotes."""
 _NEIGHBOURS = 64
 """Names on either side of an unknown one, in order, that a suggestion is sought among: comparing with
 thousands of names would take tens of milliseconds of every other client's time."""
@@ -47,9 +54,20 @@ class Signature:
         self.outputs = {tensor.name: index for index, tensor in enumerate(spec.outputs)}
         self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)
         self.output_row_bytes = tuple(tensor.row_bytes for tensor in spec.outputs)
+        self.answer_row_bytes = sum(self.output_row_bytes)
+        """Of all outputs together, as they come from a worker."""
+        self.text_row_bytes = sum(map(_text_bytes, spec.outputs))
+        """What these have at most as JSON."""
         self.every_output = tuple(range(len(spec.outputs)))
         if len(self.inputs) < len(spec.inputs) or len(self.outputs) < len(spec.outputs):
             raise ValueError("two of its inputs, or two of its outputs, have one name")
+
+
+def _text_bytes(tensor: TensorSpec) -> int:
+    """Return the bytes that a row has at most as JSON."""
+    slot = slot_bytes(tensor.dtype)
+    longest = _LONGEST_NUMBER if slot is None else _LONGEST_CHARACTER * slot
+    return math.prod(tensor.shape) * (longest + _AROUND)
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from mainspring.gateway.oip.classification import classify
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
 from mainspring.gateway.oip.json_data import to_array
+from mainspring.gateway.oip.steps import Steps, mapped
 from mainspring.gateway.sends import Answer, Refuse
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
@@ -37,16 +38,16 @@ class Asked(NamedTuple):
     """For each output that is to be classified, how many classes are wanted."""
 
 
-def unary(asked: Asked, answer: Answer) -> bytes:
+def unary(asked: Asked, answer: Answer) -> Steps[bytes]:
     """Return an answer as a ModelInferResponse."""
-    return b"".join(_parts(asked, answer, _head(asked, answer.timing)))
+    return b"".join((yield from _parts(asked, answer, _head(asked, answer.timing))))
 
 
-def streamed(asked: Asked, answer: Answer) -> bytes:
+def streamed(asked: Asked, answer: Answer) -> Steps[bytes]:
     """Return an answer as a ModelStreamInferResponse."""
     head = _head(asked, answer.timing)
     head.parameters[FINAL_RESPONSE].bool_param = True
-    parts = _parts(asked, answer, head)
+    parts = yield from _parts(asked, answer, head)
     return b"".join([field(INFER_RESPONSE, sum(map(len, parts))), *parts])
 
 
@@ -87,22 +88,24 @@ def _head(asked: Asked, timing: Timing) -> Message:
     return head
 
 
-def _parts(asked: Asked, answer: Answer, head: Message) -> list[Any]:
+def _parts(asked: Asked, answer: Answer, head: Message) -> Steps[list[Any]]:
     contents = []
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
-        datatype, shape, content = _output(header, frame, asked.classes.get(header.name, 0))
+        classes = asked.classes.get(header.name, 0)
+        datatype, shape, content = yield from _output(header, frame, classes)
         head.outputs.add(name=header.name, datatype=datatype, shape=shape)
         contents.append(content)
     return paste(head.SerializeToString(), RAW_OUTPUT_CONTENTS, contents)
 
 
-def _output(header: TensorHeader, frame: Any, classes: int) -> tuple[str, tuple[int, ...], Any]:
+def _output(header: TensorHeader, frame: Any, classes: int) -> Steps[tuple[str, tuple[int, ...], Any]]:
     """Return an output's datatype, shape and raw contents."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
-        return BYTES, header.shape, elements.join(elements.from_slots(frame, slot))
+        pieces = yield from mapped(elements.from_slots(frame, slot), elements.join)
+        return BYTES, header.shape, b"".join(pieces)
     if not classes:
         return datatype_of(header.dtype), header.shape, frame
-    rows = classify(to_array(frame, header.dtype).reshape(header.shape), classes)
-    content = elements.join([each for row in rows for each in row])
-    return BYTES, (len(rows), len(rows[0]) if rows else 0), content
+    rows = yield from classify(to_array(frame, header.dtype).reshape(header.shape), classes)
+    shape = (len(rows), len(rows[0]) if rows else 0)
+    return BYTES, shape, b"".join((yield from mapped(rows, elements.join)))

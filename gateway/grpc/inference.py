@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator
@@ -11,18 +12,13 @@ from time import monotonic_ns
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc.access import Caller
-from mainspring.gateway.grpc.answers import (
-    Asked,
-    streamed,
-    streamed_error,
-    streamed_refusal,
-    unary,
-)
-from mainspring.gateway.grpc.peers import Peers
+from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
+from mainspring.gateway.grpc.peers import Call, Peers
 from mainspring.gateway.grpc.requests import parse
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
-from mainspring.gateway.grpc.taking import Taking
-from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.gateway.grpc.taking import Taken, Taking
+from mainspring.gateway.sends import Answer, Refuse
+from mainspring.gateway.turns import Turns
 from mainspring.gateway.validation import BadRequest
 
 log = logging.getLogger("mainspring.gateway")
@@ -34,44 +30,52 @@ class Inference:
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
         self._calls = calls
         self._taking = Taking(calls, config)
-        self._peers = Peers(calls.connection)
+        self._turns = Turns()
+        self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
 
     async def infer(self, data: bytes, context: Context) -> bytes:
         """Answer ModelInfer; the call's end by its client or its deadline gives the request up."""
         arrived_ns = monotonic_ns()
-        with self._peers.call(context.peer()) as connection:
-            return await answered(context, self._infer(data, context, connection, arrived_ns))
+        call = self._peers.call(context.peer())
+        # That is later than this returns: the client may take its time to read the answer.
+        context.add_done_callback(call.end)
+        return await answered(context, self._infer(data, context, call, arrived_ns))
 
-    async def _infer(self, data: bytes, context: Context, connection: Connection, arrived_ns: int) -> bytes:
-        taken = self._taking.take(*parse(data), arrived_ns, Caller(context))
-        outcome = await self._calls.infer(connection, taken.request, taken.frames)
+    async def _infer(self, data: bytes, context: Context, call: Call, arrived_ns: int) -> bytes:
+        taken = self._taking.take(*parse(data), arrived_ns, Caller(context), call)
+        outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
-        return unary(taken.asked, outcome)
+        return await self._turns.finish(unary(taken.asked, outcome))
 
     async def stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         """Answer ModelStreamInfer until its client has said all, or is gone."""
-        with self._peers.call(context.peer()) as connection:
-            stream = _Stream(self._calls, self._taking, connection, context, self._backlog_bytes)
+        call = self._peers.call(context.peer())
+        try:
+            stream = _Stream(self._calls, self._taking, self._turns, call, context, self._backlog_bytes)
             await answered(context, stream.run(incoming))
+        finally:
+            call.end()
 
 
 class _Stream:
     """One ModelStreamInfer: reads requests while few answers wait, and writes answers as they come."""
 
     def __init__(
-        self, calls: Calls, taking: Taking, connection: Connection, context: Context, backlog_bytes: int
+        self, calls: Calls, taking: Taking, turns: Turns, call: Call, context: Context, backlog_bytes: int
     ) -> None:
         self._calls = calls
         self._taking = taking
-        self._connection = connection
+        self._turns = turns
+        self._call = call
         self._context = context
         self._caller = Caller(context)
         self._backlog_bytes = backlog_bytes
         self._waiting: set[int] = set()
         """Keys of requests without an answer."""
-        self._answers: deque[bytes] = deque()
+        self._answers: deque[tuple[bytes, int]] = deque()
+        """With what is held for each."""
         self._bytes = 0
         """Of `_answers`, of the one that is being written, and of those that are to come."""
         self._changed = asyncio.Event()
@@ -91,7 +95,8 @@ class _Stream:
         finally:
             reader.cancel()
             for key in tuple(self._waiting):
-                self._calls.cancel(self._connection, key)
+                self._calls.cancel(self._call.connection, key)
+            self._waiting.clear()
 
     async def _read(self, incoming: AsyncIterator[bytes]) -> None:
         async for data in incoming:
@@ -108,44 +113,55 @@ class _Stream:
         try:
             message, raw = parse(data)
             asked_id = message.id
-            taken = self._taking.take(message, raw, arrived_ns, self._caller)
+            taken = self._taking.take(message, raw, arrived_ns, self._caller, self._call)
         except BadRequest as error:
-            self._put(streamed_refusal(asked_id, Refuse(self._connection, 0, error.reason, error.detail)))
+            refusal = Refuse(self._call.connection, 0, error.reason, error.detail)
+            self._put(streamed_refusal(asked_id, refusal), 0)
             return
         except Ended as error:
-            self._put(streamed_error(asked_id, error.detail))
+            self._put(streamed_error(asked_id, error.detail), 0)
             return
         key = taken.request.key
-
-        def done(outcome: Outcome) -> None:
-            self._waiting.discard(key)
-            self._bytes -= taken.answer_bytes
-            self._put(_streamed(taken.asked, outcome))
-            self._written.set()
-
         self._waiting.add(key)
         self._bytes += taken.answer_bytes
-        self._calls.submit(self._connection, taken.request, taken.frames, done)
+        done = functools.partial(self._done, taken)
+        self._calls.submit(self._call.connection, taken.request, taken.frames, done)
 
-    def _put(self, answer: bytes) -> None:
-        self._answers.append(answer)
+    def _done(self, taken: Taken, outcome: Outcome) -> None:
+        """Make the answer to a request; nothing may be raised into the request table above."""
+        key, asked = taken.request.key, taken.asked
+        if key not in self._waiting:
+            # The stream is over.
+            return
+
+        def put(answer: bytes) -> None:
+            self._waiting.discard(key)
+            self._bytes -= taken.answer_bytes
+            self._put(answer, taken.answer_bytes)
+            self._written.set()
+
+        def failed(error: Exception) -> None:
+            if isinstance(error, BadRequest):
+                refusal = Refuse(self._call.connection, key, error.reason, error.detail)
+                put(streamed_refusal(asked.id, refusal))
+                return
+            log.error("no answer to a request for model %r", asked.model, exc_info=error)
+            put(streamed_error(asked.id, INTERNAL))
+
+        if isinstance(outcome, Answer):
+            self._turns.do(streamed(asked, outcome), put, failed, lambda: key in self._waiting)
+        else:
+            put(streamed_refusal(asked.id, outcome))
+
+    def _put(self, answer: bytes, held_bytes: int) -> None:
+        self._answers.append((answer, held_bytes))
         self._bytes += len(answer)
         self._changed.set()
 
     async def _write(self) -> None:
         while self._answers:
-            answer = self._answers.popleft()
+            answer, held_bytes = self._answers.popleft()
             await self._context.write(answer)
+            self._call.let_go(held_bytes)
             self._bytes -= len(answer)
             self._written.set()
-
-
-def _streamed(asked: Asked, outcome: Outcome) -> bytes:
-    """Return the answer to a request of a stream; nothing may be raised into the request table above."""
-    try:
-        if isinstance(outcome, Answer):
-            return streamed(asked, outcome)
-        return streamed_refusal(asked.id, outcome)
-    except Exception:
-        log.exception("no answer to a request for model %r", asked.model)
-        return streamed_error(asked.id, INTERNAL)

@@ -2,34 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+from mainspring.gateway.bounds import Budget, no_room_for_answer
 from mainspring.gateway.sends import Connection
+from mainspring.gateway.validation import BadRequest
+from mainspring.messages.codes import Reason
+
+
+class _Peer:
+    """One client connection, while it has calls."""
+
+    __slots__ = ("answers", "calls", "connection")
+
+    def __init__(self, connection: Connection, answers: Budget) -> None:
+        self.connection = connection
+        self.answers = answers
+        """What its answers hold."""
+        self.calls = 0
 
 
 class Peers:
     """Connections by gRPC's name of the client, which holds its address and port."""
 
-    def __init__(self, new: Callable[[], Connection]) -> None:
-        """``new`` returns a connection that no other client has."""
+    def __init__(self, new: Callable[[], Connection], answers: Budget, per_connection_bytes: int) -> None:
+        """``new`` returns a connection that no other client has.
+
+        ``answers``: what all answers may hold; those of one connection may hold ``per_connection_bytes``.
+        """
         self._new = new
-        self._calls: dict[str, tuple[Connection, int]] = {}
+        self._answers = answers
+        self._per_connection_bytes = per_connection_bytes
+        self._peers: dict[str, _Peer] = {}
 
     def __len__(self) -> int:
         """Return how many clients have calls in flight."""
-        return len(self._calls)
+        return len(self._peers)
 
-    @contextmanager
-    def call(self, peer: str) -> Iterator[Connection]:
-        """Count a call while it is in flight; gives the connection that all calls of this client share."""
-        connection, calls = self._calls.get(peer) or (self._new(), 0)
-        self._calls[peer] = connection, calls + 1
-        try:
-            yield connection
-        finally:
-            calls = self._calls[peer][1] - 1
-            if calls:
-                self._calls[peer] = connection, calls
-            else:
-                del self._calls[peer]
+    def call(self, name: str) -> Call:
+        """Count a call of this client, until `Call.end`."""
+        peer = self._peers.get(name)
+        if peer is None:
+            peer = self._peers[name] = _Peer(self._new(), Budget(self._per_connection_bytes))
+        peer.calls += 1
+        return Call(self, name, peer)
+
+    def hold(self, peer: _Peer, count: int) -> None:
+        """Do as `Call.hold`."""
+        own = peer.answers
+        if own.held_bytes and own.held_bytes + count > own.limit_bytes:
+            raise BadRequest(Reason.OVERLOADED, no_room_for_answer(own, count, "on this connection"))
+        if not self._answers.take(count):
+            raise BadRequest(Reason.OVERLOADED, no_room_for_answer(self._answers, count))
+        own.held_bytes += count
+
+    def let_go(self, peer: _Peer, count: int) -> None:
+        """Do as `Call.let_go`."""
+        peer.answers.give(count)
+        self._answers.give(count)
+
+    def leave(self, name: str, peer: _Peer) -> None:
+        """Do as `Call.end`."""
+        peer.calls -= 1
+        if not peer.calls:
+            del self._peers[name]
+
+
+class Call:
+    """A call in flight."""
+
+    __slots__ = ("_held_bytes", "_name", "_peer", "_peers")
+
+    def __init__(self, peers: Peers, name: str, peer: _Peer) -> None:
+        self._peers = peers
+        self._name = name
+        self._peer = peer
+        self._held_bytes = 0
+
+    @property
+    def connection(self) -> Connection:
+        """What the request table knows the client as; all of its calls share it."""
+        return self._peer.connection
+
+    def hold(self, count: int) -> None:
+        """Note what an answer will hold; raise `BadRequest` if there is no room.
+
+        On a connection without others there is for one of any size.
+        """
+        self._peers.hold(self._peer, count)
+        self._held_bytes += count
+
+    def let_go(self, count: int) -> None:
+        """An answer is read, or never will be."""
+        self._held_bytes -= count
+        self._peers.let_go(self._peer, count)
+
+    def end(self, *_: object) -> None:
+        """The call is over, and so is what it holds; to be called once."""
+        self.let_go(self._held_bytes)
+        self._peers.leave(self._name, self._peer)

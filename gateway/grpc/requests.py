@@ -15,6 +15,7 @@ from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import elements
+from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
 from mainspring.gateway.validation import Signature
 from mainspring.messages.codes import Reason
@@ -91,8 +92,8 @@ def inputs(message: Message, raw: list[Any], signature: Signature) -> Inputs:
     return Inputs(tuple(headers), frames)
 
 
-def classes(outputs: Iterable[Message]) -> dict[str, int]:
-    """Return for each output that is to be classified how many classes are wanted.
+def classes(outputs: Iterable[Message], signature: Signature) -> dict[str, int]:
+    """Return for each output of a model that is to be classified how many classes are wanted.
 
     Raises `Unfit` or `NotServed`.
     """
@@ -104,11 +105,12 @@ def classes(outputs: Iterable[Message]) -> dict[str, int]:
         if _SHARED in given:
             raise NotServed(f"output {output.name!r} is to go to shared memory")
         count = given.get(_CLASSIFICATION, 0)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        if isinstance(count, bool) or not isinstance(count, int):
             raise Unfit(
                 Reason.BAD_OUTPUT,
                 f"output {output.name!r} has classification {count!r}; it is a number of classes",
             )
+        check_classes(signature, output.name, count)
         if count:
             wanted[output.name] = count
     return wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc import requests
@@ -11,6 +12,7 @@ from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
 from mainspring.gateway.grpc.deadlines import Limits
 from mainspring.gateway.grpc.messages import Message
+from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.oip.priority import PRIORITY_PARAMETER, priority_of
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.validation import BadRequest
@@ -38,14 +40,16 @@ class Taking:
         self._calls = calls
         self._limits = Limits(config)
 
-    def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller) -> Taken:
-        """Return the request that a message with these raw contents makes.
+    def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
+        """Return the request that a message with these raw contents makes; ``call`` holds its answer's bytes.
 
         ``arrived_ns`` is when it came, on this process's clock. Raises `BadRequest`, and `Ended` for what
         the protocol has and this server has not.
         """
         try:
-            return self._take(message, raw, arrived_ns, caller)
+            taken = self._take(message, raw, arrived_ns, caller)
+            call.hold(taken.answer_bytes)
+            return taken
         except BadRequest as error:
             self._calls.turned_away(message.model_name, error.reason)
             raise
@@ -70,7 +74,5 @@ class Taking:
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
         )
-        asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs))
-        rows = max((header.shape[0] for header in inputs.headers if header.shape), default=0)
-        answer_bytes = min(max(rows, 0), signature.max_rows) * sum(signature.output_row_bytes)
-        return Taken(asked, request, inputs.frames, answer_bytes)
+        asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs, signature))
+        return Taken(asked, request, inputs.frames, answer_bytes(signature, inputs.headers, text=False))

@@ -2,6 +2,7 @@
 
 * ``server``     -- the listening socket, its connections and their number
 * ``connection`` -- one client: requests in, replies out in their order, nothing without a bound
+* ``host``       -- what a connection needs of the server
 * ``receiver``   -- bytes to requests; a large body goes from the socket to the memory that it stays in
 * ``exchange``, ``wire`` -- one request and its reply; heads of replies as bytes
 * ``watch``      -- looks after connections that take too long

@@ -9,64 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from time import monotonic_ns
-from typing import Protocol, cast
+from typing import cast
 
-from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.http import wire
-from mainspring.gateway.http.exchange import Exchange, Fault, attempt
-from mainspring.gateway.http.receiver import Budget, Receiver, too_large
+from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, Fault, attempt
+from mainspring.gateway.http.host import Host
+from mainspring.gateway.http.receiver import Receiver, too_large
 from mainspring.gateway.sends import Connection
 
 _JOINED_BYTES = 1 << 15
 """Replies up to here are joined before they are sent, which costs less than to send their parts."""
 _DISCARDED_BYTES = 4 << 20
 """Read and thrown away behind a refusal, so that a client that still sends gets to read why."""
-_UNSENT_BYTES = 1 << 20
-"""Of replies to one client; beyond it no more of its requests are read."""
+_UNSENT_BYTES = 1 << 16
+"""Of replies to one client that the kernel has not taken; beyond it no more of its requests are read or
+begun, and what their answers hold counts until it has."""
 _LINGER_NS = 2_000_000_000
-
-
-class Limits:
-    """The configuration's, in the units that are used here."""
-
-    def __init__(self, config: GatewayConfig) -> None:
-        self.header_bytes = config.http_max_header_bytes
-        self.body_bytes = config.http_max_body_bytes
-        self.pipelined = config.http_max_pipelined
-        self.head_ns = milliseconds(config.http_header_timeout_ms)
-        self.body_idle_ns = milliseconds(config.http_body_idle_ms)
-        self.body_ns = milliseconds(config.http_body_timeout_ms)
-        self.idle_ns = milliseconds(config.http_idle_timeout_ms)
-        self.write_ns = milliseconds(config.http_write_timeout_ms)
-
-    @property
-    def shortest_ns(self) -> int:
-        """The nearest time-out."""
-        return min(self.head_ns, self.body_idle_ns, self.body_ns, self.idle_ns, self.write_ns)
-
-
-class Host(Protocol):
-    """The server, as its connections see it."""
-
-    limits: Limits
-    budget: Budget
-    shared: memoryview
-    """Where all connections read to."""
-
-    def read_at_ns(self) -> int:
-        """When what is being read now was there to be read."""
-
-    def admit(self, connection: HttpConnection) -> bool:
-        """Count a new connection; return whether there is room."""
-
-    def gone(self, connection: HttpConnection) -> None:
-        """Forget a connection."""
-
-    def forget(self, peer: Connection) -> None:
-        """Give up the requests of a client that is gone."""
-
-    def route(self, exchange: Exchange) -> bool:
-        """Set the handler of a request whose head is there; return whether its body is wanted."""
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -82,6 +40,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Requests without a reply on the wire, in their order."""
         self._running = 0
         """How many of them were begun: the first ones."""
+        self._held_bytes = 0
+        """What answers to them hold, or will, and those that the client has yet to read."""
+        self._unread_bytes = 0
+        """Of these, the latter."""
+        self._beginning = False
+        """Whether one of them is being begun just now."""
         self._discarding = -1
         """Bytes read since a refusal that ended the connection; -1 before."""
         self._ending = False
@@ -120,6 +84,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It is gone."""
         self._transport = None
         self._receiver.close()
+        self._let_go(self._held_bytes)
         for exchange in self._queue:
             exchange.abandoned = True
         self._queue.clear()
@@ -158,10 +123,27 @@ class HttpConnection(asyncio.BufferedProtocol):
         """It has caught up."""
         self._writing = True
         self._since_ns = monotonic_ns()
+        self._let_go(self._unread_bytes)
+        self._unread_bytes = 0
         if len(self._queue) > self._running:
             asyncio.get_running_loop().call_soon(self._run_next)
         else:
             self._resume()
+
+    # --- the handlers' side ---
+
+    def holds(self, exchange: Exchange, count: int) -> bool:
+        """Note what a request's answer will hold; return False if there is no room among all connections'."""
+        exchange.answer_bytes = 0
+        if self._transport is None:
+            return True
+        if not self._host.answers.take(count):
+            return False
+        exchange.answer_bytes = count
+        self._held_bytes += count
+        if len(self._queue) > self._running and not self._beginning:
+            asyncio.get_running_loop().call_soon(self._run_next)
+        return True
 
     # --- the receiver's side ---
 
@@ -180,7 +162,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def received(self, exchange: Exchange) -> None:
         """A request is there whole."""
         self._queue.append(exchange)
-        if self._running == len(self._queue) - 1 and self._running < self._limits.pipelined:
+        if self._running == len(self._queue) - 1 and self._may_begin():
             self._run(exchange)
         else:
             self._pause()
@@ -200,6 +182,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._since_ns = monotonic_ns()
         if self._ending and not queue:
             self._end()
+        elif self._beginning:
+            # Whoever begins it looks for the next one.
+            pass
         elif len(queue) > self._running:
             # Not at once: other clients come first.
             asyncio.get_running_loop().call_soon(self._run_next)
@@ -255,20 +240,37 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.abort()
         self._unsent_bytes = unsent
 
+    def _may_begin(self) -> bool:
+        """Return whether one more request may run beside those that do."""
+        running = self._running
+        if not running:
+            return True
+        if running >= self._limits.pipelined or self._held_bytes >= self._limits.answer_bytes:
+            return False
+        # Of the one before it must be known how much it will hold.
+        before = self._queue[running - 1]
+        return before.answer_bytes != UNKNOWN_BYTES or before.reply_parts is not None
+
+    def _let_go(self, count: int) -> None:
+        self._held_bytes -= count
+        self._host.answers.give(count)
+
     def _run(self, exchange: Exchange) -> None:
         self._running += 1
         if self._ending:
             exchange.keeps_alive = False
         assert exchange.handler is not None, "a request that was not routed"
+        self._beginning = True
         attempt(exchange.handler, exchange)
+        self._beginning = False
 
     def _run_next(self) -> None:
         """Begin the next request that waits its turn, unless the client has yet to read what it was sent."""
         if self._transport is None or not self._writing:
             return
-        if self._running < min(len(self._queue), self._limits.pipelined):
+        if self._running < len(self._queue) and self._may_begin():
             self._run(self._queue[self._running])
-        if self._running < min(len(self._queue), self._limits.pipelined):
+        if self._running < len(self._queue) and self._may_begin():
             asyncio.get_running_loop().call_soon(self._run_next)
         elif len(self._queue) <= self._running:
             self._resume()
@@ -285,6 +287,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
+        if exchange.answer_bytes <= 0:
+            return
+        if self._writing:
+            self._let_go(exchange.answer_bytes)
+        else:
+            self._unread_bytes += exchange.answer_bytes
 
     def _break(self, fault: Fault) -> None:
         """Answer what came with what is wrong with it, behind the replies that are due, and end."""
@@ -299,6 +307,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _end(self) -> None:
         """Close, once what was sent has left."""
         self._since_ns = monotonic_ns()
+        for exchange in self._queue:
+            exchange.abandoned = True
         self._queue.clear()
         transport = self._transport
         if transport is None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from mainspring.gateway.http import wire
+from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
@@ -17,6 +18,7 @@ log = logging.getLogger("mainspring.gateway")
 
 MOST_ASKED_BYTES = 1 << 16
 """Of a body that is not an inference request's: they are a few names and settings."""
+UNKNOWN_BYTES = -1
 _ENCODER = msgspec.json.Encoder()
 Value = TypeVar("Value")
 
@@ -44,8 +46,8 @@ class Exchange:
     """A request as it was received; `reply` ends it."""
 
     __slots__ = (
-        *("abandoned", "arguments", "arrived_ns", "body", "handler", "headers", "keeps_alive", "method"),
-        *("reply_parts", "sender", "target", "version"),
+        *("abandoned", "answer_bytes", "arguments", "arrived_ns", "body", "handler", "headers"),
+        *("keeps_alive", "method", "reply_parts", "sender", "target", "version"),
     )
 
     def __init__(
@@ -61,6 +63,8 @@ class Exchange:
         """When its first bytes were read, on this process's clock."""
         self.abandoned = False
         """Whether the client is gone: nobody would get the reply."""
+        self.answer_bytes = 0
+        """What its answer will hold, about; `UNKNOWN_BYTES` until that is known, 0 for a short one."""
         self.version = "1.1"
         self.keeps_alive = True
         """Whether the connection takes another request after this one."""
@@ -135,6 +139,8 @@ def attempt(handler: Handler, exchange: Exchange) -> None:
 def reply_to_error(exchange: Exchange, error: Exception) -> None:
     """Send what a handler raised; to be called while that is being handled, for the log."""
     match error:
+        case TooLarge():
+            exchange.fail(413, error.detail)
         case BadRequest():
             exchange.refuse(error.reason, error.detail)
         case Fault():

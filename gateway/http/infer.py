@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
+from typing import Any
 
+from mainspring.gateway import refusals
+from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
-from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, reply_to_error
 from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.oip import compression, request
 from mainspring.gateway.oip.compression import ENCODINGS
@@ -23,6 +26,7 @@ from mainspring.gateway.oip.response import Body, render
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.sends import Answer
 from mainspring.gateway.tokens import from_header
+from mainspring.gateway.turns import Turns
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -48,6 +52,7 @@ class Inference:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed)
+        self._turns = Turns()
         self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
         self._in_threads = 0
 
@@ -57,6 +62,7 @@ class Inference:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer a POST to ``/v2/models/{model}[/versions/{version}]/infer``, when it is its turn."""
+        exchange.answer_bytes = UNKNOWN_BYTES
         self._inlet.take(exchange)
 
     def _shed(self, exchange: Exchange, reason: Reason) -> None:
@@ -77,19 +83,15 @@ class Inference:
         except compression.TooLarge:
             work = functools.partial(compression.inflate, body, name, limit_bytes)
             self._in_thread(exchange, work, lambda content: self._infer(exchange, memoryview(content)))
-        except BadRequest as error:
-            exchange.refuse(error.reason, error.detail)
         else:
             self._infer(exchange, memoryview(content))
 
     def _infer(self, exchange: Exchange, body: memoryview) -> None:
         try:
             self._submit(exchange, body)
-        except compression.TooLarge as error:
-            exchange.fail(413, error.detail)
         except BadRequest as error:
             self._calls.turned_away(exchange.arguments[0], error.reason)
-            exchange.refuse(error.reason, error.detail)
+            raise
 
     def _submit(self, exchange: Exchange, body: memoryview) -> None:
         plane, config = self._calls.plane, self._config
@@ -112,6 +114,9 @@ class Inference:
         assert isinstance(sender, HttpConnection)
         if exchange.abandoned:
             return
+        expected = answer_bytes(signature, parsed.inputs, text=not parsed.is_binary)
+        if not sender.holds(exchange, expected):
+            raise BadRequest(Reason.OVERLOADED, no_room_for_answer(self._calls.answers, expected))
         if sender.peer is None:
             sender.peer = self._calls.connection()
         asked = InferRequest(
@@ -138,30 +143,35 @@ class Inference:
         self, exchange: Exchange, model: str, version: str, wanted: request.Wanted, outcome: Outcome
     ) -> None:
         """Send a request's outcome. Nothing may be raised: the request table is at work above."""
-        try:
-            if isinstance(outcome, Answer):
-                self._answer(exchange, render(model, version, wanted, outcome))
-            else:
-                exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
-        except Exception:
-            log.exception("no reply to a request for model %r", model)
-            exchange.fail(500, "internal: the gateway failed at this reply; its log says how")
+        if not isinstance(outcome, Answer):
+            exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
+            return
+        left_ns = outcome.timing.left_ns
+        due_ns = None if left_ns is None else monotonic_ns() + left_ns
+        self._turns.do(
+            render(model, version, wanted, outcome),
+            lambda body: self._answer(exchange, body, due_ns),
+            functools.partial(reply_to_error, exchange),
+            lambda: not exchange.abandoned,
+        )
 
-    def _answer(self, exchange: Exchange, body: Body) -> None:
+    def _answer(self, exchange: Exchange, body: Body, due_ns: int | None) -> None:
         content_type, more = wire.JSON_TYPE, b""
         if body.tensors:
-            content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % len(body.text)
+            content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
         accepted = exchange.headers.get(b"accept-encoding")
         # One alone was asked for; a list is what libraries can read, sent with every request.
         if accepted not in _SENT_ENCODINGS or body.size < _LEAST_COMPRESSED_BYTES:
-            exchange.reply(200, (body.text, *body.tensors), content_type, more)
+            _reply(exchange, due_ns, (*body.texts, *body.tensors), content_type, more)
             return
         more += b"content-encoding: %s\r\n" % accepted
-        work = functools.partial(compression.deflate, (body.text, *body.tensors), accepted.decode())
+        work = functools.partial(compression.deflate, (*body.texts, *body.tensors), accepted.decode())
         if body.size <= _AT_ONCE_BYTES:
-            exchange.reply(200, (work(),), content_type, more)
-        else:
-            self._in_thread(exchange, work, lambda packed: exchange.reply(200, (packed,), content_type, more))
+            _reply(exchange, due_ns, (work(),), content_type, more)
+            return
+        self._in_thread(
+            exchange, work, lambda packed: _reply(exchange, due_ns, (packed,), content_type, more)
+        )
 
     def _in_thread(
         self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]
@@ -176,18 +186,23 @@ class Inference:
             self._in_threads -= 1
             if future.cancelled():
                 return
-            error = future.exception()
-            if error is None:
+            try:
                 then(future.result())
-            elif isinstance(error, compression.TooLarge):
-                exchange.fail(413, error.detail)
-            elif isinstance(error, BadRequest):
-                exchange.refuse(error.reason, error.detail)
-            else:
-                log.error("a body could not be compressed or inflated", exc_info=error)
-                exchange.fail(500, "internal: the gateway failed at a compressed body; its log says how")
+            except Exception as error:
+                reply_to_error(exchange, error)
 
         self._loop.run_in_executor(self._threads, work).add_done_callback(ended)
+
+
+def _reply(
+    exchange: Exchange, due_ns: int | None, parts: Sequence[Any], content_type: bytes, more: bytes
+) -> None:
+    """Send an answer, unless it was in the making for too long."""
+    late_ns = 0 if due_ns is None else monotonic_ns() - due_ns
+    if late_ns > 0:
+        exchange.refuse(Reason.TIMED_OUT, refusals.late(late_ns))
+    else:
+        exchange.reply(200, parts, content_type, more)
 
 
 def _json_bytes(exchange: Exchange) -> int | None:

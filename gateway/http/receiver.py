@@ -13,25 +13,11 @@ from typing import Protocol
 import httptools
 import numpy as np
 
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.http.exchange import Exchange, Fault, Sender
 
 READ_BYTES = 1 << 16
 _NOTHING = memoryview(b"")
-
-
-class Budget:
-    """Bytes of unfinished bodies, of all connections."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self.held_bytes = 0
-
-    def take(self, count: int) -> bool:
-        """Hold so many more bytes; return False if that is too many, holding none of them."""
-        if self.held_bytes + count > self._limit_bytes:
-            return False
-        self.held_bytes += count
-        return True
 
 
 class Sink(Sender, Protocol):
@@ -75,7 +61,10 @@ class Receiver:
         max_body_bytes: int,
         shared: memoryview | None = None,
     ) -> None:
-        """``shared`` is `READ_BYTES` that all receivers of one loop may read to; else it has its own."""
+        """``budget``: what unfinished bodies may hold, of all connections.
+
+        ``shared`` is `READ_BYTES` that all receivers of one loop may read to; else it has its own.
+        """
         self._shared = memoryview(bytearray(READ_BYTES)) if shared is None else shared
         self._sink: Sink = sink
         self._budget = budget
@@ -272,7 +261,7 @@ class Receiver:
         self._held_bytes += count
 
     def _release(self) -> None:
-        self._budget.held_bytes -= self._held_bytes
+        self._budget.give(self._held_bytes)
         self._held_bytes = 0
         self._direct = None
         self._pieces, self._piece = bytearray(), b""

@@ -12,15 +12,16 @@ from time import monotonic_ns
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from mainspring.gateway.bounds import Refusal
+from mainspring.gateway.bounds import Budget, Refusal
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.http.connection import HttpConnection, Limits
+from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.inlet import lag_ns
-from mainspring.gateway.http.receiver import READ_BYTES, Budget
+from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.http.watch import Watch
@@ -56,6 +57,7 @@ class HttpServer:
         self.limits = Limits(config)
         self.shared = memoryview(bytearray(READ_BYTES))
         self.budget = Budget(config.max_in_flight_bytes)
+        self.answers = calls.answers
         self._max_connections = min(
             config.http_max_connections, max(_file_limit() - _SPARE_FILES, _LEAST_CONNECTIONS)
         )

@@ -7,10 +7,11 @@ as a slot at most, and zero bytes at its end are not told from padding: they are
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mainspring.gateway.oip.datatypes import Unfit
+from mainspring.gateway.oip.steps import SLICE_BYTES, SLICE_VALUES
 from mainspring.messages.codes import Reason
 
 _LENGTH = struct.Struct("<I")
@@ -59,7 +60,10 @@ def to_slots(name: str, elements: Sequence[bytes], slot_bytes: int) -> bytes:
     return b"".join([element.ljust(slot_bytes, b"\0") for element in elements])
 
 
-def from_slots(data: Any, slot_bytes: int) -> list[bytes]:
-    """Return the elements in slots of ``slot_bytes`` each, without their padding."""
-    content = bytes(data)
-    return [content[start : start + slot_bytes].rstrip(b"\0") for start in range(0, len(content), slot_bytes)]
+def from_slots(data: Any, slot_bytes: int) -> Iterator[list[bytes]]:
+    """Yield the elements in slots of ``slot_bytes`` each, without their padding, some at a time."""
+    view = memoryview(data)
+    size = slot_bytes * max(1, min(SLICE_VALUES, SLICE_BYTES // slot_bytes))
+    for start in range(0, len(view), size):
+        content = bytes(view[start : start + size])
+        yield [content[at : at + slot_bytes].rstrip(b"\0") for at in range(0, len(content), slot_bytes)]

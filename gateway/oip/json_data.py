@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.datatypes import Unfit, datatype_of
+from mainspring.gateway.oip.steps import SLICE_VALUES
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 
@@ -60,8 +61,27 @@ def to_bytes(name: str, data: Data, dtype: str, count: int) -> bytes:
         raise _out_of_range(name, values, dtype) from None
 
 
-def from_bytes(data: Any, dtype: str) -> msgspec.Raw:
-    """Return the flat ``data`` of an output, as JSON."""
+def from_bytes(data: Any, dtype: str) -> Iterator[bytes]:
+    """Yield the flat ``data`` of an output, as lists in JSON of at most `SLICE_VALUES`, one at least."""
+    size = SLICE_VALUES * value_bytes(dtype)
+    yield _encoded(data if len(data) <= size else memoryview(data)[:size], dtype)
+    for start in range(size, len(data), size):
+        yield _encoded(memoryview(data)[start : start + size], dtype)
+
+
+def value_bytes(dtype: str) -> int:
+    """Return the bytes of one value."""
+    return 2 if dtype == "bfloat16" else struct.calcsize(_CODES[dtype])
+
+
+def joined(lists: Sequence[bytes]) -> list[bytes]:
+    """Return pieces of text that are one list of the elements of all of these, none of them empty."""
+    if len(lists) == 1:
+        return list(lists)
+    return [lists[0][:-1], *[b"," + each[1:-1] for each in lists[1:]], b"]"]
+
+
+def _encoded(data: Any, dtype: str) -> bytes:
     if dtype == "bfloat16":
         values = to_array(data, dtype).tolist()
     else:
@@ -71,7 +91,7 @@ def from_bytes(data: Any, dtype: str) -> msgspec.Raw:
     if _NULL in encoded:
         # Which is what numbers become that JSON has no word for.
         encoded = json.dumps(values, separators=(",", ":")).encode()
-    return msgspec.Raw(encoded)
+    return encoded
 
 
 def to_array(data: Any, dtype: str) -> NDArray[Any]:

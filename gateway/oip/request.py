@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mainspring.gateway.oip import compression, elements, json_data
+from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, dtype_of
 from mainspring.gateway.validation import Signature
 from mainspring.messages.codes import Reason
@@ -122,6 +123,14 @@ class Parsed(NamedTuple):
     parameters: Parameters
     wanted: Wanted
 
+    @property
+    def is_binary(self) -> bool:
+        """Whether all outputs are to be sent as they are."""
+        default, forms = self.wanted.default, self.wanted.forms
+        if self.outputs is None:
+            return default == BINARY
+        return all(forms.get(name, default) == BINARY for name in self.outputs)
+
 
 def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_json_bytes: int) -> Parsed:
     """Return what a body says; raise `Unfit`.
@@ -169,7 +178,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
         frames,
         tuple([output.name for output in request.outputs]) or None,
         request.parameters or _NO_PARAMETERS,
-        _wanted(request),
+        _wanted(signature, request),
     )
 
 
@@ -287,7 +296,7 @@ def _content(spec: TensorSpec, rows: int, data: json_data.Data | memoryview) -> 
     return elements.to_slots(spec.name, found, slot)
 
 
-def _wanted(request: _Request | _LooseRequest) -> Wanted:
+def _wanted(signature: Signature, request: _Request | _LooseRequest) -> Wanted:
     binary = request.parameters is not None and request.parameters.binary_data_output
     default = BINARY if binary else JSON
     forms = {}
@@ -299,12 +308,7 @@ def _wanted(request: _Request | _LooseRequest) -> Wanted:
             raise Unfit(
                 Reason.BAD_OUTPUT, f"output {output.name!r} is to go to shared memory, which is not served"
             )
-        if parameters.classification < 0:
-            raise Unfit(
-                Reason.BAD_OUTPUT,
-                f"output {output.name!r} has classification {parameters.classification}; "
-                "it is a number of classes",
-            )
+        check_classes(signature, output.name, parameters.classification)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
         forms[output.name] = Form(asked, parameters.classification)
     return Wanted(request.id, default, forms)

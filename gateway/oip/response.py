@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -9,7 +11,8 @@ import msgspec
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import classify
 from mainspring.gateway.oip.datatypes import BYTES, datatype_of
-from mainspring.gateway.oip.request import Form, Wanted
+from mainspring.gateway.oip.request import BINARY, Form, Wanted
+from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
 from mainspring.gateway.sends import Answer
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
@@ -24,7 +27,7 @@ class _Output(msgspec.Struct, omit_defaults=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: list[Any] | msgspec.Raw | None = None
+    data: msgspec.Raw | None = None
     parameters: _Binary | None = None
 
 
@@ -38,7 +41,7 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """Whether the model's weights were not on the device when the request came."""
     worker: str
     deadline_ns_left: int | None = None
-    """Time left when the reply was made, negative if it was late; not there for best effort."""
+    """Time left when the outputs came; not there for best effort."""
     cached: bool = False
     """Whether the outputs are those of an earlier request of equal inputs."""
 
@@ -52,18 +55,27 @@ class _Response(msgspec.Struct, omit_defaults=True):
 
 
 _ENCODER = msgspec.json.Encoder()
+_EMPTY = b"[]"
+_MARK = b"\0"
+"""Stands for text that is put in later. In JSON itself there is no such byte: in a string it is escaped."""
+_ELSEWHERE = msgspec.Raw(_MARK)
 
 
 class Body(NamedTuple):
-    """A response's body: ``text`` is JSON, ``tensors`` the bytes that follow it."""
+    """A response's body: JSON, then the bytes of tensors, each in one piece or several."""
 
-    text: bytes
+    texts: list[bytes]
     tensors: list[Any]
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of the JSON."""
+        return sum(map(len, self.texts))
 
     @property
     def size(self) -> int:
         """Bytes of the body."""
-        return len(self.text) + sum(map(len, self.tensors))
+        return self.text_bytes + sum(map(len, self.tensors))
 
 
 def parameters_of(timing: Timing) -> ResponseParameters:
@@ -73,42 +85,73 @@ def parameters_of(timing: Timing) -> ResponseParameters:
     )
 
 
-def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Body:
+def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Steps[Body]:
     """Return the body that answers a request for ``model``, as the client calls it, with what it wants."""
-    outputs, tensors = [], []
+    outputs, texts, tensors = [], [], []
+    work = 0
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         form = wanted.forms.get(header.name, wanted.default)
-        output, content = _output(header, frame, form)
+        values = 0 if form == BINARY and slot_bytes(header.dtype) is None else math.prod(header.shape)
+        if work and work + values > SLICE_VALUES:
+            yield
+            work = 0
+        work += values
+        output, text, content = yield from _output(header, frame, form)
+        if len(text) > 1:
+            output.data = _ELSEWHERE
+            texts.append(text)
+        elif text:
+            output.data = msgspec.Raw(text[0])
         outputs.append(output)
-        if content is not None:
-            tensors.append(content)
+        tensors += content
     response = _Response(model, version, outputs, parameters_of(answer.timing), wanted.id)
-    return Body(_ENCODER.encode(response), tensors)
+    encoded = _ENCODER.encode(response)
+    return Body(_filled(encoded, texts) if texts else [encoded], tensors)
 
 
-def _output(header: TensorHeader, frame: Any, form: Form) -> tuple[_Output, Any]:
-    """Return an output's JSON, and its bytes if they follow it."""
+def _filled(encoded: bytes, texts: list[list[bytes]]) -> list[bytes]:
+    """Return JSON with these texts where they belong, uncopied."""
+    first, *others = encoded.split(_MARK)
+    found = [first]
+    for text, after in zip(texts, others, strict=True):
+        found += (*text, after)
+    return found
+
+
+def _output(header: TensorHeader, frame: Any, form: Form) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
+    """Return an output's JSON without its data, this as text, and its bytes if they follow the JSON."""
     slot = slot_bytes(header.dtype)
-    if form.classes and slot is None:
-        return _classes(header, frame, form)
     if slot is not None:
-        return _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary)
-    datatype = datatype_of(header.dtype)
+        return (yield from _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary))
+    if form.classes:
+        rows = json_data.to_array(frame, header.dtype).reshape(header.shape)
+        found = yield from classify(rows, form.classes)
+        shape = (len(found), len(found[0]) if found else 0)
+        return (yield from _bytes(header.name, shape, found, form.binary))
+    output = _Output(header.name, datatype_of(header.dtype), header.shape)
     if form.binary:
-        return _Output(header.name, datatype, header.shape, parameters=_Binary(len(frame))), frame
-    data = json_data.from_bytes(frame, header.dtype)
-    return _Output(header.name, datatype, header.shape, data), None
+        output.parameters = _Binary(len(frame))
+        return output, [], [frame]
+    lists: list[bytes] = []
+    for each in json_data.from_bytes(frame, header.dtype):
+        if lists:
+            yield
+        lists.append(each)
+    return output, json_data.joined(lists), []
 
 
-def _classes(header: TensorHeader, frame: Any, form: Form) -> tuple[_Output, Any]:
-    rows = json_data.to_array(frame, header.dtype).reshape(header.shape)
-    classes = classify(rows, form.classes)
-    shape = (len(classes), len(classes[0]) if classes else 0)
-    return _bytes(header.name, shape, [each for row in classes for each in row], form.binary)
-
-
-def _bytes(name: str, shape: tuple[int, ...], found: list[bytes], binary: bool) -> tuple[_Output, Any]:
+def _bytes(
+    name: str, shape: tuple[int, ...], found: Iterable[list[bytes]], binary: bool
+) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
+    """Return the same for an output of BYTES, whose elements come some at a time."""
+    output = _Output(name, BYTES, shape)
     if binary:
-        content = elements.join(found)
-        return _Output(name, BYTES, shape, parameters=_Binary(len(content))), content
-    return _Output(name, BYTES, shape, [each.decode(errors="replace") for each in found]), None
+        pieces = yield from mapped(found, elements.join)
+        output.parameters = _Binary(sum(map(len, pieces)))
+        return output, [], pieces
+    lists = yield from mapped(found, _text)
+    return output, json_data.joined([each for each in lists if each != _EMPTY] or [_EMPTY]), []
+
+
+def _text(some: list[bytes]) -> bytes:
+    return _ENCODER.encode([each.decode(errors="replace") for each in some])

@@ -9,6 +9,7 @@ import pytest
 from tritonclient.grpc import InferResult, service_pb2
 
 from mainspring.gateway.grpc import answers, status
+from mainspring.gateway.oip.steps import whole
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
@@ -40,7 +41,7 @@ def parameters(response: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_triton_s_client_reads_what_the_model_gave(dtype: str) -> None:
-    response = service_pb2.ModelInferResponse.FromString(answers.unary(ASKED, answer(dtype)))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer(dtype))))
     assert (response.model_name, response.model_version, response.id) == ("model", "3", "id-1")
     assert response.outputs[0].datatype == datatype(dtype)
     found = InferResult(response).as_numpy("same")
@@ -49,7 +50,7 @@ def test_triton_s_client_reads_what_the_model_gave(dtype: str) -> None:
 
 
 def test_an_answer_says_where_its_time_went() -> None:
-    response = service_pb2.ModelInferResponse.FromString(answers.unary(ASKED, answer("float32")))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("float32"))))
     assert parameters(response) == {
         "queue_ns": 5,
         "batch_size": 4,
@@ -63,7 +64,7 @@ def test_best_effort_has_no_deadline_to_tell_of() -> None:
     timing = Timing(
         total_ns=9, queue_ns=5, execute_ns=3, left_ns=None, batch_size=1, cold_start=False, worker="w"
     )
-    response = service_pb2.ModelInferResponse.FromString(answers.unary(ASKED, answer("int8", timing)))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("int8", timing))))
     assert "deadline_ns_left" not in parameters(response)
 
 
@@ -78,20 +79,22 @@ def test_an_answer_from_the_cache_says_so() -> None:
         worker="",
         cached=True,
     )
-    response = service_pb2.ModelInferResponse.FromString(answers.unary(ASKED, answer("int8", timing)))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(ASKED, answer("int8", timing))))
     assert parameters(response)["cached"] is True
 
 
 def test_an_output_is_classified_on_request() -> None:
     asked = ASKED._replace(classes={"same": 2})
-    response = service_pb2.ModelInferResponse.FromString(answers.unary(asked, answer("int16")))
+    response = service_pb2.ModelInferResponse.FromString(whole(answers.unary(asked, answer("int16"))))
     assert (response.outputs[0].datatype, list(response.outputs[0].shape)) == ("BYTES", [ROWS, 2])
     found = InferResult(response).as_numpy("same")
     assert found.tolist() == [[b"2:2", b"1:1"], [b"32767:0", b"5:2"]]
 
 
 def test_a_streamed_answer_is_its_request_s_last() -> None:
-    message = service_pb2.ModelStreamInferResponse.FromString(answers.streamed(ASKED, answer("float64")))
+    message = service_pb2.ModelStreamInferResponse.FromString(
+        whole(answers.streamed(ASKED, answer("float64")))
+    )
     assert message.error_message == ""
     assert parameters(message.infer_response)["triton_final_response"] is True
     np.testing.assert_array_equal(InferResult(message.infer_response).as_numpy("same"), array("float64"))

@@ -21,6 +21,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, SLOT, array, datatype, echo
 
+SIGNATURE = Signature(echo("float32"))
 SLOTS = slot_bytes(SLOT) or 0
 
 
@@ -164,7 +165,7 @@ def test_shared_memory_is_not_served() -> None:
     output = InferRequestedOutput("same")
     output.set_shared_memory("region", 24)
     with pytest.raises(NotServed, match="shared memory"):
-        requests.classes([output._get_tensor()])
+        requests.classes([output._get_tensor()], SIGNATURE)
 
 
 def test_classification_is_a_number_of_classes() -> None:
@@ -172,12 +173,12 @@ def test_classification_is_a_number_of_classes() -> None:
         InferRequestedOutput("same", class_count=3)._get_tensor(),
         InferRequestedOutput("other")._get_tensor(),
     ]
-    assert requests.classes(wanted) == {"same": 3}
+    assert requests.classes(wanted, SIGNATURE) == {"same": 3}
     output = service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="same")
     for field, value in (("int64_param", -1), ("string_param", "3"), ("bool_param", True)):
         setattr(output.parameters["classification"], field, value)
         with pytest.raises(BadRequest, match="it is a number of classes"):
-            requests.classes([output])
+            requests.classes([output], SIGNATURE)
 
 
 def test_parameters_of_every_kind() -> None:
@@ -203,12 +204,11 @@ def test_what_is_no_version_is_refused(text: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
-    signature = Signature(echo("float32"))
     for padded in (data, data + bytes(9_000)):
         try:
             message, raw = requests.parse(padded)
-            requests.inputs(message, raw, signature)
-            requests.classes(message.outputs)
+            requests.inputs(message, raw, SIGNATURE)
+            requests.classes(message.outputs, SIGNATURE)
             requests.parameters(message.parameters)
         except BadRequest as error:
             assert error.reason in (Reason.BAD_MESSAGE, Reason.BAD_INPUT, Reason.BAD_OUTPUT)  # noqa: PT017

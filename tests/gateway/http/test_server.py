@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from mainspring.gateway import server
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
@@ -166,7 +167,7 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
     async def come_and_go() -> weakref.ref[HttpConnection]:
         config = GatewayConfig()
         plane = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config)
-        calls = cast(Any, SimpleNamespace(plane=plane))
+        calls = cast(Any, SimpleNamespace(plane=plane, answers=Budget(1 << 20)))
         inference = Inference(calls, config)
         host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
         connection = HttpConnection(host)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from mainspring.gateway.oip.request import Wanted
 from mainspring.gateway.oip.response import Body, render
+from mainspring.gateway.oip.steps import whole
 from mainspring.gateway.sends import Answer, Connection
 from mainspring.gateway.validation import Signature
 from mainspring.messages.clients import Timing
@@ -70,4 +71,4 @@ def answer_of(header: TensorHeader, frame: Any) -> Answer:
 
 def rendered(header: TensorHeader, frame: Any, wanted: Wanted) -> Body:
     """Return the body of an answer with one output."""
-    return render("m", "3", wanted, answer_of(header, frame))
+    return whole(render("m", "3", wanted, answer_of(header, frame)))

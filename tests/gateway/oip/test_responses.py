@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from mainspring.gateway.oip import elements, json_data
-from mainspring.gateway.oip.classification import classify
+from mainspring.gateway.oip.classification import MOST_CLASSES, check_classes, classify
 from mainspring.gateway.oip.metadata import model_config, model_metadata
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
 from mainspring.gateway.oip.response import Body, parameters_of, render
+from mainspring.gateway.oip.steps import SLICE_VALUES, whole
+from mainspring.gateway.validation import BadRequest
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.oip.models import TIMING, answer_of, arrays, equal, rendered, signature
@@ -25,11 +27,15 @@ from tests.gateway.oip.models import TIMING, answer_of, arrays, equal, rendered,
 def as_read(body: Body) -> Any:
     """Return what tritonclient makes of a body."""
     http = pytest.importorskip("tritonclient.http")
-    content = body.text + b"".join(map(bytes, body.tensors))
+    content = b"".join(map(bytes, [*body.texts, *body.tensors]))
     assert len(content) == body.size
     return http.InferenceServerClient.parse_response_body(
-        content, header_length=len(body.text) if body.tensors else None
+        content, header_length=body.text_bytes if body.tensors else None
     )
+
+
+def text_of(body: Body) -> Any:
+    return json.loads(b"".join(body.texts))
 
 
 @given(arrays(), st.booleans())
@@ -61,7 +67,7 @@ def test_a_frame_is_sent_from_where_it_lies() -> None:
 def test_the_rest_of_a_response() -> None:
     frame = np.array([[1, 2]], np.float32).tobytes()
     answer = answer_of(TensorHeader("y", "float32", (1, 2)), frame)
-    found = json.loads(render("name", "3", Wanted(id="17"), answer).text)
+    found = text_of(whole(render("name", "3", Wanted(id="17"), answer)))
     assert found == {
         "model_name": "name",
         "model_version": "3",
@@ -83,7 +89,7 @@ def test_the_rest_of_a_response() -> None:
 def test_classes_are_the_highest_values_in_their_order(drawn: tuple[str, NDArray[Any]], count: int) -> None:
     dtype, array = drawn
     numbers = json_data.to_array(array.tobytes(), dtype).reshape(array.shape)
-    named = classify(numbers, count)
+    named = whole(classify(numbers, count))
     for row, found in zip(numbers.reshape(len(numbers), -1), named, strict=True):
         assert len(found) == min(count, row.size)
         indices = [int(each.split(b":")[1]) for each in found]
@@ -95,14 +101,78 @@ def test_classes_are_the_highest_values_in_their_order(drawn: tuple[str, NDArray
 
 def test_classes_are_named_as_triton_names_them() -> None:
     rows = np.array([[1, 5, 10, 4], [0.5, 0.25, 2, 2]], np.float32)
-    assert classify(rows, 2) == [[b"10.000000:2", b"5.000000:1"], [b"2.000000:2", b"2.000000:3"]]
-    assert classify(rows.astype(np.uint8), 1) == [[b"10:2"], [b"2:2"]]
+    assert whole(classify(rows, 2)) == [[b"10.000000:2", b"5.000000:1"], [b"2.000000:2", b"2.000000:3"]]
+    assert whole(classify(rows.astype(np.uint8), 1)) == [[b"10:2"], [b"2:2"]]
     body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(False, 2)}))
-    output = json.loads(body.text)["outputs"][0]
+    output = text_of(body)["outputs"][0]
     assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
     assert output["data"] == ["10.000000:2", "5.000000:1", "2.000000:2", "2.000000:3"]
     body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(True, 9)}))
     assert as_read(body).as_numpy("y").shape == (2, 4)
+
+
+def test_a_large_answer_is_made_in_slices() -> None:
+    values = 10 * SLICE_VALUES + 7
+    array = np.random.default_rng(1).standard_normal((1, values)).astype(np.float32)
+    array[0, 5] = np.nan
+    steps = render("m", "1", Wanted(), answer_of(TensorHeader("y", "float32", (1, values)), array.tobytes()))
+    pauses = 0
+    try:
+        while True:
+            next(steps)
+            pauses += 1
+    except StopIteration as ended:
+        body = ended.value
+    assert pauses == 10
+    assert np.array_equal(as_read(body).as_numpy("y"), array, equal_nan=True)
+
+
+def test_many_outputs_are_made_in_slices_together() -> None:
+    count = SLICE_VALUES // 4
+    headers = [TensorHeader(f"y{number}", "int8", (1, count)) for number in range(10)]
+    answer = msgspec.structs.replace(
+        answer_of(headers[0], b""), outputs=tuple(headers), frames=(bytes(count),) * 10
+    )
+    assert len(list(render("m", "1", Wanted(), answer))) == 2
+    assert list(render("m", "1", Wanted(default=BINARY), answer)) == []
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_many_elements_are_made_in_slices(binary: bool) -> None:
+    texts = [b"%d" % number for number in range(3 * SLICE_VALUES)]
+    frame = elements.to_slots("y", texts, 8)
+    header = TensorHeader("y", "S8", (1, len(texts)))
+    wanted = Wanted(default=Form(binary))
+    assert len(list(render("m", "1", wanted, answer_of(header, frame)))) == 2
+    found = as_read(rendered(header, frame, wanted)).as_numpy("y")
+    assert [each if isinstance(each, bytes) else each.encode() for each in found[0]] == texts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int16", "uint8", "bool"])
+@pytest.mark.parametrize("count", [1, 5, 2_000, 4_096])
+def test_the_highest_of_many_values_are_found_without_ordering_all(dtype: str, count: int) -> None:
+    generator = np.random.default_rng(count)
+    rows = generator.integers(0, 1_000, (2, 3 * SLICE_VALUES)).astype(dtype)
+    if dtype == "float32":
+        rows[0, 10_000:] = np.nan
+        rows[1] = np.nan
+        rows[1, ::5] = 3
+    plain = rows.astype(np.uint8) if dtype == "bool" else rows
+    keys = -plain if dtype == "float32" else ~plain
+    order = np.argsort(keys, axis=1, kind="stable")[:, :count]
+    found = [[int(each.split(b":")[1]) for each in row] for row in whole(classify(rows, count))]
+    assert found == order.tolist()
+
+
+def test_more_classes_of_a_large_output_than_can_be_ordered_quickly_are_refused() -> None:
+    small = signature(outputs=[TensorSpec("y", "float32", (MOST_CLASSES,))])
+    large = signature(outputs=[TensorSpec("y", "float32", (MOST_CLASSES + 1,))])
+    check_classes(small, "y", 10 * MOST_CLASSES)
+    check_classes(large, "y", MOST_CLASSES)
+    with pytest.raises(BadRequest, match="at most the highest 4,096 are named"):
+        check_classes(large, "y", MOST_CLASSES + 1)
+    with pytest.raises(BadRequest, match="number of classes"):
+        check_classes(large, "y", -1)
 
 
 @pytest.mark.parametrize("form", [JSON, BINARY])

@@ -1,0 +1,59 @@
+"""What a connection needs of the server that it belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from mainspring.gateway.bounds import Budget
+from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.sends import Connection
+
+if TYPE_CHECKING:
+    from mainspring.gateway.http.connection import HttpConnection
+
+
+class Limits:
+    """The configuration's, in the units that are used here."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self.header_bytes = config.http_max_header_bytes
+        self.body_bytes = config.http_max_body_bytes
+        self.pipelined = config.http_max_pipelined
+        self.head_ns = milliseconds(config.http_header_timeout_ms)
+        self.body_idle_ns = milliseconds(config.http_body_idle_ms)
+        self.body_ns = milliseconds(config.http_body_timeout_ms)
+        self.idle_ns = milliseconds(config.http_idle_timeout_ms)
+        self.write_ns = milliseconds(config.http_write_timeout_ms)
+        self.answer_bytes = config.max_answer_bytes_per_connection
+
+    @property
+    def shortest_ns(self) -> int:
+        """The nearest time-out."""
+        return min(self.head_ns, self.body_idle_ns, self.body_ns, self.idle_ns, self.write_ns)
+
+
+class Host(Protocol):
+    """The server, as its connections see it."""
+
+    limits: Limits
+    budget: Budget
+    """Of bodies."""
+    answers: Budget
+    shared: memoryview
+    """Where all connections read to."""
+
+    def read_at_ns(self) -> int:
+        """When what is being read now was there to be read."""
+
+    def admit(self, connection: HttpConnection) -> bool:
+        """Count a new connection; return whether there is room."""
+
+    def gone(self, connection: HttpConnection) -> None:
+        """Forget a connection."""
+
+    def forget(self, peer: Connection) -> None:
+        """Give up the requests of a client that is gone."""
+
+    def route(self, exchange: Exchange) -> bool:
+        """Set the handler of a request whose head is there; return whether its body is wanted."""
