@@ -15,11 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
+from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.exchange import Exchange, Handler, attempt
 from mainspring.messages.codes import Reason
 
-SHARE_NS = 4_000_000
-"""Of one turn of the loop, for new requests."""
+SHARE_NS = 1_000_000
+"""Of one turn of the loop, for new requests. So short that a request, which takes two turns more (to pass its
+inputs on and its outputs), is not held up by the turns' length."""
 SHORT_NS = 5_000_000
 """A wait below this is short."""
 STANDING_NS = 100_000_000
@@ -38,6 +40,7 @@ class Inlet:
         self._work = work
         self._longest_wait_ns = longest_wait_ns
         self._on_shed = on_shed
+        self._clock = TurnClock()
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Exchange] = deque()
         self._long_since_ns = 0
@@ -46,7 +49,7 @@ class Inlet:
 
     def take(self, exchange: Exchange) -> None:
         """Work a request off, now or soon."""
-        if not self._waiting and lag_ns(self._loop) < SHARE_NS:
+        if not self._waiting and self._clock.spent_ns(monotonic_ns()) < SHARE_NS:
             self._work(exchange)
             return
         self._waiting.append(exchange)
@@ -91,8 +94,3 @@ class Inlet:
             f"more comes than this gateway can work off, and this request has waited for "
             f"{waited_ns / 1e6:.0f} ms; ask for less, or run another gateway",
         )
-
-
-def lag_ns(loop: asyncio.AbstractEventLoop) -> int:
-    """Return how long the loop's present turn has taken; a loop that does not keep that counts from 0."""
-    return max(0, monotonic_ns() - round(loop.time() * 1e9))

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from mainspring.gateway.bounds import Budget, Refusal
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
-from mainspring.gateway.http.inlet import lag_ns
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
@@ -33,7 +33,6 @@ _SPARE_FILES = 512
 """Descriptors that are kept for everything but HTTP clients."""
 _LEAST_CONNECTIONS = 32
 """Clients that are taken however few descriptors there are."""
-_LONG_TURN_NS = 2_000_000
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
@@ -67,7 +66,7 @@ class HttpServer:
         self._routes = table
         self._end = end
         self._server: asyncio.Server | None = None
-        self._loop = asyncio.get_running_loop()
+        self._clock = TurnClock()
         self.address = ""
         """With the real port."""
 
@@ -98,12 +97,8 @@ class HttpServer:
     # --- called by connections ---
 
     def read_at_ns(self) -> int:
-        """When what is being read now was there to be read: when the loop's turn began, if that is long ago.
-
-        Of a short turn the present counts, because the loop knows its turn's begin by the millisecond.
-        """
-        now_ns, long_ns = monotonic_ns(), lag_ns(self._loop)
-        return now_ns - long_ns if long_ns > _LONG_TURN_NS else now_ns
+        """Since when what is being read now may have been there to be read."""
+        return self._clock.read_at_ns()
 
     def admit(self, connection: HttpConnection) -> bool:
         """Count a new connection; return whether there is room, if need be by closing one that is idle."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic_ns
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from mainspring.messages.codes import Reason
 
 MS = 1_000_000
 LIMIT_NS = 10 * MS
-WORK_NS = MS
+WORK_NS = SHARE_NS // 4
 """What it takes to work a request off here."""
 
 
@@ -32,10 +34,10 @@ class Stage:
         self.most_ns = 0
         self.inlet = Inlet(self._work, LIMIT_NS, self._on_shed)
 
-    # What the inlet asks of the loop.
+    # What the inlet asks of the loop and of its clock.
 
-    def time(self) -> float:
-        return self.turn_ns / 1e9
+    def spent_ns(self, now_ns: int) -> int:
+        return now_ns - self.turn_ns
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
@@ -77,6 +79,7 @@ class Stage:
 def set_up(patch: pytest.MonkeyPatch) -> Stage:
     stage = Stage.__new__(Stage)
     patch.setattr(asyncio, "get_running_loop", lambda: stage)
+    patch.setattr(inlets, "TurnClock", lambda: stage)
     patch.setattr(inlets, "monotonic_ns", lambda: stage.now_ns)
     stage.__init__()  # type: ignore[misc]
     return stage
@@ -134,12 +137,12 @@ def test_after_a_refusal_it_waits_less_long_with_the_next_and_forgets_that(stage
     overload(stage, 400, 8)
     stage.settle()
     before = len(stage.shed)
-    stage.come(40)
+    stage.come(4 * LIMIT_NS // WORK_NS)
     stage.settle()
     assert len(stage.shed) > before, "the next burst meets a gateway on its guard"
     before = len(stage.shed)
     stage.turn(2 * ALERT_NS)
-    stage.come(40)
+    stage.come(4 * LIMIT_NS // WORK_NS)
     stage.settle()
     assert len(stage.shed) == before, "which it is not for ever"
 
@@ -164,6 +167,41 @@ def test_work_that_fails_is_answered_and_keeps_nobody_waiting(stage: Stage) -> N
     stage.settle()
     assert all(b" 500 " in each.reply_parts[0] for each in came[4:] if each.reply_parts is not None)
     assert all(each.reply_parts is not None for each in came[4:])
+
+
+def test_the_loop_that_the_gateway_runs_on_is_not_held_for_longer_than_a_share() -> None:
+    class Sender:
+        def replied(self, exchange: Exchange) -> None:
+            """Nothing is sent."""
+
+    def work(_: Exchange) -> None:
+        until_ns = monotonic_ns() + SHARE_NS
+        while monotonic_ns() < until_ns:
+            pass
+        done.append(len(turns))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        inlet = Inlet(work, 1_000 * LIMIT_NS, lambda *_: None)
+        for _ in range(10):
+            inlet.take(Exchange(Sender(), b"POST", b"/", {}, monotonic_ns()))
+        ended = loop.create_future()
+
+        def turn() -> None:
+            turns.append(len(done))
+            if len(done) < 10:
+                loop.call_soon(turn)
+            else:
+                ended.set_result(None)
+
+        loop.call_soon(turn)
+        await ended
+
+    done: list[int] = []
+    turns: list[int] = []
+    uvloop.run(run())
+    # The first two: one as it comes, and one of those that wait.
+    assert done == [0, 0, *range(1, 9)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), max_size=60))
