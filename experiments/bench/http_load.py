@@ -22,6 +22,7 @@ import uvloop
 
 PRIORITY = 60
 """Real-time, above whatever a server may have."""
+_REASON = b'"reason":"'
 _ANSWER_S = 5.0
 """Time after the last request in which replies are still waited for."""
 
@@ -69,7 +70,7 @@ class Result(msgspec.Struct, frozen=True):
     in_time: int
     """Of these, within the deadline from the instant when they were to be sent."""
     refused: dict[str, int]
-    """By status; ``none`` are those that got no reply."""
+    """By status, with the reason code where the reply has one; ``none`` are those that got no reply."""
     seconds: float
     p50_ms: float | None
     p99_ms: float | None
@@ -180,7 +181,8 @@ class _Connection(asyncio.Protocol):
         if head < 0 or len(data) < head + 4 + _length(data[:head]):
             return
         self._data = b""
-        self._end(data[9:12].decode())
+        status = data[9:12].decode()
+        self._end(status if status == "200" else f"{status}{_reason(data)}")
         self._load.next(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -190,6 +192,12 @@ class _Connection(asyncio.Protocol):
         due_at, self._due_at = self._due_at, None
         if due_at is not None:
             self._load.ended(due_at, status)
+
+
+def _reason(reply: bytes) -> str:
+    """Return the code that a refusal gives for itself, behind a blank; nothing if it gives none."""
+    at = reply.find(_REASON)
+    return "" if at < 0 else " " + reply[at + len(_REASON) :].partition(b'"')[0].decode()
 
 
 def _length(head: bytes) -> int:

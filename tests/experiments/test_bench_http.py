@@ -54,6 +54,13 @@ def test_a_closed_loop_counts_answers_and_refusals() -> None:
     assert result.p50_ms is not None
 
 
+def test_a_refusal_counts_by_the_reason_that_it_gives() -> None:
+    body = b'{"error":"no more","reason":"overloaded"}'
+    reply = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+    result = measured(lambda count: [OK, BUSY, reply][count % 3])
+    assert result.refused.keys() == {"503", "503 overloaded"}
+
+
 def test_arrivals_that_find_no_connection_in_time_count_as_unanswered() -> None:
     result = measured(lambda _: OK, delay_s=0.2, rate=300.0)
     assert result.asked > 10
