@@ -59,7 +59,8 @@ OtherPort = Annotated[
     str | None,
     typer.Option(
         metavar="PORT|off",
-        help="8000 for HTTP, 8001 for gRPC, 8002 for metrics by default (any free ones with --port 0).",
+        help="8000 for HTTP, 8001 for gRPC, 8002 for metrics, 8003 for the console by default (any free ones "
+        "with --port 0).",
     ),
 ]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
@@ -85,6 +86,7 @@ def up(
     http_port: OtherPort = None,
     grpc_port: OtherPort = None,
     metrics_port: OtherPort = None,
+    console_port: OtherPort = None,
     profiles: ProfilesFile = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
     run_dir: RunFolder = None,
@@ -116,7 +118,7 @@ def up(
         "worker": {"pages": pages},
         "scheduler": {"policy": policy, "policy_options": parse_options(policy_option or []) or None},
     }
-    run_up(config, _given(values), Ports(port, http_port, grpc_port, metrics_port))
+    run_up(config, _given(values), Ports(port, http_port, grpc_port, metrics_port, console_port))
 
 
 def _given(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -38,6 +38,18 @@ def check_free(address: str, remedy: str) -> None:
             raise ConfigError(f"{address} {why}; {remedy}") from None
 
 
+def answers(address: str) -> bool:
+    """Say whether somebody accepts connections at an address."""
+    host, port = parse_any(address)
+    try:
+        socket.create_connection(
+            ("127.0.0.1" if host in {"*", "0.0.0.0"} else host, port), timeout=1.0
+        ).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_ports(count: int) -> list[int]:
     """Return ports of 127.0.0.1 that nothing listens on at the moment, all different."""
     with ExitStack() as stack:

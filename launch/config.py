@@ -1,9 +1,9 @@
 """``mainspring.toml``: one table for each kind of process and one for the cluster as a whole.
 
-``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]``, ``[worker]`` and
-``[repository]`` are the processes' own structs, so a key is documented in one place, beside its default. What
-follows from another key (a worker's name, the controller's address as others see it) can't be set twice:
-`DERIVED` says where it comes from.
+``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]``, ``[worker]``,
+``[repository]`` and ``[console]`` are the processes' own structs, so a key is documented in one place, beside
+its default. What follows from another key (a worker's name, the controller's address as others see it) can't
+be set twice: `DERIVED` says where it comes from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.logs import check_logging
@@ -47,6 +48,9 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Folder for the processes' logs, their jobs and the event log. Relative to the file."""
     event_log: bool = True
     """Keep the controller's event log in ``run_dir/events``."""
+    console: bool = False
+    """Run an operator console beside the cluster, at ``[console] address``; `mainspring up` does so unless
+    this is set to false, or ``--console-port off`` is given."""
     log_level: str = "WARNING"
     """What the processes log: DEBUG, INFO, WARNING or ERROR."""
     log_format: str = "text"
@@ -83,6 +87,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewayConfig = GatewayConfig()
     worker: WorkerConfig = WorkerConfig(name=WORKER_NAME)
     repository: RepositoryConfig = RepositoryConfig()
+    console: ConsoleConfig = ConsoleConfig()
 
 
 TABLES: dict[str, type[msgspec.Struct]] = {
@@ -92,6 +97,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "gateway": GatewayConfig,
     "worker": WorkerConfig,
     "repository": RepositoryConfig,
+    "console": ConsoleConfig,
 }
 
 DERIVED: dict[tuple[str, str], str] = {
@@ -102,6 +108,8 @@ DERIVED: dict[tuple[str, str], str] = {
     ("repository", "store"): "set [cluster] store; without one it is the folder store in run_dir",
     ("repository", "own_store"): "it says whether [cluster] store is left to the launcher",
     ("repository", "state_dir"): "it is a folder in [cluster] run_dir",
+    ("console", "controller_address"): "it is [controller] address",
+    ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
     ("worker", "controller"): "it is [controller] address",
     ("worker", "name"): "workers are named worker-0, worker-1 and so on",

@@ -6,6 +6,7 @@ import threading
 
 import msgspec
 
+from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.models import ModelSource
@@ -26,6 +27,8 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     """Niceness of the process; below 0 where the user may."""
     priority: int = 0
     """Real-time priority (SCHED_FIFO) of the process where the user may; 0 for none."""
+    essential: bool = True
+    """Whether the cluster can't begin to serve without it."""
     lent_cores: tuple[int, ...] = ()
     """Instead of ``cores``, if it gets its real-time priority; empty for no others."""
 
@@ -81,4 +84,17 @@ class RepositoryJob(_Job, frozen=True, kw_only=True, tag="repository"):
         run(self.repository, stop)
 
 
-Job = ControllerJob | WorkerJob | GatewayJob | RepositoryJob
+class ConsoleJob(_Job, frozen=True, kw_only=True, tag="console"):
+    """Run the operator console."""
+
+    essential: bool = False
+    console: ConsoleConfig
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set."""
+        from mainspring.console.server import run
+
+        run(self.console, stop)
+
+
+Job = ControllerJob | WorkerJob | GatewayJob | RepositoryJob | ConsoleJob

@@ -13,7 +13,7 @@ from mainspring.compiler.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.addresses import parse, parse_any
 from mainspring.launch.config import ClusterConfig, Config
-from mainspring.launch.jobs import ControllerJob, GatewayJob, Job, WorkerJob
+from mainspring.launch.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.models import ModelSource
 from mainspring.launch.placement import lent_to_gateway, place, spread
 from mainspring.launch.policies import check_policy
@@ -32,6 +32,11 @@ niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (5
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
 
+CONSOLE = "console"
+CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or off"
+CONSOLE_NICE = 5
+"""It may wait for whoever serves."""
+
 DRAIN_SHARE = 0.7
 """Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
 
@@ -49,6 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     gateway_address: str
     also_serves: tuple[tuple[str, str], ...]
     """Protocols beside ZeroMQ, each with its address."""
+    console_address: str
+    """Empty if there is no console."""
     listening: tuple[tuple[str, str], ...]
     """Addresses that must be free, each with how to choose another."""
     run_dir: Path
@@ -73,10 +80,17 @@ def make_plan(config: Config) -> Plan:
     return Plan(
         cluster=cluster,
         jobs=_jobs(config, source, run_dir, workers),
-        stop_order=(*([(REPOSITORY,)] if repository.path else []), ("gateway",), ("controller",), workers),
+        stop_order=(
+            *([(REPOSITORY,)] if repository.path else []),
+            ("gateway",),
+            *([(CONSOLE,)] if cluster.console else []),
+            ("controller",),
+            workers,
+        ),
         models=len(specs),
         gateway_address=config.gateway.address,
         also_serves=also_serves(config.gateway),
+        console_address=config.console.address if cluster.console else "",
         listening=(
             (config.gateway.address, "choose another with --port or [gateway] address"),
             (config.controller.address, "choose another with [controller] address"),
@@ -85,6 +99,7 @@ def make_plan(config: Config) -> Plan:
                 for name, address in also_serves(config.gateway)
             ),
             *([(repository.address, "choose another with [repository] address")] if repository.path else []),
+            *([(config.console.address, CHOOSE_CONSOLE)] if cluster.console else []),
         ),
         run_dir=run_dir,
         repository=repository,
@@ -123,6 +138,8 @@ def _check_addresses(config: Config) -> None:
     places += [(f"[gateway] {name}_address", address) for name, address in also_serves(config.gateway)]
     if config.repository.path:
         places.append(("[repository] address", config.repository.address))
+    if config.cluster.console:
+        places.append(("[console] address", config.console.address))
     for (one, first), (other, second) in itertools.combinations(places, 2):
         if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
             raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
@@ -208,6 +225,9 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     ]
     if config.repository.path:
         jobs.append(repository_job(config.repository, address, shared))
+    if cluster.console:
+        console = replace(config.console, controller_address=address)
+        jobs.append(ConsoleJob(name=CONSOLE, console=console, cores=shared, nice=CONSOLE_NICE))
     for number, name in enumerate(workers):
         core = exec_cores[number]
         worker = replace(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from mainspring.launch.addresses import check_free
+from mainspring.launch.addresses import answers, check_free
 from mainspring.launch.backoff import Backoff
 from mainspring.launch.own_token import with_own_token
 from mainspring.launch.plan import Plan
@@ -21,6 +21,8 @@ from mainspring.launch.run_dir import claimed
 
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50
+CONSOLE_PATIENCE_S = 10.0
+"""How long a cluster that can serve does not say so because its console can't be looked at yet."""
 LEAST_STOP_S = 0.1
 """What a process gets to leave even if others have used the time up."""
 STARTS_BEFORE_READY = 3
@@ -72,6 +74,7 @@ class Supervisor:
                 for process in self._processes:
                     process.start()
                 self._wait_until_ready(stop)
+                self._wait_for_console(stop)
                 if not stop.is_set():
                     self._serving = True
                     on_ready()
@@ -97,6 +100,17 @@ class Supervisor:
                         f"{readiness.blocked_by}; logs are in {plan.run_dir}"
                     )
 
+    def _wait_for_console(self, stop: threading.Event) -> None:
+        """Wait a moment until the console, if there is one, can be looked at; serve without it if not."""
+        give_up = time.monotonic() + CONSOLE_PATIENCE_S
+        address = self._plan.console_address
+        while address and not stop.is_set() and not answers(address):
+            if time.monotonic() > give_up:
+                self._say(f"the console does not answer yet; its log is {self._plan.run_dir}/console.log")
+                return
+            self._tend()
+            stop.wait(TEND_INTERVAL_S)
+
     def _tend(self) -> None:
         """Notice deaths, and restart what has waited long enough."""
         now_ns = time.monotonic_ns()
@@ -121,7 +135,8 @@ class Supervisor:
 
     def _report(self, process: Process, death: str, now_ns: int) -> None:
         text = f"{process.job.name} died ({death})"
-        if not self._serving and process.starts >= STARTS_BEFORE_READY:
+        vain = process.job.essential and process.starts >= STARTS_BEFORE_READY
+        if not self._serving and vain:
             raise ClusterError(
                 f"{text}; started {process.starts} times in vain, its log is {process.log_path}"
             )

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,8 @@ from mainspring.launch.tables import ConfigError
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 """What a local cluster serves beside ZeroMQ, on this machine only, unless it is told otherwise."""
+CONSOLE_PORT = 8003
+"""Likewise, where its console is."""
 OFF = "off"
 
 
@@ -32,6 +35,7 @@ class Ports(msgspec.Struct, frozen=True):
     """A port, 0 for any, or `OFF`; so are the others."""
     grpc: str | None = None
     metrics: str | None = None
+    console: str | None = None
 
 
 def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
@@ -54,7 +58,8 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
             _say(f"not all of the model repository is served yet: {look.waits_for}")
         count = plan.models + look.models
         models = "1 model" if count == 1 else f"{count} models"
-        also = "".join(f", {name} at {address}" for name, address in plan.also_serves)
+        told = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
+        also = "".join(f", {name} at {address}" for name, address in told)
         print(f"ready {plan.gateway_address} serves {models} on {devices}{also}", flush=True)
 
     supervisor.run(stop, ready)
@@ -68,7 +73,7 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
     if path is None and DEFAULT_FILE.exists():
         path = DEFAULT_FILE
     tables = read_tables(path) if path is not None else {}
-    overrides = merged(flags, {"gateway": _told(ports)})
+    overrides = merged(merged(flags, {"gateway": _told(ports)}), _told_console(ports.console))
     for one, other in (("store", "profiles"), ("profiles", "store")):
         # A flag replaces the other source of models that the file may name.
         if one in flags.get("cluster", {}) and other not in flags["cluster"]:
@@ -77,14 +82,19 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
         free = free_ports(3) if ports.gateway == 0 else range(ports.gateway, ports.gateway + 3)
         for name, port in zip(("gateway", "controller", "repository"), free, strict=True):
             overrides[name] = {**overrides.get(name, {}), "address": f"tcp://127.0.0.1:{port}"}
-    served = merged({"gateway": _default_addresses(any_port=ports.gateway == 0)}, merged(tables, overrides))
+    served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
     return read_config(served, str(path) if path is not None else "the command line")
 
 
-def _default_addresses(*, any_port: bool) -> dict[str, str]:
+def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:
+    """Return what a cluster of `mainspring up` is beside what it is told."""
     names = list(DEFAULT_PORTS)
-    ports = free_ports(len(names)) if any_port else DEFAULT_PORTS.values()
-    return {f"{name}_address": _address(name, port) for name, port in zip(names, ports, strict=True)}
+    *ports, console = free_ports(len(names) + 1) if any_port else [*DEFAULT_PORTS.values(), CONSOLE_PORT]
+    return {
+        "gateway": {f"{name}_address": _address(name, port) for name, port in zip(names, ports, strict=True)},
+        "cluster": {"console": True},
+        "console": {"address": _address("console", console)},
+    }
 
 
 def _told(ports: Ports) -> dict[str, str]:
@@ -92,13 +102,26 @@ def _told(ports: Ports) -> dict[str, str]:
     told = {}
     for name in DEFAULT_PORTS:
         text = getattr(ports, name)
-        if text == OFF:
-            told[f"{name}_address"] = ""
-        elif text is not None:
-            if not text.isdecimal() or int(text) > 65535:
-                raise ConfigError(f"--{name}-port is {text!r}; give a port, 0 for any free one, or {OFF}")
-            told[f"{name}_address"] = _address(name, int(text) or free_ports(1)[0])
+        if text is not None:
+            told[f"{name}_address"] = _told_address(name, text)
     return told
+
+
+def _told_console(text: str | None) -> dict[str, dict[str, Any]]:
+    """Return what the command line says of the console."""
+    address = "" if text is None else _told_address("console", text)
+    if address:
+        return {"cluster": {"console": True}, "console": {"address": address}}
+    return {} if text is None else {"cluster": {"console": False}}
+
+
+def _told_address(name: str, text: str) -> str:
+    """Return the address that a port on the command line means, an empty one for `OFF`."""
+    if text == OFF:
+        return ""
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(f"--{name}-port is {text!r}; give a port, 0 for any free one, or {OFF}")
+    return _address(name, int(text) or free_ports(1)[0])
 
 
 def _address(name: str, port: int) -> str:

@@ -28,9 +28,11 @@ VERBS = (
     "simulate",
     "compare",
     "log",
+    "trace",
     "controller",
     "worker",
     "gateway",
+    "console",
     "token",
 )
 """Modules of ``commands/`` in the order in which help shows them."""

@@ -1,0 +1,60 @@
+"""``mainspring console``: the operator console, of a live cluster or of a recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.launch.foreground import LogFormat, LogLevel, begin, ready
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("console")(console)
+
+
+def console(
+    address: Annotated[
+        str, typer.Option(help="Where browsers connect; port 0 takes any.")
+    ] = "http://127.0.0.1:8003",
+    controller: Annotated[
+        str, typer.Option(help="The address of the controller that is watched.")
+    ] = "tcp://127.0.0.1:7401",
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="Folder of an event log that is shown instead, with a time slider."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
+            "Without one nobody may.",
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name by which browsers may call it, beside localhost; again for more."),
+    ] = None,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
+    from mainspring.console.config import ConsoleConfig
+    from mainspring.console.server import run
+
+    try:
+        config = ConsoleConfig(
+            address=address,
+            controller_address=controller,
+            log_dir="" if log is None else str(log),
+            hosts=tuple(host or ()),
+            token_file="" if token_file is None else str(token_file),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    run(config, begin("console", log_level, log_format), ready)
