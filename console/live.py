@@ -86,8 +86,9 @@ class LiveStream:
         self._observer = observer
         self._clock = clock
         self._hub = Hub()
-        identity = f"observer:{observer}:{os.getpid()}-{secrets.token_hex(4)}"
-        self._link = Link(self._hub, address, LIMITS, name=identity.encode())
+        self._address = address
+        self._name = f"observer:{observer}:{os.getpid()}-{secrets.token_hex(4)}".encode()
+        self._link = Link(self._hub, address, LIMITS, name=self._name)
         self._ended = 0
         self._hello_ns = 0
         self._heard_ns = self.since_ns
@@ -196,14 +197,20 @@ class LiveStream:
             if self.state != "connecting":
                 self._become("connecting", "the connection to the controller ended")
         if not self._link.connected:
-            return
-        if self.state == "connecting":
-            if now_ns >= self._hello_ns:
-                self._hello_ns = now_ns + HELLO_NS
-                self._heard_ns = now_ns
-                self._link.send((encode(ObserverHello(PROTOCOL_VERSION, self._observer)),))
+            self._heard_ns = now_ns
         elif now_ns - self._heard_ns > SILENCE_NS:
             self._become("connecting", "the controller is silent")
+            self._connect_anew(now_ns)
+        elif self.state == "connecting" and now_ns >= self._hello_ns:
+            self._hello_ns = now_ns + HELLO_NS
+            self._link.send((encode(ObserverHello(PROTOCOL_VERSION, self._observer)),))
+
+    def _connect_anew(self, now_ns: int) -> None:
+        """Give a connection up whose other end may be gone without a word."""
+        self._link.close(now_ns)
+        self._link = Link(self._hub, self._address, LIMITS, name=self._name)
+        self._ended = self._hello_ns = 0
+        self._heard_ns = now_ns
 
     def _become(self, state: State, detail: str) -> None:
         if state != self.state:
