@@ -27,6 +27,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.model import Artifact, ModelSpec
+from mainspring.messages.observing import Holding
 
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
@@ -150,6 +151,7 @@ class Lives:
             ModelAdded: self._added,
             ModelRemoved: self._removed,
             WorkerJoined: self._joined,
+            Holding: self._holds,
             WorkerLeft: self._left,
             DropWorker: self._left,
         }
@@ -282,6 +284,15 @@ class Lives:
         if event.worker in self.workers:
             self._left(now_ns, WorkerLeft(event.worker, "joined again"))
         self.workers[event.worker] = Held(event)
+
+    def _holds(self, _now_ns: int, holding: Holding) -> None:
+        """Enter what a picture of a live controller says of a worker's memory."""
+        held = self.workers.get(holding.worker)
+        if held is not None:
+            for name in (*holding.prepared, *holding.resident):
+                held.prepared[name] = self._artifact(held, name)
+            for name, pages in holding.resident.items():
+                held.resident[name] = Resident(name, held.prepared[name], pages)
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
         self.workers.pop(entry.worker, None)

@@ -14,6 +14,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.observing import Holding
 from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.summary import analyse_log
@@ -132,6 +133,14 @@ def test_pages_follow_loads_and_unloads() -> None:
     book.lives.take(12, Unload(3, "w", "m"))
     book.result(13, 3, 13)
     assert book.lives.workers["w"].pages_free == 8
+
+
+def test_a_picture_of_a_live_controller_says_what_workers_hold() -> None:
+    book = Book()
+    book.lives.take(1, Holding("w", ("a",), {"b": (0, 1, 2)}, {"c": "bad graph"}))
+    held = book.lives.workers["w"]
+    assert (sorted(held.prepared), list(held.resident), held.pages_free) == (["a", "b"], ["b"], 5)
+    book.lives.take(1, Holding("stranger", ("a",)))
 
 
 def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""``mainspring trace``: what the executors did, as a file for Perfetto or chrome://tracing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.launch.spans import From, Last, RunNumber, To
+
+if TYPE_CHECKING:
+    from mainspring.console.trace_file import TraceFile
+
+Log = Annotated[
+    Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
+]
+DEFAULT_CONTROLLER = "tcp://127.0.0.1:7401"
+_OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("trace")(trace)
+
+
+def trace(
+    context: typer.Context,
+    perfetto: Annotated[
+        Path, typer.Option(metavar="OUT", help="File to write, such as run.json or run.json.gz (compressed).")
+    ],
+    log: Log = None,
+    controller: Annotated[str, typer.Option(help="The controller of a live cluster.")] = DEFAULT_CONTROLLER,
+    duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
+    from_: From = None,
+    to: To = None,
+    last: Last = None,
+    run: RunNumber = None,
+) -> None:
+    """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
+    from mainspring.commands.tracing.writing import trace_live, trace_log
+    from mainspring.launch.durations import duration_ns
+    from mainspring.launch.spans import chosen_run
+
+    if log is None:
+        idle = [option for name, option in _OF_LOGS.items() if context.params[name] is not None]
+        if idle:
+            raise typer.BadParameter(
+                f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
+                "to watch a live cluster, of which the past can't be asked for"
+            )
+        file = trace_live(controller, perfetto, duration_ns(duration, "--duration"))
+    else:
+        for name in ("controller", "duration"):
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                raise typer.BadParameter(
+                    f"--{name} is about a live cluster; leave it out, or leave --log out"
+                )
+        file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)
+    _report(file)
+
+
+def _report(file: TraceFile) -> None:
+    from mainspring.launch.log_tables import size
+
+    print(
+        f"{file.path}: {file.events:,} events, {size(file.size_bytes)}; open it at https://ui.perfetto.dev "
+        "or in chrome://tracing"
+    )
