@@ -1,0 +1,204 @@
+// Starts the page: the theme, the connection, and which view the address names.
+//
+// A view is a function (root, rest, app) of an empty element, what follows its name in the address, and `app`. It
+// returns {title, ask: {show, params, every_ms}, draw(data, head, message), take?(message), close?(), key?(event)}: `draw` is called
+// on a frame for the newest picture of its show, `take` for every picture as it comes.
+
+import { icon, put, write } from "./dom.js";
+import { Link, token } from "./link.js";
+import { refresh } from "./palette.js";
+import { player } from "./parts/player.js";
+import { clock, span } from "./text.js";
+import { askToken } from "./parts/dialog.js";
+import { cluster } from "./views/cluster.js";
+import { memory } from "./views/memory.js";
+import { model } from "./views/model.js";
+import { models } from "./views/models.js";
+import { operate } from "./views/operate.js";
+import { request } from "./views/request.js";
+import { schedule } from "./views/schedule.js";
+
+const VIEWS = { cluster, memory, schedule, models, model, request, operate };
+const RAIL = { model: "models" };
+const THEMES = {
+  "": ["as the system", "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16"],
+  light: ["light", "M12 8a4 4 0 1 0 .01 0zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19M19 5l-1.4 1.4M6.4 17.6L5 19"],
+  dark: ["dark", "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z"],
+};
+const KEPT_THEME = "mainspring.theme";
+
+const byId = (id) => document.getElementById(id);
+const main = byId("main");
+let view = null;
+let current = "";
+let newest = null;
+let head = null;
+
+const link = new Link({ take, draw, failed, changed, needsToken });
+const playing = player(byId("player"), (wish) => link.seek(wish));
+
+/** What views may use of the page. */
+const app = {
+  show: (show, params, every_ms) => link.show(show, params, every_ms),
+  head: () => head,
+  go: (hash) => { location.hash = hash; },
+  /** Change the address without a new entry in the browser's history and without a new view. */
+  rename(hash) {
+    current = hash;
+    history.replaceState(null, "", hash);
+  },
+};
+
+function take(message) {
+  head = message.head;
+  if (message.same) {
+    if (newest?.show === message.show) newest = { ...message, data: newest.data };
+  } else newest = message;
+  if (newest) view?.take?.(newest);
+}
+
+function draw() {
+  changed();
+  if (newest && newest.show === view?.ask.show) {
+    if (newest.data !== undefined) {
+      main.removeAttribute("aria-busy");
+      notice.problem = "";
+      view.draw(newest.data, newest.head, newest);
+    }
+  }
+  playing.draw(newest?.replay ?? null, head);
+  document.body.classList.toggle("recorded", Boolean(newest?.replay));
+  changed();
+}
+
+const notice = { problem: "" };
+
+function failed(error) {
+  if (view?.failed?.(error.text) !== true) notice.problem = error.text;
+  changed();
+}
+
+/** Show the connection's state, the time, and how old the picture is if nothing comes. */
+function changed() {
+  const state = link.silent ? "connecting" : head?.state ?? "connecting";
+  const badge = byId("link");
+  put(badge, "data-state", state);
+  write(byId("link-text"), state.replace("_", " "));
+  if (head) {
+    write(byId("clock"), clock(head.now_ns, head));
+    write(byId("policy"), head.policy);
+  }
+  const old = head !== null && (state === "connecting" || state === "catching_up");
+  document.body.classList.toggle("stale", old);
+  let text = notice.problem;
+  if (state === "connecting") {
+    const who = link.silent ? "the console" : "the controller";
+    const age = head && link.silent ? `, ${span((performance.now() - link.heard_ms) * 1e6)} ago` : "";
+    text = head
+      ? `Connecting to ${who}. What is shown was true at ${clock(head.now_ns, head)}${age}.`
+      : `Connecting to ${who}…`;
+  }
+  write(byId("notice"), text);
+  byId("notice").hidden = text === "";
+  byId("notice").classList.toggle("bad", text !== "" && text === notice.problem);
+}
+
+function needsToken(reason) {
+  askToken(reason).then((text) => {
+    if (text) {
+      token.set(text);
+      link.hurry();
+    }
+  });
+}
+
+function route() {
+  const hash = location.hash || "#/cluster";
+  if (hash === current) return;
+  current = hash;
+  const [name, ...rest] = hash.replace(/^#\/?/, "").split("?")[0].split("/");
+  const params = new URLSearchParams(hash.split("?")[1] ?? "");
+  const made = VIEWS[name];
+  if (!made) {
+    location.replace("#/cluster");
+    return;
+  }
+  view?.close?.();
+  newest = null;
+  notice.problem = "";
+  const root = byId("view");
+  root.replaceChildren();
+  main.setAttribute("aria-busy", "true");
+  root.className = `view-${name}`;
+  view = made(root, rest.map(decodeURIComponent).join("/"), app, params);
+  document.title = `${view.title} · Mainspring console`;
+  for (const entry of document.querySelectorAll(".rail a")) {
+    put(entry, "aria-current", entry.dataset.view === (RAIL[name] ?? name) ? "page" : null);
+  }
+  if (route.moved) main.focus({ preventScroll: true });
+  route.moved = true;
+  scrollTo(0, 0);
+  link.show(view.ask.show, view.ask.params, view.ask.every_ms ?? 100);
+  changed();
+}
+
+function dress(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  const [name, path] = THEMES[theme];
+  const button = byId("theme");
+  button.replaceChildren(icon(path));
+  put(button, "aria-label", `Theme: ${name}`);
+  put(button, "title", `Theme: ${name}`);
+  refresh();
+  dispatchEvent(new Event("theme"));
+}
+
+function keep(theme) {
+  try {
+    localStorage.setItem(KEPT_THEME, theme);
+  } catch {
+    // A browser that keeps nothing shows the theme until the page is closed.
+  }
+}
+
+function start() {
+  let theme = "";
+  try {
+    theme = localStorage.getItem(KEPT_THEME) ?? "";
+  } catch {
+    theme = "";
+  }
+  dress(theme in THEMES ? theme : "");
+  byId("theme").addEventListener("click", () => {
+    const names = Object.keys(THEMES);
+    const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "") + 1) % names.length];
+    keep(next);
+    dress(next);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dress(document.documentElement.dataset.theme ?? ""));
+  byId("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
+  byId("find").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const text = byId("find-text").value.trim();
+    byId("find-text").value = "";
+    if (/^\d+$|^last/.test(text)) app.go(`#/request/${text}`);
+    else if (text) app.go(`#/models?search=${encodeURIComponent(text)}`);
+  });
+  addEventListener("keydown", (event) => {
+    if (event.target.closest?.("input, select, textarea, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
+      event.preventDefault();
+      byId("find-text").focus();
+    } else view?.key?.(event);
+  });
+  addEventListener("hashchange", route);
+  addEventListener("online", () => link.hurry());
+  route();
+  link.connect();
+}
+
+start();

@@ -1,0 +1,70 @@
+// Actions as the console sends them: arrays, in the order of `ActionLine` of console/payloads.py.
+
+export const [ID, LANE, KIND, MODEL, BATCH, ROWS, REQUESTS, SENT, EARLIEST, LATEST, PLAN_BEGIN, PLAN_END, BEGIN, END, STATUS, DETAIL] = Array(16).keys();
+
+/** Whether it ended otherwise than well. */
+export function failed(action) {
+  return action[STATUS] !== "" && action[STATUS] !== "ok";
+}
+
+/** Whether it is only planned, or runs. */
+export function outstanding(action) {
+  return action[STATUS] === "";
+}
+
+/** When it began, or where it stands if it did not. */
+export function beginOf(action) {
+  if (action[BEGIN] !== null && !failed(action)) return action[BEGIN];
+  return failed(action) ? action[END] ?? action[BEGIN] ?? action[LATEST] : action[PLAN_BEGIN];
+}
+
+/** When it ended or, by plan, will. */
+export function endOf(action) {
+  if (failed(action)) return beginOf(action);
+  return action[END] ?? Math.max(action[PLAN_END], beginOf(action));
+}
+
+/** What became of it, in words. */
+export function fateOf(action, now_ns) {
+  if (failed(action)) return action[STATUS].replaceAll("_", " ");
+  if (!outstanding(action)) return "done";
+  return action[PLAN_BEGIN] > now_ns ? "planned" : "running by plan";
+}
+
+/**
+ * The actions that a page holds: whole pictures replace them, later ones change some. Lanes get numbers of the
+ * page's own, because those of a picture are good for that picture alone.
+ */
+export class Held {
+  constructor() {
+    this.actions = new Map();
+    this.lanes = [];
+    this.numbers = new Map();
+    this.version = 0;
+  }
+
+  take(data, after) {
+    const own = data.lanes.map((lane) => this.#number(lane));
+    this.shown = [...own].sort((a, b) => a - b);
+    if (data.whole !== false && !after) this.actions.clear();
+    for (const action of data.actions) {
+      action[LANE] = own[action[LANE]];
+      this.actions.set(action[ID], action);
+    }
+    for (const [id, action] of this.actions) {
+      if (endOf(action) < data.from_ns && !outstanding(action)) this.actions.delete(id);
+    }
+    this.version = data.version;
+    this.truncated = data.truncated;
+  }
+
+  #number(lane) {
+    const key = `${lane.worker}\n${lane.executor}`;
+    let number = this.numbers.get(key);
+    if (number === undefined) {
+      number = this.lanes.push(lane) - 1;
+      this.numbers.set(key, number);
+    }
+    return number;
+  }
+}

@@ -1,0 +1,185 @@
+// Lines and stacked areas over the seconds of the last minutes.
+
+import { colour } from "../palette.js";
+import { pairs, surface, tip } from "./canvas.js";
+
+const LEFT = 44;
+const RIGHT = 8;
+const TOP = 8;
+const BOTTOM = 20;
+
+/** The next of 1, 2, 5 times a power of ten that is at least `value`. */
+export function ceiling(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value);
+}
+
+function at(seconds, until) {
+  const ago_s = until - seconds;
+  if (ago_s === 0) return "now";
+  return ago_s % 60 === 0 ? `−${ago_s / 60} min` : `−${ago_s} s`;
+}
+
+/**
+ * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}: areas are stacked in their order,
+ * lines are drawn over them. `unit(value)` writes a value. `set(series, seconds, limit)` draws the last seconds of
+ * a payload's series; `limit` is a level to mark, {value, name}, or null.
+ */
+export function chart(holder, { layers, unit, label }) {
+  holder.classList.add("plot");
+  let view = null;
+  let hover = null;
+  const { canvas, redraw, close } = surface(holder, paint);
+  canvas.setAttribute("role", "img");
+  canvas.setAttribute("aria-label", label);
+  const box = tip(holder);
+
+  canvas.addEventListener("pointermove", (event) => {
+    if (!view) return;
+    hover = event.offsetX;
+    redraw();
+  });
+  canvas.addEventListener("pointerleave", () => {
+    hover = null;
+    box.hide();
+    redraw();
+  });
+
+  function set(series, seconds, limit = null) {
+    const columns = layers.map((layer) => layer.pick(series));
+    const length = columns[0]?.length ?? 0;
+    const first = Math.max(0, length - seconds);
+    const cut = columns.map((column) => column.slice(first));
+    const key = `${series.first_ns} ${seconds} ${limit?.value} ${cut.map((column) => column.join()).join(";")}`;
+    if (view?.key === key) return;
+    view = { key, cut, seconds, limit, count: length - first };
+    redraw();
+  }
+
+  function heights() {
+    let most = view.limit ? view.limit.value * 1.1 : 0;
+    for (let column = 0; column < view.count; column += 1) {
+      let sum = 0;
+      layers.forEach((layer, index) => {
+        const value = view.cut[index][column] ?? 0;
+        if (layer.line) most = Math.max(most, value);
+        else sum += value;
+      });
+      most = Math.max(most, sum);
+    }
+    return ceiling(Math.max(most, 1));
+  }
+
+  function paint(context, width, height) {
+    if (!view) return;
+    const top = heights();
+    const right = width - RIGHT;
+    const x = (column) => right - ((view.count - 1 - column) / Math.max(1, view.seconds - 1)) * (right - LEFT);
+    const y = (value) => TOP + (1 - value / top) * (height - TOP - BOTTOM);
+    grid(context, width, height, top, y);
+    const base = new Array(view.count).fill(0);
+    layers.forEach((layer, index) => {
+      if (layer.line) return;
+      area(context, view.cut[index], base, x, y, colour(layer.colour));
+    });
+    layers.forEach((layer, index) => {
+      if (layer.line) line(context, view.cut[index], x, y, colour(layer.colour), layer.dash ?? []);
+    });
+    if (view.limit) mark(context, view.limit, y, right);
+    if (hover !== null) point(context, x, height, width);
+  }
+
+  function grid(context, width, height, top, y) {
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    context.lineWidth = 1;
+    context.textBaseline = "middle";
+    for (const share of [0, 0.5, 1]) {
+      context.strokeStyle = colour(share ? "line" : "strong-line");
+      context.beginPath();
+      const level = Math.round(y(top * share)) + 0.5;
+      context.moveTo(LEFT, level);
+      context.lineTo(width - RIGHT, level);
+      context.stroke();
+      context.fillStyle = colour("soft");
+      context.textAlign = "right";
+      context.fillText(unit(top * share), LEFT - 8, level);
+    }
+    context.textBaseline = "alphabetic";
+    const step = view.seconds >= 240 ? 60 : view.seconds >= 60 ? 20 : 5;
+    for (let ago = 0; ago <= view.seconds; ago += step) {
+      const where = width - RIGHT - (ago / Math.max(1, view.seconds - 1)) * (width - RIGHT - LEFT);
+      if (where < LEFT + 10 && ago) continue;
+      context.textAlign = ago === 0 ? "right" : "center";
+      context.fillText(at(view.seconds - ago, view.seconds), where, height - 4);
+    }
+  }
+
+  function point(context, x, height, width) {
+    const share = (hover - LEFT) / (width - RIGHT - LEFT);
+    const column = Math.round(view.count - 1 - (1 - share) * (view.seconds - 1));
+    if (column < 0 || column >= view.count) {
+      box.hide();
+      return;
+    }
+    context.strokeStyle = colour("soft");
+    context.beginPath();
+    context.moveTo(Math.round(x(column)) + 0.5, TOP);
+    context.lineTo(Math.round(x(column)) + 0.5, height - BOTTOM);
+    context.stroke();
+    const values = layers.map((layer, index) => {
+      const value = view.cut[index][column];
+      return [layer.name, value === null || value === undefined ? "–" : unit(value)];
+    });
+    box.show(x(column), TOP + 40, pairs([["", at(column - view.count + 1, 0)], ...values.reverse()]));
+  }
+
+  return { set, redraw, close, label: (text) => canvas.setAttribute("aria-label", text) };
+}
+
+function area(context, values, base, x, y, ink) {
+  if (!values.length) return;
+  context.beginPath();
+  context.moveTo(x(0), y(base[0]));
+  for (let column = 0; column < values.length; column += 1) context.lineTo(x(column), y(base[column] + (values[column] ?? 0)));
+  for (let column = values.length - 1; column >= 0; column -= 1) {
+    context.lineTo(x(column), y(base[column]));
+    base[column] += values[column] ?? 0;
+  }
+  context.fillStyle = ink;
+  context.fill();
+}
+
+function line(context, values, x, y, ink, dash) {
+  context.strokeStyle = ink;
+  context.lineWidth = 1.75;
+  context.lineJoin = "round";
+  context.setLineDash(dash);
+  context.beginPath();
+  let drawing = false;
+  values.forEach((value, column) => {
+    if (value === null || value === undefined) {
+      drawing = false;
+      return;
+    }
+    if (drawing) context.lineTo(x(column), y(value));
+    else context.moveTo(x(column), y(value));
+    drawing = true;
+  });
+  context.stroke();
+  context.setLineDash([]);
+}
+
+function mark(context, limit, y, right) {
+  const level = Math.round(y(limit.value)) + 0.5;
+  context.strokeStyle = colour("bad");
+  context.lineWidth = 1;
+  context.setLineDash([5, 4]);
+  context.beginPath();
+  context.moveTo(LEFT, level);
+  context.lineTo(right, level);
+  context.stroke();
+  context.setLineDash([]);
+  context.fillStyle = colour("bad");
+  context.textAlign = "left";
+  context.fillText(limit.name, LEFT + 6, level - 5);
+}

@@ -1,0 +1,85 @@
+// Numbers, durations and instants as people read them.
+
+const NONE = "–";
+
+/** 1234.5 as 1,235; small ones with one decimal. */
+export function count(value) {
+  if (value === null || value === undefined) return NONE;
+  return value !== 0 && Math.abs(value) < 10 && !Number.isInteger(value)
+    ? value.toFixed(1)
+    : Math.round(value).toLocaleString("en-US");
+}
+
+/** A share of 0.98765 as 98.8 %; what is near to all or nothing keeps the digits that matter. */
+export function percent(share) {
+  if (share === null || share === undefined || Number.isNaN(share)) return NONE;
+  const value = 100 * share;
+  if (value === 0 || value === 100) return `${value} %`;
+  if (value > 99.99) return ">99.99 %";
+  if (value < 0.01) return "<0.01 %";
+  return `${value.toFixed(value > 99 || value < 1 ? 2 : 1)} %`;
+}
+
+/** A share as a whole number of percent: for meters. */
+export function whole(share) {
+  return `${Math.round(100 * share)} %`;
+}
+
+/** Milliseconds, or seconds from ten thousand on. */
+export function ms(value) {
+  if (value === null || value === undefined) return NONE;
+  const size = Math.abs(value);
+  if (size >= 10_000) return `${(value / 1000).toFixed(1)} s`;
+  return `${value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 2)} ms`;
+}
+
+/** Nanoseconds in the unit that suits them. */
+export function ns(value) {
+  if (value === null || value === undefined) return NONE;
+  return Math.abs(value) < 1e6 ? `${Math.round(value / 1e3)} µs` : ms(value / 1e6);
+}
+
+/** How long ago an instant was: 0.3 s, 45 s, 3 min, 2 h. */
+export function ago(at_ns, now_ns) {
+  if (at_ns === null || at_ns === undefined) return NONE;
+  return `${span(Math.max(0, now_ns - at_ns))} ago`;
+}
+
+/** A stretch of time, roughly. */
+export function span(length_ns) {
+  const s = length_ns / 1e9;
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 90) return `${Math.round(s)} s`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  return s < 172_800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} d`;
+}
+
+/** An instant of the controller's clock as time of day; `digits` of the second's fraction. */
+export function clock(at_ns, head, digits = 0) {
+  const unix_ms = (head.unix_ns - head.now_ns + at_ns) / 1e6;
+  const date = new Date(unix_ms);
+  if (Number.isNaN(date.getTime())) return NONE;
+  const two = (value) => String(value).padStart(2, "0");
+  const text = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+  if (!digits) return text;
+  const fraction = ((unix_ms % 1000) + 1000) % 1000;
+  return `${text}.${fraction.toFixed(3).replace(".", "").padStart(6, "0").slice(0, digits)}`;
+}
+
+/** Bytes in binary units. */
+export function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let at = 0;
+  for (; value >= 1024 && at < units.length - 1; at += 1) value /= 1024;
+  return `${at === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${units[at]}`;
+}
+
+/** A code such as deadline_unreachable as words. */
+export function words(code) {
+  return code.replaceAll("_", " ");
+}
+
+/** 1 page, 2 pages. */
+export function plural(number, noun) {
+  return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+}

@@ -1,0 +1,153 @@
+// The cluster as a whole: how many requests are answered in time, how late, and by whom.
+
+import { choice, el, keyed, panel, put, write } from "../dom.js";
+import { chart } from "../parts/chart.js";
+import { requestTable } from "../parts/requests.js";
+import { ago, count, ms, percent, words } from "../text.js";
+import { workerCards } from "./workers.js";
+
+const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
+const KEPT = "mainspring.window";
+
+function tile(name) {
+  const value = el("strong");
+  const note = el("small");
+  return { root: el("div.tile", {}, el("h3", {}, name), value, note), value, note };
+}
+
+function goodputPanel() {
+  const share = el("strong.hero");
+  const rate = el("p.soft");
+  const holder = el("div.tall");
+  const legend = el("div.legend", { "aria-hidden": "true" });
+  for (const [name, ink] of [["in time", "chart-good"], ["late", "chart-warn"], ["rejected", "chart-bad"], ["offered", "ink"]]) {
+    const swatch = el("i");
+    swatch.style.background = `var(--${ink})`;
+    if (name === "offered") swatch.classList.add("thin");
+    legend.append(el("span", {}, swatch, name));
+  }
+  const root = panel("Goodput", legend);
+  root.classList.add("goodput");
+  root.append(el("div.pair", {}, share, rate), holder);
+  const plot = chart(holder, {
+    label: "Requests each second",
+    unit: count,
+    layers: [
+      { name: "in time", colour: "chart-good", pick: (series) => series.in_time },
+      { name: "late", colour: "chart-warn", pick: (series) => series.late },
+      { name: "rejected", colour: "chart-bad", pick: (series) => series.rejected },
+      { name: "offered", colour: "ink", line: true, pick: (series) => series.offered },
+    ],
+  });
+  return { root, share, rate, plot };
+}
+
+function latencyPanel() {
+  const cells = ["p50", "p99", "p99.99"].map((name) => {
+    const value = el("dd");
+    return { root: el("div", {}, el("dt", {}, name), value), value };
+  });
+  const slo = el("span.soft.small");
+  const holder = el("div.tall");
+  const root = panel("Latency", slo);
+  root.append(el("dl.percentiles", {}, ...cells.map((cell) => cell.root)), holder);
+  const plot = chart(holder, {
+    label: "p99 of latency each second",
+    unit: (value) => (value >= 1000 ? `${value / 1000} s` : `${count(value)} ms`),
+    layers: [{ name: "p99", colour: "accent", line: true, pick: (series) => series.p99_ms }],
+  });
+  return { root, cells, slo, plot };
+}
+
+function drawLatency(part, window, data, seconds) {
+  const limit = window.slo_p50_ms;
+  [window.p50_ms, window.p99_ms, window.p9999_ms].forEach((value, at) => {
+    const over = value !== null && limit !== null && value > limit;
+    write(part.cells[at].value, ms(value) + (over ? " ▲" : ""));
+    put(part.cells[at].value, "class", over ? "warn" : null);
+    put(part.cells[at].value, "title", over ? "above the SLO" : null);
+  });
+  write(part.slo, limit === null ? "no request has a deadline" : `SLO ${ms(limit)} (median)`);
+  part.plot.set(data.series, seconds, limit === null ? null : { value: limit, name: "SLO" });
+}
+
+function drawReasons(list, rejected) {
+  const known = Object.entries(rejected).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  keyed(list, known, ([code]) => code,
+    ([code]) => el("li", {}, el("span", {}, words(code)), el("b")),
+    (node, [, number]) => write(node.lastChild, count(number)));
+}
+
+/** The view; see main.js for what it returns. */
+export function cluster(root) {
+  let chosen = sessionStorage.getItem(KEPT) ?? "last_60s";
+  if (!WINDOWS.some(([name]) => name === chosen)) chosen = "last_60s";
+  let last = null;
+  const goodput = goodputPanel();
+  const latency = latencyPanel();
+  const tiles = ["Offered", "Rejected", "Late", "Cold starts", "Queued"].map(tile);
+  const [offered, rejected, late, cold, queued] = tiles;
+  const reasons = el("ul.reasons", { "aria-label": "Rejected, by reason" });
+  rejected.root.append(reasons);
+  const cards = workerCards();
+  const recent = requestTable("Rejected and late requests", "Nothing was rejected or late in the last minutes.");
+  const recentPanel = panel("Rejected and late", el("a", { href: "#/request" }, "Find a request"));
+  recent.root.classList.add("tall-list");
+  recentPanel.append(recent.root);
+  const deeds = el("ul.deeds");
+  const deedsPanel = panel("What operators did");
+  deedsPanel.append(deeds);
+  const windows = choice("Over the last", WINDOWS, chosen, (name) => {
+    chosen = name;
+    sessionStorage.setItem(KEPT, name);
+    if (last) draw(last.data, last.head);
+  });
+  windows.classList.add("end");
+  root.append(
+    el("div.head", {}, el("h1", {}, "Cluster"), windows),
+    el("div.two", {}, goodput.root, latency.root),
+    el("div.tiles", {}, ...tiles.map((one) => one.root)),
+    cards.root, recentPanel, deedsPanel,
+  );
+
+  function draw(data, head) {
+    last = { data, head };
+    const window = data[chosen];
+    const share = window.offered_rps > 0 ? window.in_time_rps / window.offered_rps : null;
+    write(goodput.share, percent(share === null ? null : Math.min(1, share)));
+    write(goodput.rate, share === null ? "no request came" : `${count(window.in_time_rps)} of ${count(window.offered_rps)} requests/s in time`);
+    const seconds = chosen === "last_300s" ? 300 : 60;
+    goodput.plot.set(data.series, seconds);
+    goodput.plot.label(`Requests each second: ${count(window.offered_rps)} offered, ${count(window.in_time_rps)} in time`);
+    drawLatency(latency, window, data, seconds);
+    const all = window.offered_rps * window.seconds;
+    const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
+    write(offered.value, `${count(window.offered_rps)}/s`);
+    write(offered.note, `to ${count(data.models)} models`);
+    write(rejected.value, count(refused));
+    write(rejected.note, all ? percent(Math.min(1, refused / all)) : "");
+    drawReasons(reasons, window.rejected);
+    write(late.value, count(window.late));
+    write(late.note, all ? percent(Math.min(1, window.late / all)) : "");
+    write(cold.value, count(window.cold));
+    write(cold.note, all ? `${percent(Math.min(1, window.cold / all))} of requests` : "");
+    write(queued.value, count(data.queued));
+    write(queued.note, "waiting now");
+    cards.draw(data.workers, head);
+    recent.draw(data.recent, head);
+    deedsPanel.hidden = data.operations.length === 0;
+    keyed(deeds, data.operations, (line) => `${line.at_ns} ${line.what}`,
+      (line) => el("li", {}, el("span", {}, el("b", {}, line.who), ` ${line.what}`), el("span.soft")),
+      (node, line) => write(node.lastChild, ago(line.at_ns, head.now_ns)));
+  }
+
+  return {
+    title: "Cluster",
+    ask: { show: "cluster", params: {} },
+    draw,
+    close() {
+      goodput.plot.close();
+      latency.plot.close();
+    },
+  };
+}

@@ -1,0 +1,117 @@
+// One model: where it is, what it takes, what became of its newest requests.
+
+import { el, keyed, panel, put, write } from "../dom.js";
+import { tint } from "../palette.js";
+import { requestTable } from "../parts/requests.js";
+import { ago, bytes, count, ms, percent, plural } from "../text.js";
+
+function facts(names) {
+  const values = Object.fromEntries(names.map((name) => [name, el("dd")]));
+  return { root: el("dl.facts", {}, ...names.flatMap((name) => [el("dt", {}, name), values[name]])), values };
+}
+
+function figures(names) {
+  const values = names.map(() => el("dd"));
+  return { root: el("dl.figures", {}, ...names.map((name, at) => el("div", {}, el("dt", {}, name), values[at]))), values };
+}
+
+function placementsPanel() {
+  const list = el("ul.placements");
+  const empty = el("p.empty", {}, "No worker knows it yet.");
+  const root = panel("Where it is");
+  root.append(list, empty);
+  return {
+    root,
+    draw(placements) {
+      const all = Object.entries(placements);
+      empty.hidden = all.length > 0;
+      keyed(list, all, ([worker]) => worker, ([worker]) => {
+        const state = el("span.mark");
+        const why = el("span.soft.small");
+        const item = el("li", {}, el("a", { href: `#/memory/${encodeURIComponent(worker)}` }, worker), state, why);
+        Object.assign(item, { state, why });
+        return item;
+      }, (item, [, text]) => {
+        const [state, ...why] = text.split(": ");
+        put(item.state, "data-is", state);
+        write(item.state, state);
+        write(item.why, why.join(": "));
+      });
+    },
+  };
+}
+
+function durationsPanel() {
+  const root = panel("How long it takes");
+  const holder = el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Durations by batch size" });
+  root.append(holder);
+  let drawn = "";
+  return {
+    root,
+    draw(data) {
+      const key = JSON.stringify([data.profiles, data.load_ms, data.line.infer_ms]);
+      if (key === drawn) return;
+      drawn = key;
+      const kinds = Object.keys(data.profiles).sort();
+      const sizes = [...new Set([data.line.infer_ms, ...Object.values(data.profiles)].flatMap(Object.keys))].map(Number).sort((a, b) => a - b);
+      const most = Math.max(...sizes.map((size) => data.line.infer_ms[size] ?? 0), 0.001);
+      const heads = ["Batch", "Estimate now", "", ...kinds.map((kind) => `Profile, ${kind}`), "Rows/s at the estimate"];
+      const lines = sizes.map((size) => {
+        const now = data.line.infer_ms[size];
+        const bar = el("i");
+        bar.style.width = `${Math.round((100 * (now ?? 0)) / most)}%`;
+        return el("tr", {}, el("th", { scope: "row" }, String(size)), el("td.n", {}, ms(now)), el("td.bar-cell", { "aria-hidden": "true" }, bar),
+          ...kinds.map((kind) => el("td.n", {}, ms(data.profiles[kind][size]))), el("td.n", {}, now ? count((1000 * size) / now) : "–"));
+      });
+      const load = el("tr", {}, el("th", { scope: "row" }, "LOAD"), el("td"), el("td"), ...kinds.map((kind) => el("td.n", {}, ms(data.load_ms[kind]))), el("td"));
+      holder.replaceChildren(el("table", { "aria-label": "Durations by batch size" },
+        el("thead", {}, el("tr", {}, ...heads.map((text, at) => (text ? el(at ? "th.n" : "th", { scope: "col" }, text) : el("td"))))), el("tbody", {}, ...lines, load)));
+    },
+  };
+}
+
+/** The view of the model called `name`. */
+export function model(root, name) {
+  const swatch = el("i.swatch.large");
+  tint(swatch, name);
+  const pinned = el("span.tag", { hidden: true }, "pinned");
+  const operate = el("a.end", { href: `#/operate?model=${encodeURIComponent(name)}` }, "Operate on it");
+  const numbers = figures(["Requests/s", "In time", "Late", "Rejected", "Cold starts", "Queue"]);
+  const what = facts(["Clients call it", "Weights", "Extents", "Inputs", "Outputs", "Last load", "Default SLO"]);
+  const places = placementsPanel();
+  const durations = durationsPanel();
+  const recent = requestTable(`Newest requests for ${name}`, "No request came for it in the last minutes.", false);
+  const recentPanel = panel("Newest requests");
+  recentPanel.append(recent.root);
+  const whatPanel = panel("The model");
+  whatPanel.append(what.root);
+  root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/models" }, "Models")),
+    el("div.head", {}, swatch, el("h1.break", {}, name), pinned, operate), el("section.panel", { "aria-label": "The last minutes" }, numbers.root),
+    el("div.two.even", {}, places.root, whatPanel), durations.root, recentPanel);
+
+  return {
+    title: name,
+    ask: { show: "model", params: { name }, every_ms: 200 },
+    draw(data, head) {
+      const { line } = data;
+      const all = line.in_time + line.late + line.rejected;
+      pinned.hidden = !line.pinned;
+      [count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0", count(line.late), count(line.rejected), count(line.cold), count(line.queued)]
+        .forEach((text, at) => write(numbers.values[at], text));
+      const texts = {
+        "Clients call it": data.versions_of || line.name,
+        Weights: `${bytes(data.weights_bytes)} in ${plural(line.pages, "page")}`,
+        Extents: data.extents.length ? `${data.extents.slice(0, 24).join(" + ")}${data.extents.length > 24 ? " …" : ""} pages` : "–",
+        Inputs: data.inputs.join(", ") || "–",
+        Outputs: data.outputs.join(", ") || "–",
+        "Last load": line.last_load_ns === null ? "never" : ago(line.last_load_ns, head.now_ns),
+        "Default SLO": line.slo_ms === null ? "as configured" : ms(line.slo_ms),
+      };
+      for (const [key, text] of Object.entries(texts)) write(what.values[key], text);
+      places.draw(data.placements);
+      durations.draw(data);
+      recent.draw(data.recent, head);
+    },
+    close() {},
+  };
+}

@@ -1,0 +1,178 @@
+// Changing what is served: with a token, after a question, and into the event log.
+
+import { el, keyed, panel, put, write } from "../dom.js";
+import { call, token } from "../link.js";
+import { confirmed } from "../parts/dialog.js";
+import { ago, words } from "../text.js";
+
+const SEARCH_MS = 150;
+
+/** Every wish: what it is called, the question before it, and its fields as messages/operating.py has them. */
+const WISHES = {
+  drain: (worker) => ({ title: `Drain ${worker}?`, text: "It finishes what it was told to do and is given nothing more, until it is resumed. Its memory stays as it is.", verb: "Drain", wish: { type: "drain_worker", worker } }),
+  resume: (worker) => ({ title: `Resume ${worker}?`, text: "It is given work again.", verb: "Resume", wish: { type: "resume_worker", worker } }),
+  pin: (model) => ({ title: `Pin ${model}?`, text: "It is loaded if it is nowhere, and its last copy is never evicted.", verb: "Pin", wish: { type: "pin_model", model } }),
+  unpin: (model) => ({ title: `Unpin ${model}?`, text: "It may be evicted again.", verb: "Unpin", wish: { type: "unpin_model", model } }),
+  load: (model, worker) => ({ title: `Load ${model}?`, text: `On ${worker ?? "the worker with the most free pages"}; the least recently used models go if there is no room.`, verb: "Load", wish: { type: "load_on", model, worker } }),
+  unload: (model, worker) => ({ title: `Unload ${model}?`, text: `From ${worker ?? "every worker"}; the next request for it has it loaded again.`, verb: "Unload", wish: { type: "unload_from", model, worker } }),
+  slo: (model, value_ms) => ({
+    title: value_ms === null ? `Take ${model}'s default SLO back?` : `Set ${model}'s default SLO to ${value_ms} ms?`,
+    text: value_ms === null ? "Its requests that bring no SLO over HTTP and gRPC get the configured one again." : "Its requests that bring no SLO over HTTP and gRPC get this one.",
+    verb: "Set", wish: { type: "set_default_slo", model, slo_ns: value_ms === null ? null : Math.round(value_ms * 1e6) },
+  }),
+};
+
+function tokenPanel(changed) {
+  const input = el("input", { type: "password", id: "operate-token", autocomplete: "off", spellcheck: "false", placeholder: "Token" });
+  const state = el("span.soft.small", { role: "status" });
+  const say = () => write(state, token.get() ? "A token is kept for this tab, until it is closed." : "No token is entered.");
+  const form = el("form.row", {}, el("label", { for: "operate-token" }, "Token"), input, el("button", { type: "submit" }, "Use it"),
+    el("button.plain", { type: "button", onclick: () => { token.set(""); say(); changed(); } }, "Forget it"), state);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (!input.value.trim()) return;
+    token.set(input.value.trim());
+    input.value = "";
+    say();
+    changed();
+  });
+  say();
+  const root = panel("Permission");
+  root.append(form);
+  return root;
+}
+
+function workersPanel(act) {
+  const list = el("ul.placements");
+  const empty = el("p.empty", {}, "No worker has joined.");
+  const root = panel("Workers");
+  root.append(list, empty);
+  return {
+    root,
+    draw(workers, allowed) {
+      empty.hidden = workers.length > 0;
+      keyed(list, workers, (worker) => worker.name, (worker) => {
+        const state = el("span.mark");
+        const button = el("button.end", { type: "button", onclick: () => act(WISHES[button.dataset.wish](worker.name)) });
+        const item = el("li", {}, el("b", {}, worker.name), state, button);
+        return Object.assign(item, { state, button });
+      }, (item, worker) => {
+        put(item.state, "data-is", worker.state);
+        write(item.state, worker.state);
+        const wish = worker.state === "draining" ? "resume" : "drain";
+        put(item.button, "data-wish", wish);
+        write(item.button, `${wish === "resume" ? "Resume" : "Drain"} ${worker.name}`);
+        item.button.disabled = !allowed || worker.state === "gone";
+      });
+    },
+  };
+}
+
+function modelsPanel(act, first) {
+  const names = el("datalist#operate-models");
+  const input = el("input.wide", { type: "text", id: "operate-model", list: "operate-models", value: first, spellcheck: "false", autocomplete: "off", placeholder: "Name of a model" });
+  const where = el("select", { id: "operate-worker" });
+  const slo = el("input", { type: "number", id: "operate-slo", min: "0.1", step: "any", placeholder: "ms" });
+  const named = (make) => () => {
+    const model = input.value.trim();
+    if (model) act(make(model));
+    else input.focus();
+  };
+  const worker = () => where.value || null;
+  const buttons = [
+    ["Pin", named((model) => WISHES.pin(model))], ["Unpin", named((model) => WISHES.unpin(model))],
+    ["Load", named((model) => WISHES.load(model, worker()))], ["Unload", named((model) => WISHES.unload(model, worker()))],
+    ["Set default SLO", named((model) => WISHES.slo(model, slo.value && Number(slo.value) > 0 ? Number(slo.value) : null))],
+  ].map(([text, run]) => el("button", { type: "button", onclick: run }, text));
+  const root = panel("Models");
+  root.append(
+    el("div.fields", {}, el("label", { for: "operate-model" }, "Model"), input, names),
+    el("div.row", {}, ...buttons.slice(0, 2)),
+    el("div.fields", {}, el("label", { for: "operate-worker" }, "On"), where),
+    el("div.row", {}, ...buttons.slice(2, 4)),
+    el("div.fields", {}, el("label", { for: "operate-slo" }, "Default SLO, ms (empty: as configured)"), slo),
+    el("div.row", {}, buttons[4]));
+  let due = 0;
+  input.addEventListener("input", () => {
+    clearTimeout(due);
+    due = setTimeout(async () => {
+      const found = await call(`models?limit=20&search=${encodeURIComponent(input.value.trim())}`).catch(() => null);
+      if (found) names.replaceChildren(...found.data.rows.map((line) => el("option", { value: line.name })));
+    }, SEARCH_MS);
+  });
+  return {
+    root,
+    draw(workers, allowed) {
+      for (const button of buttons) button.disabled = !allowed;
+      keyed(where, [{ name: "" }, ...workers.filter((one) => one.state !== "gone")], (one) => one.name || "any",
+        (one) => el("option", { value: one.name }, one.name || "any worker"), () => {});
+    },
+  };
+}
+
+function logPanel() {
+  const list = el("ul.deeds");
+  const empty = el("p.empty", {}, "Operators did nothing yet.");
+  const root = panel("What operators did");
+  root.append(list, empty);
+  return {
+    root,
+    draw(operations, head) {
+      empty.hidden = operations.length > 0;
+      keyed(list, operations, (line) => `${line.at_ns} ${line.what}`,
+        (line) => el("li", {}, el("span", {}, el("b", {}, line.who), ` ${line.what}`), el("span.soft")),
+        (node, line) => write(node.lastChild, ago(line.at_ns, head.now_ns)));
+    },
+  };
+}
+
+/** Why nothing can be changed here, or an empty text. */
+function refusal(head) {
+  if (head.state === "recorded") return "This is a recorded run: nothing can be changed in it.";
+  if (!head.operable) return "Changes are turned off here. Make a file of tokens with “mainspring token new” and name it as token_file in the table [console] of mainspring.toml.";
+  return token.get() ? "" : "Enter a token first: changes are made in its name.";
+}
+
+/** The view; the address may name a model: #/operate?model=NAME. */
+export function operate(root, rest, app, params) {
+  const result = el("p.result", { role: "status", hidden: true });
+  const why = el("p.why-not");
+  let last = null;
+
+  function said(text, good) {
+    result.hidden = false;
+    put(result, "data-good", String(good));
+    write(result, `${good ? "✓" : "✕"} ${text}`);
+  }
+
+  async function act({ title, text, verb, wish }) {
+    if (!(await confirmed(title, text, verb))) return;
+    try {
+      const answer = await call("operate", { wish });
+      said(answer.detail || words(wish.type), answer.ok);
+    } catch (error) {
+      said(error.message, false);
+    }
+  }
+
+  const workers = workersPanel(act);
+  const models = modelsPanel(act, params.get("model") ?? "");
+  const log = logPanel();
+  const permission = tokenPanel(() => last && view.draw(last.data, last.head));
+  root.append(el("div.head", {}, el("h1", {}, "Operate")), why, permission, result, el("div.two.even", {}, models.root, workers.root), log.root);
+
+  const view = {
+    title: "Operate",
+    ask: { show: "cluster", params: { recent: 0 }, every_ms: 250 },
+    draw(data, head) {
+      last = { data, head };
+      const no = refusal(head);
+      write(why, no);
+      why.hidden = no === "";
+      workers.draw(data.workers, no === "");
+      models.draw(data.workers, no === "");
+      log.draw(data.operations, head);
+    },
+  };
+  return view;
+}
