@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from mainspring.messages.peers import ModelStatus
 
 Address = Annotated[str, typer.Option(help="The gateway's address.")]
+Http = Annotated[str, typer.Option(help="Where the gateway serves HTTP, which has the words for this.")]
 DEFAULT_ADDRESS = "tcp://127.0.0.1:7400"
+DEFAULT_HTTP = "http://127.0.0.1:8000"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +29,9 @@ def register(app: typer.Typer) -> None:
     models.command("add")(add)
     models.command("remove")(remove)
     models.command("live")(live)
+    models.command("index")(index)
+    models.command("load")(load)
+    models.command("unload")(unload)
     app.add_typer(models, name="models")
 
 
@@ -136,6 +141,53 @@ def remove(
         for name in names:
             client.remove_model(name)
             print(f"removed {name}")
+
+
+def index(
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+    ready: Annotated[bool, typer.Option("--ready", help="Only what is served.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what a model repository holds: each version, whether it is served, and if not, why."""
+    import msgspec
+
+    from mainspring.client.repository import RepositoryClient
+    from mainspring.launch.repository_view import print_index
+
+    entries = RepositoryClient(http, token=token).index(ready=ready)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(entries), indent=2))
+    else:
+        print_index(entries)
+
+
+def load(
+    names: Annotated[list[str], typer.Argument(help="Models of the repository.")],
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Load models of a repository, or what changed of them, where --model-control-mode is explicit."""
+    from mainspring.client.repository import RepositoryClient
+
+    client = RepositoryClient(http, token=token)
+    for name in names:
+        client.load(name)
+        print(f"loaded {name}")
+
+
+def unload(
+    names: Annotated[list[str], typer.Argument(help="Models of the repository that are loaded.")],
+    http: Http = DEFAULT_HTTP,
+    token: Token = None,
+) -> None:
+    """Unload models of a repository, where --model-control-mode is explicit."""
+    from mainspring.client.repository import RepositoryClient
+
+    client = RepositoryClient(http, token=token)
+    for name in names:
+        client.unload(name)
+        print(f"unloaded {name}")
 
 
 def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
