@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper, inliner, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper
 
 from mainspring.compiler.errors import CompileError
 from mainspring.compiler.shapes import shape_option
@@ -57,6 +57,13 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     return normal
 
 
+_INSTEAD = (
+    "inputs and outputs must be dense tensors of bool, int8 to int64, uint8 to uint64, float16, float32 or "
+    "float64. Leave what turns text into numbers, and back, to the client: export the model from its token "
+    "ids on, up to its scores"
+)
+
+
 def numpy_dtype(value: onnx.ValueInfoProto) -> str:
     """Return the numpy name of an input's or output's element type; raise `CompileError` if it has none."""
     if value.type.WhichOneof("value") == "tensor_type":
@@ -65,9 +72,18 @@ def numpy_dtype(value: onnx.ValueInfoProto) -> str:
             dtype = helper.tensor_dtype_to_np_dtype(element)
             if dtype.isbuiltin == 1 and dtype.kind in "biuf":
                 return str(dtype.name)
-    raise CompileError(
-        f"{value.name!r} is no dense tensor of a numpy number type, as all inputs and outputs must be"
-    )
+    raise CompileError(f"{value.name!r} is {_kind_of(value)}; {_INSTEAD}")
+
+
+def _kind_of(value: onnx.ValueInfoProto) -> str:
+    """Return what an input or output is that can't be one, in ONNX's words."""
+    kind = value.type.WhichOneof("value") or "of no type"
+    if kind != "tensor_type":
+        return kind.replace("_", " ").replace(" type", "")
+    element = value.type.tensor_type.elem_type
+    if element not in TensorProto.DataType.values():
+        return f"a tensor of the unknown type {element}"
+    return f"tensor({TensorProto.DataType.Name(element).lower()})"
 
 
 def _check_node(node: onnx.NodeProto) -> None:

@@ -41,7 +41,7 @@ REASONS = (
     ("fails on some rows or batches", r"failed at batch size"),
     ("can't run with other batches", r"can't run \d+ rows at once"),
     ("batch of the exporter stays in a node", r"exporter's batch is in"),
-    ("element type without a numpy type", r"no dense tensor of"),
+    ("element type without a numpy type", r"must be dense tensors of"),
     ("dynamic dimension", r"is dynamic \("),
     ("control flow", r"is control flow"),
     ("random numbers", r"draws random numbers"),
