@@ -52,20 +52,24 @@ def test_both_loops_count_answers_and_refusals() -> None:
         wait_until(answered, 30)
         found = load.open_loop(address, requests, np.linspace(0, 0.04, 20))
         assert found.in_time(60_000) == 10
+        assert list(found.reasons.values()) == [10]
+        assert found.begin_ns > 0
         assert found.in_time(0) == 0
         assert load.closed_loop(address, requests[:1], 4, 0.3) > 0
 
 
-def turn(server: str, percent: float, factor: float = 1.0) -> Turn:
-    return Turn(server, 1, factor, 100.0, 50, percent, {}, 0.0)
+def turn(server: str, percent: float, factor: float = 1.0, hit_percent: float = 0.0) -> Turn:
+    return Turn(server, 1, factor, 100.0, 50, percent, {}, 0.0, hit_percent=hit_percent)
 
 
 def test_figures_are_medians_and_only_mainspring_s_have_a_target() -> None:
-    turns = [turn("triton", 40), turn("mainspring", 90), turn("mainspring", 98), turn("mainspring", 99)]
-    triton, mainspring = compare.figures(turns)
+    turns = [turn("triton", 40), turn("mainspring", 90)]
+    turns += [turn("mainspring", 98, hit_percent=1.0), turn("mainspring", 99, hit_percent=3.0)]
+    triton, mainspring, pauses = compare.figures(turns)
     assert (triton.value, triton.target) == (40, None)
     assert (mainspring.value, mainspring.target, mainspring.met) == (98, 97.0, True)
     assert "90.0 to 99.0 of 3 turns" in mainspring.note
+    assert (pauses.value, pauses.target) == (0.5, None)
 
 
 def test_without_triton_it_says_so_and_ends_well(

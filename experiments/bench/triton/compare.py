@@ -1,8 +1,9 @@
 """The worth of a deadline: Mainspring and Triton at the same rates, with the same deadline.
 
 SqueezeNet through ONNX Runtime on one core, Poisson arrivals, the deadline as the parameter ``timeout`` of
-each request. Triton's saturation, in a closed loop, sets the rates. At each, the two take turns, so that
-whatever else the machine does is borne by both.
+each request. Triton's saturation, in a closed loop, sets the rates. At each, the two take turns, short ones
+and in changing order, so that whatever else the machine does is borne by both; and meters say what the host
+took from the machine meanwhile, for a request that meets a long pause is late whatever a server does.
 ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
 
@@ -24,6 +25,7 @@ from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.foreign import CACHE, Unavailable
+from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.triton import load, server
 from mainspring.launch.addresses import free_ports
@@ -39,7 +41,10 @@ WANTED = {0.5: 99.5, 0.8: 99.0, 1.0: 97.0, 1.5: 75.0}
 _MOST_COPIES = 8
 _CLIENTS = 8
 _WARM_UP_S = 1.0
-_SATURATION_S = 3.0
+_SATURATION_S = 1.0
+_ALONE_S = 0.3
+_SATURATIONS = 5
+"""Times that each of these is measured, in turns."""
 
 
 class Turn(msgspec.Struct):
@@ -53,6 +58,14 @@ class Turn(msgspec.Struct):
     in_time_percent: float
     codes: dict[str, int]
     client_late_ms: float
+    reasons: dict[str, int] = {}
+    """Of refusals, in the server's first words."""
+    late: int = 0
+    """Answers that came after the deadline."""
+    lost_percent: float = 0.0
+    """Of the time of the core that the host took most of."""
+    hit_percent: float = 0.0
+    """Requests that the host's pauses alone would make late, without any queue."""
 
 
 class Contest:
@@ -67,18 +80,45 @@ class Contest:
         timeout_us = round(deadline_ms * 1e3)
         self._timed = [load.encode(each.name, taken.name, tensor, timeout_us) for each in models]
         self._untimed = [load.encode(each.name, taken.name, tensor) for each in models]
+        self.alone_ms = dict.fromkeys(addresses, 0.0)
+        """What a request takes while there is no other, in the best of several turns."""
 
-    def saturation_hz(self, name: str) -> float:
-        """Return the answers a second in a closed loop, after a warm-up."""
-        load.closed_loop(self.addresses[name], self._untimed, _CLIENTS, _WARM_UP_S)
-        return load.closed_loop(self.addresses[name], self._untimed, _CLIENTS, _SATURATION_S)
+    def saturations_hz(self) -> dict[str, float]:
+        """Return each server's answers a second in a closed loop, after a warm-up: medians of turns."""
+        found: dict[str, list[float]] = {name: [] for name in self.addresses}
+        for address in self.addresses.values():
+            load.closed_loop(address, self._untimed, _CLIENTS, _WARM_UP_S)
+        for _ in range(_SATURATIONS):
+            for name, address in self.addresses.items():
+                found[name].append(load.closed_loop(address, self._untimed, _CLIENTS, _SATURATION_S))
+        for name, address in self.addresses.items():
+            alone = [load.closed_loop(address, self._untimed, 1, _ALONE_S) for _ in range(_SATURATIONS)]
+            self.alone_ms[name] = 1e3 / max(alone)
+        return {name: statistics.median(each) for name, each in found.items()}
 
     def turn(self, name: str, factor: float, rate_hz: float, duration_s: float, seed: int) -> Turn:
         """Send Poisson arrivals to one server."""
         instants = load.poisson(rate_hz, duration_s, seed)
-        found = load.open_loop(self.addresses[name], self._timed, instants)
-        percent = 100 * found.in_time(self.deadline_ms) / len(instants)
-        return Turn(name, self.copies, factor, rate_hz, len(instants), percent, found.codes, found.late_ms)
+        with watched() as pauses:
+            found = load.open_loop(self.addresses[name], self._timed, instants)
+        deadline_ns = round(self.deadline_ms * 1e6)
+        due_ns = found.begin_ns + np.asarray(instants * 1e9, np.int64)
+        spare_ns = deadline_ns - round(self.alone_ms[name] * 1e6)
+        in_time = found.in_time(self.deadline_ms)
+        return Turn(
+            server=name,
+            copies=self.copies,
+            factor=factor,
+            rate_hz=rate_hz,
+            requests=len(instants),
+            in_time_percent=100 * in_time / len(instants),
+            codes=found.codes,
+            client_late_ms=found.late_ms,
+            reasons=found.reasons,
+            late=found.codes.get("OK", 0) - in_time,
+            lost_percent=pauses.lost_percent(found.begin_ns, found.begin_ns + round(duration_s * 1e9)),
+            hit_percent=100 * pauses.hit(due_ns, deadline_ns, spare_ns) / len(instants),
+        )
 
 
 @contextmanager
@@ -116,13 +156,13 @@ def contest(
     turns = []
     with servers(copies, batch) as (addresses, models):
         both = Contest(addresses, models, deadline_ms)
-        saturations = {name: both.saturation_hz(name) for name in addresses}
+        saturations = both.saturations_hz()
         typer.echo(
             f"{copies} copies: " + ", ".join(f"{name} {hz:.0f} r/s" for name, hz in saturations.items())
         )
         for factor in factors:
             for repeat in range(repeats):
-                for name in addresses:
+                for name in list(addresses)[:: 1 if repeat % 2 else -1]:
                     rate = factor * (rate_hz or saturations["triton"])
                     turns.append(both.turn(name, factor, rate, turn_s, repeat))
                     typer.echo(_line(turns[-1]))
@@ -130,10 +170,12 @@ def contest(
 
 
 def _line(turn: Turn) -> str:
-    codes = ", ".join(f"{name} {count}" for name, count in sorted(turn.codes.items()))
+    said = ", ".join(f"{name} {count}" for name, count in sorted(turn.reasons.items()))
     return (
         f"  {turn.factor:g} x: {turn.rate_hz:5.0f} r/s {turn.server:10} {turn.in_time_percent:5.1f} % "
-        f"in time of {turn.requests} ({codes}; the client {turn.client_late_ms:.1f} ms late at p99)"
+        f"in time of {turn.requests} ({turn.late} late, refused: {said or 'none'}; the client "
+        f"{turn.client_late_ms:.1f} ms late at p99; the host took {turn.lost_percent:.1f} %, "
+        f"which alone makes {turn.hit_percent:.1f} % late)"
     )
 
 
@@ -150,14 +192,21 @@ def figures(turns: Sequence[Turn]) -> list[Figure]:
         spread = f"{min(chosen):.1f} to {max(chosen):.1f} of {len(chosen)} turns"
         label = f"{copies} x, {factor:g} of Triton's saturation: {name} in time"
         made.append(Figure(label, statistics.median(chosen), "%", target, at_least=True, note=spread))
+    for copies, factor in Counter((turn.copies, turn.factor) for turn in turns):
+        own = [turn for turn in turns if (turn.copies, turn.factor) == (copies, factor)]
+        label = f"{copies} x, {factor:g}: late by the host's pauses alone, without a queue"
+        hit = [turn.hit_percent for turn in own]
+        lost = statistics.median(turn.lost_percent for turn in own)
+        spread = f"{min(hit):.1f} to {max(hit):.1f}; it took {lost:.1f} % of a core"
+        made.append(Figure(label, statistics.median(hit), "%", note=spread))
     return made
 
 
 def main(
     copies: Annotated[str, typer.Option(help="Copies of the model, separated by commas.")] = "1,8",
     factors: Annotated[str, typer.Option(help="Parts of Triton's saturation.")] = "0.5,0.8,1.0,1.5",
-    repeats: Annotated[int, typer.Option(help="Turns of each server at each rate.")] = 3,
-    turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 4.0,
+    repeats: Annotated[int, typer.Option(help="Turns of each server at each rate.")] = 5,
+    turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 2.0,
     deadline_ms: Annotated[float, typer.Option(help="Of every request.")] = 25.0,
     batch: Annotated[int, typer.Option(help="Largest batch of Triton's dynamic batcher.")] = 8,
     rate_hz: Annotated[float, typer.Option(help="Take this for Triton's saturation; 0: measure it.")] = 0.0,
