@@ -43,9 +43,11 @@ def no_room_for_answer(budget: Budget, more_bytes: int, whose: str = "of all cli
 
 def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: bool) -> int:
     """Return what the answer to a request with these inputs takes, about; at most, if it is made ``text``."""
-    rows = max([header.shape[0] for header in inputs if header.shape], default=1)
     row_bytes = signature.text_row_bytes if text else signature.answer_row_bytes
-    return min(max(rows, 1), signature.max_rows) * row_bytes
+    # A request whose inputs have different rows is refused.
+    shape = inputs[0].shape if inputs else ()
+    rows = shape[0] if shape else 1
+    return (1 if rows < 1 else min(rows, signature.max_rows)) * row_bytes
 
 
 def no_room(

@@ -22,7 +22,7 @@ from mainspring.gateway.oip import compression, request
 from mainspring.gateway.oip.compression import ENCODINGS
 from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
 from mainspring.gateway.oip.priority import priority_of
-from mainspring.gateway.oip.response import Body, render
+from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.sends import Answer
 from mainspring.gateway.tokens import from_header
@@ -148,6 +148,14 @@ class Inference:
             return
         left_ns = outcome.timing.left_ns
         due_ns = None if left_ns is None else monotonic_ns() + left_ns
+        try:
+            body = render_small(model, version, wanted, outcome)
+            if body is not None:
+                self._answer(exchange, body, due_ns)
+                return
+        except Exception as error:
+            reply_to_error(exchange, error)
+            return
         self._turns.do(
             render(model, version, wanted, outcome),
             lambda body: self._answer(exchange, body, due_ns),

@@ -63,15 +63,10 @@ def to_bytes(name: str, data: Data, dtype: str, count: int) -> bytes:
 
 def from_bytes(data: Any, dtype: str) -> Iterator[bytes]:
     """Yield the flat ``data`` of an output, as lists in JSON of at most `SLICE_VALUES`, one at least."""
-    size = SLICE_VALUES * value_bytes(dtype)
-    yield _encoded(data if len(data) <= size else memoryview(data)[:size], dtype)
+    size = SLICE_VALUES * (2 if dtype == "bfloat16" else struct.calcsize(_CODES[dtype]))
+    yield encoded(data if len(data) <= size else memoryview(data)[:size], dtype)
     for start in range(size, len(data), size):
-        yield _encoded(memoryview(data)[start : start + size], dtype)
-
-
-def value_bytes(dtype: str) -> int:
-    """Return the bytes of one value."""
-    return 2 if dtype == "bfloat16" else struct.calcsize(_CODES[dtype])
+        yield encoded(memoryview(data)[start : start + size], dtype)
 
 
 def joined(lists: Sequence[bytes]) -> list[bytes]:
@@ -81,17 +76,18 @@ def joined(lists: Sequence[bytes]) -> list[bytes]:
     return [lists[0][:-1], *[b"," + each[1:-1] for each in lists[1:]], b"]"]
 
 
-def _encoded(data: Any, dtype: str) -> bytes:
+def encoded(data: Any, dtype: str) -> bytes:
+    """Return the flat ``data`` of a small output, as JSON."""
     if dtype == "bfloat16":
         values = to_array(data, dtype).tolist()
     else:
         code = _CODES[dtype]
         values = struct.unpack(f"<{len(data) // struct.calcsize(code)}{code}", data)
-    encoded = _ENCODER.encode(values)
-    if _NULL in encoded:
+    text = _ENCODER.encode(values)
+    if _NULL in text:
         # Which is what numbers become that JSON has no word for.
-        encoded = json.dumps(values, separators=(",", ":")).encode()
-    return encoded
+        text = json.dumps(values, separators=(",", ":")).encode()
+    return text
 
 
 def to_array(data: Any, dtype: str) -> NDArray[Any]:

@@ -128,8 +128,8 @@ class Parsed(NamedTuple):
         """Whether all outputs are to be sent as they are."""
         default, forms = self.wanted.default, self.wanted.forms
         if self.outputs is None:
-            return default == BINARY
-        return all(forms.get(name, default) == BINARY for name in self.outputs)
+            return default is BINARY
+        return all(forms.get(name, default) is BINARY for name in self.outputs)
 
 
 def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_json_bytes: int) -> Parsed:
@@ -310,5 +310,6 @@ def _wanted(signature: Signature, request: _Request | _LooseRequest) -> Wanted:
             )
         check_classes(signature, output.name, parameters.classification)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
-        forms[output.name] = Form(asked, parameters.classification)
+        plain = BINARY if asked else JSON
+        forms[output.name] = Form(asked, parameters.classification) if parameters.classification else plain
     return Wanted(request.id, default, forms)

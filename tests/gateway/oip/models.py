@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from mainspring.gateway.oip.request import Wanted
-from mainspring.gateway.oip.response import Body, render
+from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.steps import whole
 from mainspring.gateway.sends import Answer, Connection
 from mainspring.gateway.validation import Signature
@@ -71,4 +71,8 @@ def answer_of(header: TensorHeader, frame: Any) -> Answer:
 
 def rendered(header: TensorHeader, frame: Any, wanted: Wanted) -> Body:
     """Return the body of an answer with one output."""
-    return whole(render("m", "3", wanted, answer_of(header, frame)))
+    answer = answer_of(header, frame)
+    body = whole(render("m", "3", wanted, answer))
+    small = render_small("m", "3", wanted, answer)
+    assert small in (None, body)
+    return body
