@@ -139,8 +139,7 @@ def by_model(shown: Labelled) -> Iterator[str]:
         for own, series in shown:
             histogram = of(series)
             yield buckets.lines(name, own, histogram.counts, histogram.sum)
-    for name, meaning, count in COUNTERS:
-        yield from family(name, "counter", meaning, [(own, count(series)) for own, series in shown])
+    yield from _counters(COUNTERS, shown)
     yield from family(
         "mainspring_requests_total",
         "counter",
@@ -163,6 +162,11 @@ def by_model(shown: Labelled) -> Iterator[str]:
     )
 
 
+def _counters(counters: Sequence[_Counter], shown: Labelled) -> Iterator[str]:
+    for name, meaning, count in counters:
+        yield from family(name, "counter", meaning, [(own, count(series)) for own, series in shown])
+
+
 def outcomes(series: Series) -> dict[str, int]:
     """Return how many requests ended how: together all that ended."""
     return {
@@ -178,8 +182,7 @@ def as_triton(shown: Labelled, pending: Mapping[str, int]) -> Iterator[str]:
 
     ``pending``: requests in flight, by the same labels.
     """
-    for name, meaning, count in _TRITON:
-        yield from family(name, "counter", meaning, [(own, count(series)) for own, series in shown])
+    yield from _counters(_TRITON, shown)
     yield from family(
         "nv_inference_request_failure",
         "counter",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from time import monotonic_ns
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -20,6 +19,7 @@ from mainspring.gateway.metrics.cluster import cluster
 from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.metrics.text import family, labels
+from mainspring.gateway.release import installed_version
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.telemetry.bounded import BoundedLabels, model_key
 
@@ -41,7 +41,7 @@ class MetricsPage:
         self._asked: asyncio.Task[Reply] | None = None
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
-        self._version = labels(version=_installed_version())
+        self._version = labels(version=installed_version())
 
     async def make(self) -> bytes:
         """Return the page as text in UTF-8."""
@@ -123,10 +123,3 @@ class MetricsPage:
                     counted = names[accepted.model] = counted if counted in own else others
                 pending[counted] += 1
             yield ""
-
-
-def _installed_version() -> str:
-    try:
-        return version("mainspring")
-    except PackageNotFoundError:
-        return ""
