@@ -93,8 +93,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a gRPC message, as it comes and inflated; a larger one is refused before it is read."""
     grpc_max_metadata_bytes: int = 32 << 10
     """Size of a call's metadata."""
-    grpc_max_streams: int = 4_096
-    """Calls that one gRPC connection may have in flight; more wait in the client."""
+    grpc_max_streams: int = 1_024
+    """Calls that one gRPC connection may have in flight; more wait in the client. Each may hold a message of
+    ``grpc_max_message_bytes`` that has not wholly come."""
     grpc_max_calls: int = 20_000
     """gRPC calls in flight in all; one more is refused as ``RESOURCE_EXHAUSTED``."""
     grpc_backlog_bytes: int = 64 << 20
