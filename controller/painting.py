@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 from mainspring.controller.records import RecordArray
@@ -10,14 +11,14 @@ from mainspring.scheduler.picture import Told
 from mainspring.telemetry.log import SegmentHeader
 
 SLICE_NS = 250_000
-"""How long one slice takes, but for the entry that it ends with."""
+"""How long one slice takes, but for the part that it ends with."""
 
 
 class Painting:
     """One picture under way."""
 
     def __init__(self, header: SegmentHeader, told: Iterator[Told], clock: Callable[[], int]) -> None:
-        """``told``: its entries behind the header; ``clock`` says how long they take."""
+        """``told``: its parts behind the header; ``clock`` says how long they take."""
         self.stage = Stage.BEGIN
         """Of the next slice; `Stage.LIVE` once there is none."""
         self._header = header
@@ -32,11 +33,11 @@ class Painting:
         if stage is Stage.BEGIN:
             self._records.append(now_ns, self._header)
         self.stage = Stage.PART
-        for at_ns, entry in self._told:
-            try:
-                self._records.append(now_ns if at_ns is None else at_ns, entry)
-            except OverflowError:
-                continue
+        for part in self._told:
+            for at_ns, entry in part:
+                # The log can't hold it either, and counts it.
+                with contextlib.suppress(OverflowError):
+                    self._records.append(now_ns if at_ns is None else at_ns, entry)
             if self._clock() >= until_ns:
                 return stage, self._records.take()
         # What begins has to end in a message of its own.

@@ -129,7 +129,7 @@ class Scheduler:
         return cluster_status(self._books)
 
     def picture(self) -> Iterator[Told]:
-        """Yield how things stand as entries of the event stream; events may be handled between any two."""
+        """Yield how things stand, part by part (`scheduler.picture`)."""
         return picture(self._books)
 
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:

@@ -1,8 +1,8 @@
 """How things stand, told as entries of the event stream: for whoever comes to it late.
 
 `messages.observing` says what a picture holds and how it is to be read. It is made in slices, for thousands
-of models are too many for one turn: whoever takes entries off `picture` may let the scheduler go on between
-any two, and each says how things stand when it is taken.
+of models are too many for one turn: whoever takes parts off `picture` may let the scheduler go on between any
+two, and each says how things stand when it is taken. A part is to be told whole before anything else is.
 """
 
 from __future__ import annotations
@@ -33,32 +33,31 @@ Entry = (
     | Release
     | Unload
 )
-Told = tuple[int | None, Entry]
-"""An entry and when it happened; None: it is so now."""
+Told = list[tuple[int | None, Entry]]
+"""Entries, each with when it happened; None: it is so now."""
 
 
 def picture(books: Books) -> Iterator[Told]:
-    """Yield what rebuilds the state, in the order that `messages.observing` names."""
+    """Yield what rebuilds the state, part by part, in the order that `messages.observing` names."""
     for request in list(books.requests.values()):
         # Those that were dispatched before the picture began are told of with their INFER.
         if request.place is Place.QUEUED and request.event is not None:
-            yield request.arrived_ns, request.event
+            yield [(request.arrived_ns, request.event)]
     for worker in list(books.cluster.workers.values()):
         if books.cluster.workers.get(worker.name) is worker:
-            yield from _worker(books, worker)
+            yield _worker(books, worker)
     told: dict[tuple[str, str, tuple[int, ...]], None] = {}
     told_loads: dict[tuple[str, int], None] = {}
     for model in list(books.cluster.models.values()):
         if books.cluster.models.get(model.name) is model:
-            yield None, ModelAdded(model.spec)
-            yield from _estimates(model, told, told_loads)
+            yield [(None, ModelAdded(model.spec)), *_estimates(model, told, told_loads)]
     for worker in list(books.cluster.workers.values()):
         yield from _holdings(books, worker)
 
 
-def _worker(books: Books, worker: Worker) -> list[Told]:
-    """Return one worker and what is outstanding on it: at once, so that no result comes in between."""
-    told: list[Told] = [(None, WorkerJoined(worker.name, worker.device_kind, worker.pages.size))]
+def _worker(books: Books, worker: Worker) -> Told:
+    """Return one worker and what is outstanding on it."""
+    told: Told = [(None, WorkerJoined(worker.name, worker.device_kind, worker.pages.size))]
     told += [(sent_ns, action) for action, sent_ns in worker.others.values()]
     told += [(load.earliest_ns, load) for load in worker.load.actions()]
     for infer in worker.exec.actions():
@@ -73,16 +72,19 @@ def _estimates(
     model: Model,
     told: dict[tuple[str, str, tuple[int, ...]], None],
     told_loads: dict[tuple[str, int], None],
-) -> Iterator[Told]:
-    """Yield what is expected of a model's actions where no other model that shares it was told of."""
+) -> Told:
+    """Return what is expected of a model's actions where no other model that shares it was told of."""
     spec = model.spec
+    found: Told = []
     for kind, times in model.infer_times.items():
         key, load_key = (kind, spec.executable, spec.batch_sizes), (kind, spec.weights_bytes)
         if key in told and load_key in told_loads:
             continue
         told[key] = told_loads[load_key] = None
         load_ns = model.load_times[kind].ns
-        yield None, Estimated(kind, model.name, tuple(times.ns), tuple(times.transfer_ns), load_ns)
+        estimated = Estimated(kind, model.name, tuple(times.ns), tuple(times.transfer_ns), load_ns)
+        found.append((None, estimated))
+    return found
 
 
 def _holdings(books: Books, worker: Worker) -> Iterator[Told]:
@@ -96,7 +98,7 @@ def _holdings(books: Books, worker: Worker) -> Iterator[Told]:
             for placement in placements[first : first + PLACEMENTS_AT_ONCE]
             if worker.placements.get(placement.model.name) is placement
         ]
-        yield None, _holding(worker, part)
+        yield [(None, _holding(worker, part))]
 
 
 def _holding(worker: Worker, placements: list[Placement]) -> Holding:
