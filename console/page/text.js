@@ -79,6 +79,13 @@ export function words(code) {
   return code.replaceAll("_", " ");
 }
 
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Things in the order of their names, worker-2 before worker-10. */
+export function byName(things, nameOf = (thing) => thing.name) {
+  return [...things].sort((a, b) => collator.compare(nameOf(a), nameOf(b)));
+}
+
 /** 1 page, 2 pages. */
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;

@@ -63,7 +63,7 @@ export function actionTable(pick) {
   const body = el("tbody");
   const heads = [["Action", ""], ["Where", ""], ["Batch", "n"], ["Begin", "n"], ["Predicted", "n"], ["Actual", "n"], ["Begin off by", "n"], ["Outcome", ""]];
   root.append(el("div.scroll.tall-list", { tabindex: "0", role: "region", "aria-label": "Actions in sight" },
-    el("table", { "aria-label": "Actions in sight" }, el("thead", {}, el("tr", {}, ...heads.map(([text, kind]) => el("th", { scope: "col", class: kind || null }, text)))), body)));
+    el("table.acts", { "aria-label": "Actions in sight" }, el("thead", {}, el("tr", {}, ...heads.map(([text, kind]) => el("th", { scope: "col", class: kind || null }, text)))), body)));
   function make(action) {
     const cells = heads.map(([, kind]) => el("td", { class: kind || null }));
     const button = el("button.textual", { type: "button", onclick: () => pick(row.action) });

@@ -3,7 +3,7 @@
 import { colour } from "../palette.js";
 import { pairs, surface, tip } from "./canvas.js";
 
-const LEFT = 44;
+const LEFT = 54;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;

@@ -5,10 +5,10 @@ import { ago, ms, words } from "../text.js";
 
 /** A table of `RequestLine`s; `draw(lines, head)` brings it up to date. `withModel` false leaves models out. */
 export function requestTable(label, nothing, withModel = true) {
-  const body = el("tbody");
-  const heads = ["Outcome", "Request", withModel ? "Model" : null, "Why"].filter(Boolean).map((text) => el("th", { scope: "col" }, text));
-  const table = el("table.requests", { "aria-label": label },
-    el("thead", {}, el("tr", {}, ...heads, el("th.n", { scope: "col" }, "Latency"), el("th.n", { scope: "col" }, "Arrived"))), body);
+  const body = el("tbody", { role: "rowgroup" });
+  const heads = ["Outcome", "Request", withModel ? "Model" : null, "Why"].filter(Boolean).map((text) => el("th", { scope: "col", role: "columnheader" }, text));
+  const table = el("table.requests.stacked", { role: "table", "aria-label": label },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...heads, el("th.n", { scope: "col", role: "columnheader" }, "Latency"), el("th.n", { scope: "col", role: "columnheader" }, "Arrived"))), body);
   const empty = el("p.empty", { hidden: true }, nothing);
   const root = el("div.scroll", { tabindex: "0", role: "region", "aria-label": label }, table, empty);
   let order = "";
@@ -19,11 +19,11 @@ export function requestTable(label, nothing, withModel = true) {
       link: el("a.mono", { href: `#/request/${line.id}` }, line.id),
       model: el("a", { href: `#/model/${encodeURIComponent(line.model)}` }, line.model),
       why: el("span"),
-      latency: el("td.n"),
-      when: el("td.n.soft"),
+      latency: el("td.n", { role: "cell" }),
+      when: el("td.n.soft", { role: "cell" }),
     };
-    const row = el("tr", {}, el("td", {}, parts.outcome), el("td", {}, parts.link),
-      withModel ? el("td", {}, parts.model) : null, el("td.why", {}, parts.why), parts.latency, parts.when);
+    const row = el("tr", { role: "row" }, el("td", { role: "cell" }, parts.outcome), el("td", { role: "cell" }, parts.link),
+      withModel ? el("td", { role: "cell" }, parts.model) : null, el("td.why", { role: "cell" }, parts.why), parts.latency, parts.when);
     row.parts = parts;
     return row;
   }

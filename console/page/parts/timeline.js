@@ -3,7 +3,7 @@
 import { colour, model as ink } from "../palette.js";
 import { BATCH, BEGIN, EARLIEST, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, beginOf, endOf, failed, outstanding } from "./actions.js";
 import { surface } from "./canvas.js";
-import { clock } from "../text.js";
+import { byName, clock } from "../text.js";
 
 const AXIS = 24;
 const NEAR_PX = 5;
@@ -14,7 +14,7 @@ const ORDER = { EXEC: 0, LOAD: 1, OTHER: 2 };
 export function arrange(lanes, shown, withOther) {
   const wanted = shown.filter((number) => withOther || lanes[number].executor !== "OTHER");
   const place = new Map();
-  shown.forEach((number) => place.has(lanes[number].worker) || place.set(lanes[number].worker, place.size));
+  for (const number of byName(shown, (one) => lanes[one].worker)) place.has(lanes[number].worker) || place.set(lanes[number].worker, place.size);
   wanted.sort((a, b) => place.get(lanes[a].worker) - place.get(lanes[b].worker) || ORDER[lanes[a].executor] - ORDER[lanes[b].executor]);
   const workers = new Set(wanted.map((number) => lanes[number].worker)).size;
   const scale = workers <= 2 ? 1.7 : workers <= 5 ? 1.25 : 1;

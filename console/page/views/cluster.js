@@ -7,6 +7,7 @@ import { ago, count, ms, percent, words } from "../text.js";
 import { workerCards } from "./workers.js";
 
 const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
+const MOST_REASONS = 3;
 const KEPT = "mainspring.window";
 
 function tile(name) {
@@ -72,7 +73,9 @@ function drawLatency(part, window, data, seconds) {
 }
 
 function drawReasons(list, rejected) {
-  const known = Object.entries(rejected).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const all = Object.entries(rejected).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
+  const rest = all.slice(MOST_REASONS).reduce((sum, [, number]) => sum + number, 0);
+  const known = rest ? [...all.slice(0, MOST_REASONS), ["other reasons", rest]] : all;
   keyed(list, known, ([code]) => code,
     ([code]) => el("li", {}, el("span", {}, words(code)), el("b")),
     (node, [, number]) => write(node.lastChild, count(number)));
@@ -123,14 +126,14 @@ export function cluster(root) {
     const all = window.offered_rps * window.seconds;
     const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
     write(offered.value, `${count(window.offered_rps)}/s`);
-    write(offered.note, `to ${count(data.models)} models`);
+    write(offered.note, `${count(data.models)} models`);
     write(rejected.value, count(refused));
     write(rejected.note, all ? percent(Math.min(1, refused / all)) : "");
     drawReasons(reasons, window.rejected);
     write(late.value, count(window.late));
     write(late.note, all ? percent(Math.min(1, window.late / all)) : "");
     write(cold.value, count(window.cold));
-    write(cold.note, all ? `${percent(Math.min(1, window.cold / all))} of requests` : "");
+    write(cold.note, all ? percent(Math.min(1, window.cold / all)) : "");
     write(queued.value, count(data.queued));
     write(queued.note, "waiting now");
     cards.draw(data.workers, head);

@@ -5,7 +5,7 @@ import { call } from "../link.js";
 import { tint } from "../palette.js";
 import { pageMap } from "../parts/page_map.js";
 import { pairs } from "../parts/canvas.js";
-import { ago, bytes, count, plural, whole } from "../text.js";
+import { ago, byName, bytes, count, plural, whole } from "../text.js";
 
 const WORKERS_MS = 2000;
 const MOST_MODELS = 400;
@@ -37,7 +37,7 @@ function workerTabs(app) {
     const text = el("small");
     const link = el("a", { href: `#/memory/${encodeURIComponent(worker.name)}` }, el("span", {}, worker.name), el("b", { "aria-hidden": "true" }, bar), text);
     link.bar = bar;
-    link.text = text;
+    link.note = text;
     return link;
   }
   return {
@@ -46,7 +46,7 @@ function workerTabs(app) {
       keyed(list, workers, (worker) => worker.name, make, (link, worker) => {
         const used = worker.pages - worker.pages_free;
         fill(link.bar, worker.pages ? used / worker.pages : 0);
-        write(link.text, worker.state === "serving" ? `${count(worker.pages_free)} free` : worker.state);
+        write(link.note, worker.state === "serving" ? `${count(worker.pages_free)} free` : worker.state);
         put(link, "aria-current", worker.name === current ? "true" : null);
       });
     },
@@ -176,7 +176,7 @@ export function memory(root, name, app) {
   async function look() {
     try {
       const found = await call("cluster?recent=0");
-      const workers = found.data.workers.filter((worker) => worker.state !== "gone" || worker.name === name);
+      const workers = byName(found.data.workers.filter((worker) => worker.state !== "gone" || worker.name === name));
       none.hidden = workers.length > 0;
       if (!name && workers.length) {
         name = workers[0].name;

@@ -3,7 +3,7 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { tint } from "../palette.js";
 import { requestTable } from "../parts/requests.js";
-import { ago, bytes, count, ms, percent, plural } from "../text.js";
+import { ago, byName, bytes, count, ms, percent, plural } from "../text.js";
 
 function facts(names) {
   const values = Object.fromEntries(names.map((name) => [name, el("dd")]));
@@ -23,7 +23,7 @@ function placementsPanel() {
   return {
     root,
     draw(placements) {
-      const all = Object.entries(placements);
+      const all = byName(Object.entries(placements), ([worker]) => worker);
       empty.hidden = all.length > 0;
       keyed(list, all, ([worker]) => worker, ([worker]) => {
         const state = el("span.mark");

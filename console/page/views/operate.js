@@ -3,7 +3,7 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { call, token } from "../link.js";
 import { confirmed } from "../parts/dialog.js";
-import { ago, words } from "../text.js";
+import { ago, byName, words } from "../text.js";
 
 const SEARCH_MS = 150;
 
@@ -51,7 +51,7 @@ function workersPanel(act) {
     root,
     draw(workers, allowed) {
       empty.hidden = workers.length > 0;
-      keyed(list, workers, (worker) => worker.name, (worker) => {
+      keyed(list, byName(workers), (worker) => worker.name, (worker) => {
         const state = el("span.mark");
         const button = el("button.end", { type: "button", onclick: () => act(WISHES[button.dataset.wish](worker.name)) });
         const item = el("li", {}, el("b", {}, worker.name), state, button);
@@ -104,7 +104,7 @@ function modelsPanel(act, first) {
     root,
     draw(workers, allowed) {
       for (const button of buttons) button.disabled = !allowed;
-      keyed(where, [{ name: "" }, ...workers.filter((one) => one.state !== "gone")], (one) => one.name || "any",
+      keyed(where, [{ name: "" }, ...byName(workers.filter((one) => one.state !== "gone"))], (one) => one.name || "any",
         (one) => el("option", { value: one.name }, one.name || "any worker"), () => {});
     },
   };

@@ -2,7 +2,7 @@
 
 import { el, panel, put, write } from "../dom.js";
 import { requestTable } from "../parts/requests.js";
-import { clock, count, ms, words } from "../text.js";
+import { byName, clock, count, ms, words } from "../text.js";
 
 function relative(at_ns, story) {
   const value = (at_ns - story.arrived_ns) / 1e6;
@@ -50,16 +50,16 @@ function verdict(one, story) {
 }
 
 function alternatives(story) {
-  const rows = story.alternatives.map((one) => {
+  const rows = byName(story.alternatives, (one) => one.worker).map((one) => {
     const [kind, text] = verdict(one, story);
-    return el("tr", {}, el("th", { scope: "row" }, el("a", { href: `#/schedule/${encodeURIComponent(one.worker)}` }, one.worker)),
-      el("td", {}, el("span.mark", { "data-is": kind }, text)),
-      el("td.n", {}, one.finish_ns === null ? "–" : relative(one.finish_ns, story)),
-      el("td", {}, one.text));
+    return el("tr", { role: "row" }, el("th", { scope: "row", role: "rowheader" }, el("a", { href: `#/schedule/${encodeURIComponent(one.worker)}` }, one.worker)),
+      el("td", { role: "cell" }, el("span.mark", { "data-is": kind }, text)),
+      el("td.n", { role: "cell" }, one.finish_ns === null ? "–" : relative(one.finish_ns, story)),
+      el("td.why", { role: "cell" }, one.text));
   });
-  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Alternatives" }, el("table", { "aria-label": "Alternatives" },
-    el("thead", {}, el("tr", {}, ...["Worker", "Verdict", "Would finish", "Why"].map((text, at) => el(at === 2 ? "th.n" : "th", { scope: "col" }, text)))),
-    el("tbody", {}, ...rows)));
+  return el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Alternatives" }, el("table.stacked", { role: "table", "aria-label": "Alternatives" },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...["Worker", "Verdict", "Would finish", "Why"].map((text, at) => el(at === 2 ? "th.n" : "th", { scope: "col", role: "columnheader" }, text)))),
+    el("tbody", { role: "rowgroup" }, ...rows)));
 }
 
 function facts(story, head) {

@@ -6,7 +6,7 @@ import { actionPanel, actionTable, described } from "../parts/action_list.js";
 import { pairs, tip } from "../parts/canvas.js";
 import { handle } from "../parts/gestures.js";
 import { Timeline, arrange, inSight } from "../parts/timeline.js";
-import { clock, span as spanText } from "../text.js";
+import { byName, clock, span as spanText } from "../text.js";
 import { call } from "../link.js";
 
 const SHORTEST_NS = 2e6;
@@ -212,7 +212,7 @@ export function schedule(root, worker, app) {
   async function offered() {
     try {
       const found = await call("cluster?recent=0");
-      keyed(which, [{ name: "" }, ...found.data.workers], (one) => one.name || "all",
+      keyed(which, [{ name: "" }, ...byName(found.data.workers)], (one) => one.name || "all",
         (one) => el("option", { value: one.name }, one.name || "All workers"), () => {});
       which.querySelector("option:not([value])")?.remove();
       which.value = worker;

@@ -1,7 +1,7 @@
 // One card for each worker: what device it is, how busy, how well predicted, whether it is well.
 
 import { el, fill, keyed, panel, put, write } from "../dom.js";
-import { ago, count, ns, plural, whole } from "../text.js";
+import { ago, byName, count, ns, plural, whole } from "../text.js";
 
 const SILENCE_NS = 5e9;
 
@@ -22,9 +22,9 @@ function make(worker) {
     el("div.row", {}, el("h3", {}, worker.name), parts.kind, parts.state),
     ...meters.map((one) => one.root),
     el("dl.facts.small", {},
-      el("dt", {}, "Prediction error, p99"), parts.error,
+      el("dt", {}, "INFER error, p99"), parts.error,
       el("dt", {}, "Models resident"), parts.resident,
-      el("dt", {}, "Actions outstanding"), parts.outstanding),
+      el("dt", {}, "Outstanding"), parts.outstanding),
     parts.trouble,
     el("div.row.small", {},
       el("a", { href: `#/memory/${to}`, "aria-label": `Memory of ${worker.name}` }, "Memory"),
@@ -78,7 +78,7 @@ export function workerCards() {
       const serving = workers.filter((worker) => worker.state === "serving").length;
       write(sum, workers.length ? `${serving} of ${workers.length} serving` : "");
       empty.hidden = workers.length > 0;
-      keyed(cards, workers.map((worker) => ({ worker, head })), ({ worker }) => worker.name,
+      keyed(cards, byName(workers).map((worker) => ({ worker, head })), ({ worker }) => worker.name,
         ({ worker }) => make(worker), update);
     },
   };
