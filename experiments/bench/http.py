@@ -58,12 +58,15 @@ def goodput(result: Result) -> float:
 
 
 def load(plan: Plan) -> Result:
-    """Put load on a server, from a process of its own."""
+    """Put load on a server, from a process of its own; raise `NoServer` if that can't reach it."""
     time.sleep(SETTLE_S)
     arguments = [sys.executable, "-m", "mainspring.experiments.bench.http_load"]
     done = subprocess.run(
-        [*arguments, msgspec.json.encode(plan).decode()], stdout=subprocess.PIPE, check=True, text=True
+        [*arguments, msgspec.json.encode(plan).decode()], capture_output=True, check=False, text=True
     )
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise NoServer(f"its load ended with code {done.returncode}: {last[:300]}")
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=Result)
 
 

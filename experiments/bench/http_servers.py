@@ -54,7 +54,7 @@ def serving(name: str, folder: Path, python: Path) -> Iterator[Target]:
     ``python`` is that of the others' environment.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    [port] = free_ports(1)
+    port, *more = free_ports(3)
     if name == "mainspring":
         with _mainspring(folder, port):
             target = Target(port, _OIP_PATH, _OIP)
@@ -66,7 +66,7 @@ def serving(name: str, folder: Path, python: Path) -> Iterator[Target]:
         "mlserver": Target(port, _OIP_PATH, _OIP),
         "ray": Target(port, "/", _OWN),
     }[name]
-    with _program(name, folder, python, port) as process:
+    with _program(name, folder, python, (port, *more)) as process:
         _wait(target, process, folder)
         yield target
 
@@ -93,8 +93,10 @@ def _mainspring(folder: Path, port: int) -> Iterator[None]:
 
 
 @contextmanager
-def _program(name: str, folder: Path, python: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = [str(python), str(_APPS / f"{name}_identity.py"), str(port), str(folder / name)]
+def _program(
+    name: str, folder: Path, python: Path, ports: tuple[int, ...]
+) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [str(python), str(_APPS / f"{name}_identity.py"), str(folder / name), *map(str, ports)]
     # A group of its own: some servers leave processes behind when only the first one is stopped.
     with (folder / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=log, cwd=folder, start_new_session=True)

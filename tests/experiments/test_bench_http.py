@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from mainspring.experiments.bench.http import Measured, verdicts
+import pytest
+
+from mainspring.experiments.bench.http import Measured, load, verdicts
 from mainspring.experiments.bench.http_load import Plan, Result, Target, run
-from mainspring.experiments.bench.http_servers import NAMES
+from mainspring.experiments.bench.http_servers import NAMES, NoServer
+from mainspring.launch.addresses import free_ports
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"
@@ -59,6 +62,12 @@ def test_a_refusal_counts_by_the_reason_that_it_gives() -> None:
     reply = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
     result = measured(lambda count: [OK, BUSY, reply][count % 3])
     assert result.refused.keys() == {"503", "503 overloaded"}
+
+
+def test_a_server_that_has_gone_is_said_to_have() -> None:
+    [port] = free_ports(1)
+    with pytest.raises(NoServer, match="its load ended with code 1: ConnectionRefusedError"):
+        load(Plan(target=Target(port, "/", "{}"), seconds=0.1, connections=1))
 
 
 def test_arrivals_that_find_no_connection_in_time_count_as_unanswered() -> None:

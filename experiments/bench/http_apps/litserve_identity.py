@@ -1,4 +1,4 @@
-"""LitServe with an identity model: ``python litserve_identity.py PORT``."""
+"""LitServe with an identity model: ``python litserve_identity.py FOLDER PORT``."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class Identity(litserve.LitAPI):  # type: ignore[misc]
 
 if __name__ == "__main__":
     server = litserve.LitServer(Identity(), accelerator="cpu")
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False, log_level="warning")
+    server.run(host="127.0.0.1", port=int(sys.argv[2]), generate_client_file=False, log_level="warning")

@@ -1,4 +1,5 @@
-"""MLServer with an identity model: ``python mlserver_identity.py PORT FOLDER``, settings in FOLDER."""
+"""MLServer with an identity model: ``python mlserver_identity.py FOLDER PORT GRPC_PORT METRICS_PORT``, with
+its settings in FOLDER."""
 
 from __future__ import annotations
 
@@ -27,9 +28,10 @@ class Identity(mlserver.MLModel):  # type: ignore[misc]
         return types.InferenceResponse(model_name=self.name, outputs=[output])
 
 
-def start(port: int, folder: Path) -> None:
+def start(folder: Path, port: int, grpc_port: int, metrics_port: int) -> None:
     """Replace this process by the server; without worker processes, which makes it quicker for this model."""
-    settings = {"host": "127.0.0.1", "http_port": port, "grpc_port": port + 1, "metrics_port": port + 2}
+    settings = {"host": "127.0.0.1", "http_port": port, "grpc_port": grpc_port}
+    settings |= {"metrics_port": metrics_port}
     settings |= {"debug": False, "parallel_workers": 0, "use_structured_logging": False}
     model = {"name": "identity", "implementation": f"{Path(__file__).stem}.Identity"}
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,4 +43,4 @@ def start(port: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    start(int(sys.argv[1]), Path(sys.argv[2]))
+    start(Path(sys.argv[1]), *map(int, sys.argv[2:5]))

@@ -1,4 +1,4 @@
-"""Ray Serve with an identity model: ``python ray_identity.py PORT``."""
+"""Ray Serve with an identity model: ``python ray_identity.py FOLDER PORT``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if __name__ == "__main__":
     # Ray's processes are in groups of their own and end only if they are told.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+    serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[2])})
     # By default five at once: at a concurrency of eight it would refuse to take the rest.
     serve.run(serve.deployment(Identity, max_ongoing_requests=128).bind(), name="identity", route_prefix="/")
     stop.wait()
