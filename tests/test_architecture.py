@@ -35,7 +35,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "compiler": {"messages"},
     "repository": {"messages", "transport", "compiler"},
     "traces": {"client", "messages", "telemetry"},
-    "console": {"messages", "transport", "telemetry", "gateway.token_file", "gateway.tokens"},
+    "console": {
+        "messages",
+        "transport",
+        "telemetry",
+        "gateway.token_file",
+        "gateway.tokens",
+        "scheduler.estimates",
+        "scheduler.timeline",
+    },
     "simulator": {
         "scheduler",
         "worker",

@@ -2,10 +2,100 @@
 
 from __future__ import annotations
 
-from mainspring.console.payloads import Cluster
+from mainspring.console.payloads import Attainment, Cluster, OperationLine, Series, WorkerPicture
+from mainspring.console.queries.recent import recent as recent_requests
+from mainspring.console.view.limits import SECOND_NS
+from mainspring.console.view.models import READY, RESIDENT
+from mainspring.console.view.seconds import Seconds, percentile_ms
 from mainspring.console.view.view import View
+from mainspring.console.view.workers import WorkerState
+from mainspring.messages.operating import described
+
+BUSY_SECONDS = 10
+"""Whole seconds over which executors' shares are taken."""
 
 
 def cluster(view: View, *, recent: int = 50) -> Cluster:
     """Return the cluster with at most ``recent`` rejected and late requests."""
-    raise NotImplementedError
+    fleet, traffic = view.fleet, view.traffic
+    workers = [*fleet.workers.values(), *fleet.gone().values()]
+    return Cluster(
+        last_10s=_attainment(traffic.seconds, 10),
+        last_60s=_attainment(traffic.seconds, 60),
+        last_300s=_attainment(traffic.seconds, 300),
+        series=_series(traffic.seconds, view.limits.keep_ns // SECOND_NS),
+        workers=[worker_picture(view, worker) for worker in workers],
+        models=len(fleet.models),
+        queued=sum([model.queued for model in fleet.models.values()]),
+        recent=recent_requests(view, limit=recent),
+        operations=[
+            OperationLine(each.at_ns, each.who, described(each.wish)) for each in view.operations.newest()
+        ],
+    )
+
+
+def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
+    """Return one worker as it is, or as it was when it was found to be gone."""
+    history, now_ns = worker.history, view.now_ns
+    states = [placement.state for placement in worker.placements.values()]
+    gone = worker.left_ns is not None
+    detail = worker.detail if gone else _why_draining(view, worker)
+    return WorkerPicture(
+        name=worker.name,
+        device_kind=worker.device_kind,
+        state="gone" if gone else "draining" if detail else "serving",
+        pages=worker.pages,
+        pages_free=worker.pages - worker.used,
+        resident=states.count(RESIDENT),
+        prepared=sum([state in READY for state in states]),
+        outstanding=0 if gone else sum([len(lane.outstanding) for lane in history.lanes()]),
+        exec_busy=history.exec.busy_share(now_ns, BUSY_SECONDS),
+        load_busy=history.load.busy_share(now_ns, BUSY_SECONDS),
+        infer_error_p99_us=_p99_us(sorted(history.errors_ns)),
+        failed=dict(history.failed),
+        last_result_ns=history.last_result_ns,
+        detail=detail,
+    )
+
+
+def _why_draining(view: View, worker: WorkerState) -> str:
+    """Return why a worker gets nothing more to do; empty if it does."""
+    if worker.stopping_seq:
+        return "it is stopping and begins nothing more"
+    who = view.operations.drained.get(worker.name)
+    return "" if who is None else f"drained by {who}: it gets nothing more to do"
+
+
+def _p99_us(ascending_ns: list[int]) -> float | None:
+    """Return the 99th percentile by nearest rank."""
+    return ascending_ns[-(-99 * len(ascending_ns) // 100) - 1] / 1e3 if ascending_ns else None
+
+
+def _attainment(seconds: Seconds, length: int) -> Attainment:
+    totals, whole = seconds.windows[length], seconds.in_window(length)
+    return Attainment(
+        seconds=whole,
+        offered_rps=totals.offered / max(1, whole),
+        in_time_rps=totals.in_time / max(1, whole),
+        late=totals.late,
+        rejected=dict(sorted(totals.rejected.items())),
+        cold=totals.cold,
+        p50_ms=percentile_ms(totals.latencies, 50),
+        p99_ms=percentile_ms(totals.latencies, 99),
+        p9999_ms=percentile_ms(totals.latencies, 99.99),
+        slo_p50_ms=percentile_ms(totals.slos, 50),
+    )
+
+
+def _series(seconds: Seconds, most: int) -> Series:
+    past = [*seconds.past][-most:]
+    totals = [second.totals for second in past]
+    return Series(
+        first_ns=(seconds.number - len(past)) * SECOND_NS if past else 0,
+        offered=[each.offered for each in totals],
+        in_time=[each.in_time for each in totals],
+        late=[each.late for each in totals],
+        rejected=[each.rejections for each in totals],
+        cold=[each.cold for each in totals],
+        p99_ms=[second.p99_ms for second in past],
+    )

@@ -8,4 +8,11 @@ from mainspring.console.view.view import View
 
 def head(view: View, state: str, operable: bool = False) -> Head:
     """Return the head of a picture; ``state`` and ``operable`` as `Head` says."""
-    raise NotImplementedError
+    return Head(
+        now_ns=view.now_ns,
+        unix_ns=view.unix_ns(view.now_ns),
+        state=state,
+        policy=view.policy,
+        first_ns=view.first_ns,
+        operable=operable,
+    )

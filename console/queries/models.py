@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
-from mainspring.console.payloads import Models
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.console.payloads import ModelLine, Models
+from mainspring.console.queries.asking import BadQuery
+from mainspring.console.view.models import (
+    BROKEN,
+    COLD,
+    FAILED,
+    IN_TIME,
+    LATE,
+    LOADING,
+    READY,
+    REJECTED,
+    RESIDENT,
+    ModelState,
+)
 from mainspring.console.view.view import View
 
-SORTS = ("name", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "resident", "last_load")
+_KEYS: dict[str, Callable[[ModelState], Any]] = {
+    "name": lambda model: model.name,
+    "queued": lambda model: model.queued,
+    "demand": lambda model: model.demand,
+    "in_time": lambda model: model.counts[IN_TIME],
+    "late": lambda model: model.counts[LATE],
+    "rejected": lambda model: model.counts[REJECTED],
+    "cold": lambda model: model.counts[COLD],
+    "pages": lambda model: 0 if model.spec is None else model.spec.pages,
+    "resident": lambda model: len(model.where(RESIDENT)),
+    "last_load": lambda model: model.last_load_ns or 0,
+}
+SORTS = tuple(_KEYS)
 """By which columns the table can be sorted."""
+LIMIT = 1_000
+"""Rows that one answer holds at most."""
 
 
 def models(
@@ -22,4 +53,52 @@ def models(
 
     ``sort`` is one of `SORTS`; models that are equal in it are in the order of their names.
     """
-    raise NotImplementedError
+    if sort not in _KEYS:
+        raise BadQuery(f"there is no column {sort!r} to sort by: choose of {', '.join(SORTS)}")
+    if offset < 0 or not 0 <= limit <= LIMIT:
+        raise BadQuery(
+            f"offset is {offset} and limit {limit}; they must be at least 0, limit at most {LIMIT}"
+        )
+    sought = search.casefold()
+    found = [model for model in view.fleet.models.values() if sought in model.name.casefold()]
+    found.sort(key=lambda model: model.name)
+    if sort != "name" or descending:
+        found.sort(key=_KEYS[sort], reverse=descending)
+    kind = commonest_kind(view)
+    rows = [model_line(view, model, kind) for model in found[offset : offset + limit]]
+    return Models(total=len(found), offset=offset, rows=rows)
+
+
+def model_line(view: View, model: ModelState, kind: str) -> ModelLine:
+    """Return one row; ``kind`` is the kind of device whose estimates it shows."""
+    spec, counts = model.spec, model.counts
+    seconds = max(1, view.traffic.seconds.in_window(10))
+    slo_ns = view.operations.slos_ns.get(model.name if spec is None else spec.public_name)
+    infer_ms: dict[int, float] = {}
+    if spec is not None and kind:
+        times = view.fleet.durations.infers(kind, spec).times
+        infer_ms = {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)}
+    return ModelLine(
+        name=model.name,
+        pages=0 if spec is None else spec.pages,
+        resident_on=model.where(RESIDENT),
+        loading_on=model.where(LOADING),
+        prepared_on=len(model.where(*READY)),
+        failed_on=len(model.where(FAILED, BROKEN)),
+        queued=model.queued,
+        demand_rps=model.demand / seconds,
+        in_time=counts[IN_TIME],
+        late=counts[LATE],
+        rejected=counts[REJECTED],
+        cold=counts[COLD],
+        last_load_ns=model.last_load_ns,
+        infer_ms=infer_ms,
+        pinned=model.name in view.operations.pinned,
+        slo_ms=None if slo_ns is None else slo_ns / 1e6,
+    )
+
+
+def commonest_kind(view: View) -> str:
+    """Return the kind of device that most workers have, the first by name among equals; empty for none."""
+    kinds = Counter(worker.device_kind for worker in view.fleet.workers.values() if worker.device_kind)
+    return min(kinds, key=lambda kind: (-kinds[kind], kind), default="")

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from mainspring.console.payloads import RequestLine
+from mainspring.console.queries.asking import BadQuery
+from mainspring.console.queries.lines import request_line
+from mainspring.console.view.requests import CANCELLED, IN_TIME, NOTABLE
 from mainspring.console.view.view import View
+
+OUTCOMES = (*NOTABLE, IN_TIME, CANCELLED)
+"""Of requests that have ended."""
+LIMIT = 1_000
+"""Lines that one answer holds at most."""
 
 
 def recent(
     view: View, *, outcomes: tuple[str, ...] = ("rejected", "late", "lost"), model: str = "", limit: int = 100
 ) -> list[RequestLine]:
     """Return at most ``limit`` requests that ended so, newest first; of one ``model`` if one is named."""
-    raise NotImplementedError
+    for outcome in outcomes:
+        if outcome not in OUTCOMES:
+            raise BadQuery(f"there is no outcome {outcome!r}: choose of {', '.join(OUTCOMES)}")
+    if not 0 <= limit <= LIMIT:
+        raise BadQuery(f"limit is {limit}; it must be from 0 to {LIMIT}")
+    return [request_line(each) for each in islice(view.traffic.book.newest(outcomes, model), limit)]

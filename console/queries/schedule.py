@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from mainspring.console.payloads import Schedule
+import heapq
+from collections.abc import Iterator
+
+from mainspring.console.payloads import ActionLine, Lane, Schedule
+from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.view.actions import Action
+from mainspring.console.view.actions import Lane as Executor
 from mainspring.console.view.view import View
+
+LIMIT = 20_000
+"""Actions that one answer holds at most."""
+IDS = 16
+"""Requests that an action names at most."""
 
 
 def schedule(
@@ -20,4 +31,96 @@ def schedule(
     ``after`` is the ``version`` of a former answer: only what changed since comes, unless that can't be told
     (`Schedule.whole`). ``workers`` are those to show, all if empty.
     """
-    raise NotImplementedError
+    if from_ns > to_ns:
+        raise BadQuery(f"from_ns is {from_ns} and to_ns is {to_ns}: the span ends before it begins")
+    if not 1 <= limit <= LIMIT:
+        raise BadQuery(f"limit is {limit}; it must be from 1 to {LIMIT}")
+    lanes = _lanes(view, workers)
+    whole = after is None or not view.reset_seq <= after <= view.seq
+    since = 0 if whole or after is None else after
+    found = heapq.merge(
+        *[_newest(index, lane, from_ns, to_ns, since) for index, lane in enumerate(lanes)],
+        key=lambda each: each[0],
+        reverse=True,
+    )
+    actions: list[ActionLine] = []
+    truncated = False
+    for _, index, action in found:
+        if len(actions) == limit:
+            truncated = True
+            break
+        actions.append(action_line(index, action))
+    return Schedule(
+        from_ns=from_ns,
+        to_ns=to_ns,
+        lanes=[Lane(lane.worker, lane.executor) for lane in lanes],
+        actions=actions,
+        version=view.seq,
+        truncated=truncated,
+        whole=whole,
+    )
+
+
+def action_line(lane: int, action: Action) -> ActionLine:
+    """Return an action as a track of a picture shows it."""
+    ended = action.status != "" and action.began
+    return ActionLine(
+        id=action.id,
+        lane=lane,
+        kind=action.kind,
+        model=action.model,
+        batch_size=action.batch_size,
+        rows=action.rows,
+        requests=[str(request_id) for request_id in action.requests[:IDS]],
+        sent_ns=action.sent_ns,
+        earliest_ns=action.earliest_ns,
+        latest_ns=action.latest_ns,
+        predicted_begin_ns=action.predicted_begin_ns,
+        predicted_end_ns=action.predicted_end_ns,
+        begin_ns=action.begin_ns if ended else None,
+        end_ns=action.end_ns if ended else None,
+        status=action.status,
+        detail=action.detail,
+    )
+
+
+def _lanes(view: View, workers: tuple[str, ...]) -> list[Executor]:
+    histories = view.fleet.histories
+    for worker in workers:
+        if worker not in histories:
+            there = ", ".join(sorted(histories)) or "none"
+            raise Unknown(f"there is no worker {worker!r}; there are: {there}")
+    names = workers or tuple(sorted(histories, key=_natural))
+    return [lane for name in names for lane in histories[name].lanes()]
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Order ``worker-2`` before ``worker-10``."""
+    stem = name.rstrip("0123456789")
+    number = name[len(stem) :]
+    return stem, int(number[:18] or 0), name
+
+
+def _newest(
+    index: int, lane: Executor, from_ns: int, to_ns: int, since: int
+) -> Iterator[tuple[int, int, Action]]:
+    """Yield a lane's actions with the record that they last changed with, the newest first."""
+    waiting = [(each.sent_seq, index, each) for each in lane.outstanding.values() if each.sent_seq > since]
+    ended = ((each.done_seq, index, each) for each in lane.ended_in(from_ns, to_ns, since))
+    merged = heapq.merge(reversed(waiting), ended, key=lambda each: each[0], reverse=True)
+    for entry in merged:
+        if _lies_in(entry[2], from_ns, to_ns):
+            yield entry
+
+
+def _lies_in(action: Action, from_ns: int, to_ns: int) -> bool:
+    """Return whether any part of an action, planned or real, is in a span of time."""
+    begin_ns, end_ns = action.predicted_begin_ns, action.predicted_end_ns
+    if action.began:
+        begin_ns, end_ns = min(begin_ns, action.begin_ns), max(end_ns, action.end_ns)
+    elif action.kind in ("INFER", "LOAD"):
+        # It has not ended, so it takes longer than was predicted, or waits within its window.
+        end_ns = max(end_ns, action.latest_ns)
+    else:
+        end_ns = max(end_ns, to_ns)
+    return begin_ns <= to_ns and end_ns >= from_ns

@@ -24,8 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Newest requests that each model's page lists."""
     evictions: int = 1_000
     """Of each worker."""
-    gone_workers: int = 32
-    """Workers that are gone and still shown."""
+    sessions: int = 32
+    """Sessions of workers that ended."""
     operations: int = 100
     """What operators did."""
 

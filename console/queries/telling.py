@@ -1,0 +1,232 @@
+"""A request's story in words: what happened to it, and why it ended as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mainspring.console.payloads import Step
+from mainspring.console.queries.plans import Plan, best, ms, told
+from mainspring.console.view.actions import Action
+from mainspring.console.view.requests import (
+    CANCELLED,
+    IN_TIME,
+    LATE,
+    LOST,
+    REJECTED,
+    RUNNING,
+    Request,
+)
+from mainspring.console.view.view import View
+from mainspring.messages.codes import Reason
+
+LOADS = 8
+"""LOADs of its model that a story tells of at most."""
+WORKERS = 6
+"""Workers whose work meanwhile it tells of at most."""
+
+
+def last_infer(view: View, found: Request) -> Action | None:
+    """Return the INFER that a request was last in; None if there was none or it is not remembered."""
+    history = view.fleet.histories.get(found.worker)
+    if history is None:
+        return None
+    outstanding = history.exec.outstanding.get(found.action_id)
+    if outstanding is not None or found.outcome == RUNNING:
+        return outstanding
+    if found.outcome in (IN_TIME, LATE):
+        return history.exec.ended_with(found.ended_seq)
+    if found.tries:
+        return history.exec.ended_with(found.tries[-1][1])
+    return None
+
+
+def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
+    """Return what happened to a request, in the order of time."""
+    told_of = [Step(found.arrived_ns, "arrived", _arrival(found)), *_loads(view, found)]
+    failed = []
+    for worker, seq in found.tries:
+        history = view.fleet.histories.get(worker)
+        action = None if history is None else history.exec.ended_with(seq)
+        if action is not None:
+            failed.append(action.id)
+            told_of += _ran(found, worker, action)
+    if infer is not None and infer.id not in failed:
+        told_of += _ran(found, found.worker, infer)
+    if found.outcome == REJECTED:
+        told_of.append(Step(found.ended_ns, "rejected", f"{found.reason}: {found.detail}"))
+    elif found.outcome == CANCELLED:
+        told_of.append(Step(found.ended_ns, "cancelled", _cancellation(found)))
+    elif found.outcome == LOST:
+        text = (
+            f"nothing was heard of it for {ms(found.ended_ns - (found.deadline_ns or 0))} after its deadline"
+        )
+        told_of.append(Step(found.ended_ns, "lost", text))
+    return sorted(told_of, key=lambda step: step.at_ns)
+
+
+def summary(view: View, found: Request, infer: Action | None, options: list[Plan]) -> str:
+    """Return in a sentence whether a request made it, and why."""
+    if found.outcome == REJECTED:
+        return _rejection(view, found, options)
+    if found.outcome in (IN_TIME, LATE):
+        return _executed(found, infer)
+    if found.outcome == CANCELLED:
+        return f"Cancelled {ms(found.ended_ns - found.arrived_ns)} after it came: {_cancellation(found)}."
+    if found.outcome == LOST:
+        return "Lost: it neither ended nor was rejected or cancelled, long past its deadline."
+    since = ms(view.now_ns - found.arrived_ns)
+    if infer is not None:
+        end = ms(infer.predicted_end_ns - found.arrived_ns)
+        return f"Sent to {found.worker}; EXEC is predicted to end {end} after it came. It came {since} ago."
+    choice = best(options)
+    if choice is None or choice.finish_ns is None:
+        return f"It waits since {since}, and no worker can run its model as things are."
+    left = ms(choice.finish_ns - view.now_ns)
+    return f"It waits since {since}; {choice.worker} could be done with it in {left}."
+
+
+def _rejection(view: View, found: Request, options: list[Plan]) -> str:
+    waited = ms(found.ended_ns - found.arrived_ns)
+    if found.reason == Reason.DEADLINE_UNREACHABLE.value:
+        return _turned_away(view, found, options)
+    if found.reason == Reason.DEADLINE_PASSED.value:
+        given = f" of the {_given(found)} it was given" if found.deadline_ns is not None else ""
+        why = found.detail.partition("; ")[2] if found.detail.startswith("waited ") else found.detail
+        return f"Rejected after {waited}{given}: {why}. {_meanwhile(view, found)}"
+    return f"Rejected after {waited} ({found.reason}): {found.detail}."
+
+
+def _turned_away(view: View, found: Request, options: list[Plan]) -> str:
+    text = "Rejected on arrival: no worker could finish in time."
+    if found.earliest_finish_ns is not None:
+        possible, margin = (
+            ms(found.earliest_finish_ns - found.arrived_ns),
+            ms(view.settings.response_margin_ns),
+        )
+        text = (
+            f"Rejected on arrival: no device could finish before {possible} (of these {margin} for the way "
+            f"back), and it was given {_given(found)}."
+        )
+    choice = best(options)
+    if choice is None:
+        return text
+    return f"{text} The best was {choice.worker}: {told(choice, found.arrived_ns)}."
+
+
+def _given(found: Request) -> str:
+    return "any time" if found.deadline_ns is None else ms(found.deadline_ns - found.arrived_ns)
+
+
+def _meanwhile(view: View, found: Request) -> str:
+    """Say what executors did while a request waited."""
+    parts = []
+    for name, history in view.fleet.histories.items():
+        own = others = busy_ns = 0
+        for action in history.exec.ended_in(found.arrived_ns, found.ended_ns):
+            ran_ns = min(action.end_ns, found.ended_ns) - max(action.begin_ns, found.arrived_ns)
+            if action.status == "ok" and ran_ns > 0:
+                busy_ns += ran_ns
+                own += action.model == found.model
+                others += action.model != found.model
+        if busy_ns:
+            parts.append(
+                f"{name} ran {own} batches of its model and {others} of others, {ms(busy_ns)} in all"
+            )
+    if not parts:
+        return "Meanwhile no worker ran anything to its end."
+    more = f"; and {len(parts) - WORKERS} other workers" if len(parts) > WORKERS else ""
+    return f"Meanwhile {'; '.join(parts[:WORKERS])}{more}."
+
+
+def _executed(found: Request, infer: Action | None) -> str:
+    latency = ms(found.ended_ns - found.arrived_ns)
+    if found.deadline_ns is None:
+        text = f"Best effort: EXEC ended {latency} after it came"
+    else:
+        asked = ms(found.deadline_ns - found.arrived_ns)
+        how = "In time" if found.outcome == IN_TIME else "Late"
+        text = f"{how}: EXEC ended {latency} after it came, of {asked} that it was given"
+    if infer is None:
+        return f"{text}."
+    waited, ran = ms(infer.sent_ns - found.arrived_ns), ms(infer.end_ns - infer.begin_ns)
+    text += (
+        f"; it waited {waited} for its INFER, which ran {ran} on {found.worker} as batch {infer.batch_size}"
+    )
+    begin_ns = infer.begin_ns - infer.predicted_begin_ns
+    longer_ns = infer.end_ns - infer.begin_ns - infer.predicted_duration_ns
+    if found.outcome == LATE:
+        text += (
+            f". It began {_than(begin_ns, 'later', 'earlier')} and took {_than(longer_ns, 'longer', 'less')}"
+        )
+    return f"{text}."
+
+
+def _than(difference_ns: int, more: str, less: str) -> str:
+    return f"{ms(abs(difference_ns))} {more if difference_ns >= 0 else less} than predicted"
+
+
+def _arrival(found: Request) -> str:
+    rows = "1 row" if found.rows == 1 else f"{found.rows} rows"
+    if found.deadline_ns is None:
+        given = "without a deadline"
+    else:
+        given = f"to be answered within {ms(found.deadline_ns - found.arrived_ns)}"
+    cold = "; the model was resident nowhere" if found.cold else ""
+    priority = f", priority {found.priority}" if found.priority else ""
+    return f"for {found.model}, {rows}{priority}, {given}{cold}"
+
+
+def _cancellation(found: Request) -> str:
+    if found.reason == "gateway_left":
+        return "its gateway left"
+    return "its client gave it up, or its gateway had answered it"
+
+
+def _ran(found: Request, worker: str, action: Action) -> Iterator[Step]:
+    """Yield what became of an INFER."""
+    others = len(action.requests) - 1
+    among = f" with {others} other requests" if others > 0 else ""
+    yield Step(
+        action.sent_ns,
+        "planned",
+        f"INFER {action.id} sent to {worker}: batch {action.batch_size}{among}, to begin by "
+        f"{_at(action.latest_ns, found)}, predicted {_at(action.predicted_begin_ns, found)} to "
+        f"{_at(action.predicted_end_ns, found)}",
+        action.id,
+    )
+    if action.status == "ok":
+        began_ns = action.begin_ns - action.predicted_begin_ns
+        took_ns = action.end_ns - action.begin_ns
+        longer_ns = took_ns - action.predicted_duration_ns
+        yield Step(action.begin_ns, "began", _than(began_ns, "later", "earlier"), action.id)
+        text = f"EXEC took {ms(took_ns)}, {_than(longer_ns, 'longer', 'less')}"
+        yield Step(action.end_ns, "ended", text, action.id)
+    elif action.status:
+        why = f": {action.detail}" if action.detail else ""
+        text = f"INFER {action.id} ended on {worker} with {action.status}{why}"
+        yield Step(action.done_ns, "retried" if found.outcome != REJECTED else "ended", text, action.id)
+
+
+def _loads(view: View, found: Request) -> Iterator[Step]:
+    """Yield the LOADs of a request's model while it was there."""
+    until_ns = found.ended_ns or view.now_ns
+    count = 0
+    for name, history in view.fleet.histories.items():
+        lane = history.load
+        for action in (*lane.outstanding.values(), *lane.ended_in(found.arrived_ns, until_ns)):
+            if action.model != found.model or not found.arrived_ns <= action.sent_ns <= until_ns:
+                continue
+            count += 1
+            if count > LOADS:
+                return
+            yield Step(
+                action.sent_ns,
+                "sent",
+                f"LOAD {action.id} of the model to {name}, {action.pages} pages, predicted "
+                f"{_at(action.predicted_begin_ns, found)} to {_at(action.predicted_end_ns, found)}",
+                action.id,
+            )
+
+
+def _at(instant_ns: int, found: Request) -> str:
+    return f"{(instant_ns - found.arrived_ns) / 1e6:+.1f} ms"

@@ -1,0 +1,192 @@
+"""How long the scheduler expects actions to take, now and at any instant that is remembered.
+
+The stream holds all that the scheduler's own estimates are made of, and its own classes make them here. Where
+a stream's beginning is missing they are learnt: a picture says them, and each action bears the one that was
+used for it, which holds from then on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.observing import Estimated
+from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime
+
+CHANGES = 256
+"""Changes of each estimate that are remembered."""
+FORMER = 256
+"""Estimates that nobody has a use for any more that are remembered."""
+
+InferKey = tuple[str, str, tuple[int, ...]]
+LoadKey = tuple[str, int]
+
+
+class Infers:
+    """Estimates of one executable on one kind of device, with what they were."""
+
+    __slots__ = ("changes", "since_seq", "times")
+
+    def __init__(self, times: InferTimes, since_seq: int) -> None:
+        self.times = times
+        self.since_seq = since_seq
+        """With which record of the stream they began."""
+        self.changes: deque[tuple[int, int, int, int]] = deque(maxlen=CHANGES)
+        """(record of the stream, index of the size, EXEC's and the inputs' estimate before it)."""
+
+    def at(self, seq: int, index: int) -> tuple[int, int]:
+        """Return EXEC's and the inputs' estimate for a size as they were before a record of the stream."""
+        for changed_seq, changed, infer_ns, transfer_ns in self.changes:
+            if changed_seq >= seq and changed == index:
+                return infer_ns, transfer_ns
+        return self.times.ns[index], self.times.transfer_ns[index]
+
+    def note(self, seq: int, infer_ns: list[int], transfer_ns: list[int]) -> None:
+        """Note what changed with a record, given copies of what was before."""
+        times = self.times
+        if times.ns != infer_ns or times.transfer_ns != transfer_ns:
+            for index, (ns, inputs_ns) in enumerate(zip(infer_ns, transfer_ns, strict=True)):
+                if times.ns[index] != ns or times.transfer_ns[index] != inputs_ns:
+                    self.changes.append((seq, index, ns, inputs_ns))
+
+    def learn(self, seq: int, index: int, duration_ns: int) -> None:
+        """Take over the estimate that an action bears, if it is another one."""
+        before = self.times
+        if before.ns[index] != duration_ns:
+            self.changes.append((seq, index, before.ns[index], before.transfer_ns[index]))
+            ns = [*before.ns]
+            ns[index] = duration_ns
+            self.replace(ns, before.transfer_ns)
+
+    def replace(self, infer_ns: list[int], transfer_ns: list[int]) -> None:
+        """Begin anew with these."""
+        self.times = InferTimes(self.times.sizes, infer_ns)
+        self.times.transfer_ns[:] = transfer_ns
+
+
+class Loads:
+    """Estimate of copying so many bytes to one kind of device, with what it was."""
+
+    __slots__ = ("changes", "since_seq", "time")
+
+    def __init__(self, time: LoadTime, since_seq: int) -> None:
+        self.time = time
+        self.since_seq = since_seq
+        self.changes: deque[tuple[int, int]] = deque(maxlen=CHANGES)
+        """(record of the stream, estimate before it)."""
+
+    def at(self, seq: int) -> int:
+        """Return the estimate as it was before a record of the stream."""
+        for changed_seq, ns in self.changes:
+            if changed_seq >= seq:
+                return ns
+        return self.time.ns
+
+    def note(self, seq: int, ns: int) -> None:
+        """Note what changed with a record, given what was before."""
+        if self.time.ns != ns:
+            self.changes.append((seq, ns))
+
+    def learn(self, seq: int, duration_ns: int) -> None:
+        """Take over the estimate that an action bears, if it is another one."""
+        if self.time.ns != duration_ns:
+            self.changes.append((seq, self.time.ns))
+            self.time = LoadTime(duration_ns)
+
+
+class Durations:
+    """All estimates, as long as some model has a use for them."""
+
+    def __init__(self) -> None:
+        self._seeds = Estimates()
+        self._infers: dict[InferKey, Infers] = {}
+        self._loads: dict[LoadKey, Loads] = {}
+        self._held: Counter[tuple[str, tuple[int, ...]] | int] = Counter()
+        self._former_infers: deque[tuple[InferKey, Infers]] = deque(maxlen=FORMER)
+        self._former_loads: deque[tuple[LoadKey, Loads]] = deque(maxlen=FORMER)
+        self.seq = 0
+        """The record of the stream that is being taken."""
+
+    def hold(self, spec: ModelSpec, kinds: Iterable[str]) -> None:
+        """Keep a model's estimates until `release`, and begin those on kinds of devices that are there."""
+        self._held[spec.executable, spec.batch_sizes] += 1
+        self._held[spec.weights_bytes] += 1
+        self._seeds.hold(spec)
+        for kind in kinds:
+            self.infers(kind, spec)
+            self.loads(kind, spec)
+
+    def release(self, spec: ModelSpec) -> None:
+        """Drop what no other model shares with this one."""
+        executable = spec.executable, spec.batch_sizes
+        self._held[executable] -= 1
+        if self._held[executable] <= 0:
+            del self._held[executable]
+            for key in [key for key in self._infers if key[1:] == executable]:
+                self._former_infers.append((key, self._infers.pop(key)))
+        self._held[spec.weights_bytes] -= 1
+        if self._held[spec.weights_bytes] <= 0:
+            del self._held[spec.weights_bytes]
+            for load_key in [key for key in self._loads if key[1] == spec.weights_bytes]:
+                self._former_loads.append((load_key, self._loads.pop(load_key)))
+        self._seeds.release(spec)
+
+    def infers(self, kind: str, spec: ModelSpec) -> Infers:
+        """Return the estimates of a model's executable on a kind of device."""
+        key = kind, spec.executable, spec.batch_sizes
+        found = self._infers.get(key)
+        if found is None:
+            found = self._infers[key] = Infers(self._seeds.infer_times(kind, spec), self.seq)
+        return found
+
+    def loads(self, kind: str, spec: ModelSpec) -> Loads:
+        """Return the estimate for a model's weights on a kind of device."""
+        key = kind, spec.weights_bytes
+        found = self._loads.get(key)
+        if found is None:
+            found = self._loads[key] = Loads(self._seeds.load_time(kind, spec), self.seq)
+        return found
+
+    def infer_at(self, kind: str, spec: ModelSpec, seq: int, index: int) -> tuple[int, int]:
+        """Return EXEC's and the inputs' estimate for a size as they were before a record of the stream."""
+        key = kind, spec.executable, spec.batch_sizes
+        known = self._infers.get(key)
+        if known is None or known.since_seq > seq:
+            former = [each for had, each in self._former_infers if had == key and each.since_seq <= seq]
+            known = former[-1] if former else known
+        if known is None:
+            times = Estimates().infer_times(kind, spec)
+            return times.ns[index], times.transfer_ns[index]
+        return known.at(seq, index)
+
+    def load_at(self, kind: str, spec: ModelSpec, seq: int) -> int:
+        """Return a LOAD's estimate as it was before a record of the stream."""
+        key = kind, spec.weights_bytes
+        known = self._loads.get(key)
+        if known is None or known.since_seq > seq:
+            former = [each for had, each in self._former_loads if had == key and each.since_seq <= seq]
+            known = former[-1] if former else known
+        return Estimates().load_time(kind, spec).ns if known is None else known.at(seq)
+
+    def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
+        """Learn from a LOAD what to expect of sizes that nobody has a profile of."""
+        self._seeds.loaded(kind, spec, duration_ns)
+
+    def tell(self, estimated: Estimated, spec: ModelSpec) -> None:
+        """Take over what a picture says."""
+        infers = self.infers(estimated.device_kind, spec)
+        sizes = len(spec.batch_sizes)
+        if len(estimated.infer_ns) == sizes and len(estimated.transfer_ns) == sizes:
+            infers.replace([*estimated.infer_ns], [*estimated.transfer_ns])
+        self.loads(estimated.device_kind, spec).time = LoadTime(estimated.load_ns)
+
+    def doubt(self, now_ns: int, seq: int, spec: ModelSpec, kinds: Iterable[str]) -> None:
+        """Doubt a model's estimates on all kinds of devices, as is done before a request is turned away."""
+        for kind in kinds:
+            infers, loads = self.infers(kind, spec), self.loads(kind, spec)
+            infer_ns, transfer_ns, load_ns = [*infers.times.ns], [*infers.times.transfer_ns], loads.time.ns
+            infers.times.doubt(now_ns)
+            loads.time.doubt(now_ns)
+            infers.note(seq, infer_ns, transfer_ns)
+            loads.note(seq, load_ns)

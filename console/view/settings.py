@@ -1,0 +1,30 @@
+"""What the view must know of the scheduler's configuration, as a segment's header says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Durations that explain what could have been in time."""
+
+    policy: str = ""
+    """Empty while no header has said."""
+    dispatch_delay_ns: int = 500_000
+    """Nothing that is sent now can begin earlier."""
+    response_margin_ns: int = 3_000_000
+    """Taken off each deadline for the way back."""
+
+    @classmethod
+    def of(cls, about: dict[str, Any]) -> Settings:
+        """Read a header's ``about``; what it does not say as a number is the scheduler's default."""
+        scheduler = about.get("scheduler")
+        known = scheduler if isinstance(scheduler, dict) else {}
+        given = {}
+        for name in ("dispatch_delay", "response_margin"):
+            value = known.get(f"{name}_ms")
+            if isinstance(value, int | float) and 0 <= value < 1e9:
+                given[f"{name}_ns"] = round(value * 1_000_000)
+        return cls(policy=str(known.get("policy", "")), **given)
