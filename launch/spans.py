@@ -64,6 +64,21 @@ def chosen_run(
     return run, max(from_ns, run.first_ns), min(to_ns, run.last_ns + 1)
 
 
+def chosen_instant(log: Path, number: int | None, at: str | None) -> tuple[Run, int]:
+    """Return the run and the instant of it that ``--run`` and ``--at`` ask for; its last one by default.
+
+    Raises as `chosen_run` does, and BadParameter for an instant that is not in the run.
+    """
+    run = choose_run(log, number) if number else _run_of(log, at)
+    at_ns = run.last_ns if at is None else _instant_ns(run, at, "--at")
+    if not run.first_ns <= at_ns <= run.last_ns:
+        raise typer.BadParameter(
+            f"that is {(at_ns - run.first_ns) / 1e9:.3f} s from the start of a run of {run.seconds:.3f} s",
+            param_hint="--at",
+        )
+    return run, at_ns
+
+
 def _run_of(log: Path, instant: str | None) -> Run:
     """Return the run that was going at an instant of the calendar, or the last one."""
     runs = find_runs(log)

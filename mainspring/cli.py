@@ -33,6 +33,7 @@ VERBS = (
     "worker",
     "gateway",
     "console",
+    "top",
     "token",
 )
 """Modules of ``commands/`` in the order in which help shows them."""

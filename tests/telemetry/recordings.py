@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from mainspring.controller.feed import about
 from mainspring.scheduler.config import SchedulerConfig
@@ -24,7 +28,12 @@ EVENTFUL = SimulationSpec(
 
 def record(folder: Path, spec: SimulationSpec = EVENTFUL, *, segment_bytes: int = 64 << 20) -> Path:
     """Write the log of a simulated run into a folder, after what is there."""
-    log = EventLogWriter(folder, segment_bytes, about=about(spec.scheduler))
+    with pytest.MonkeyPatch.context() as patch:
+        # The log begins on the simulation's clock, as a live one does on its controller's.
+        patch.setattr(
+            "mainspring.telemetry.log.time", SimpleNamespace(time_ns=time.time_ns, monotonic_ns=int)
+        )
+        log = EventLogWriter(folder, segment_bytes, about=about(spec.scheduler))
     simulate(spec, analyse=False, record=log.append)
     log.close()
     return folder

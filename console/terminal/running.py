@@ -1,0 +1,119 @@
+"""`mainspring top` itself: keys in, pictures out, twice a second; and one picture for who asks only once."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from threading import Event
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from mainspring.console.payloads import Head, ModelLine
+from mainspring.console.queries.cluster import cluster
+from mainspring.console.queries.memory import memory
+from mainspring.console.queries.models import LIMIT, models
+from mainspring.console.queries.schedule import schedule
+from mainspring.console.terminal.keyboard import Keyboard
+from mainspring.console.terminal.screen import VIEWS, Screen, ViewName
+from mainspring.console.terminal.source import Source
+
+REFRESH_S = 0.5
+"""Between two pictures, unless a key asks for one."""
+KEYS_S = 0.05
+"""Between two looks at the keys."""
+SCHEDULE_NS = 1_000_000_000
+"""How far back, and ahead, the schedule of a picture for scripts goes."""
+
+
+class NotShown(RuntimeError):
+    """There is nothing to show; the text says why."""
+
+
+def run_top(source: Source, screen: Screen, console: Console, descriptor: int, stop: Event) -> None:
+    """Show pictures until a key or ``stop`` ends it; ``descriptor`` is a terminal's, for the keys."""
+    drawn_s = 0.0
+    with Keyboard(descriptor) as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
+        while not (screen.quit or stop.is_set()):
+            pressed = keyboard.pressed()
+            for name in pressed:
+                screen.key(name)
+            _apply(source, screen)
+            now_s = time.monotonic()
+            if pressed or now_s - drawn_s >= REFRESH_S:
+                drawn_s = now_s
+                live.update(_picture(source, screen, console), refresh=True)
+            source.work(KEYS_S)
+
+
+def wait_for_picture(source: Source, watch_s: float, patience_s: float, stop: Event) -> None:
+    """Take in until a picture is whole, and for so much longer.
+
+    Raises `NotShown` if none is whole within ``patience_s``.
+    """
+    give_up_s = time.monotonic() + patience_s
+    while not source.ready():
+        if stop.is_set() or time.monotonic() > give_up_s:
+            raise NotShown(f"there is nothing to show after {patience_s:g} s: {source.detail()}")
+        source.work(KEYS_S)
+    until_s = time.monotonic() + watch_s
+    while time.monotonic() < until_s and not stop.is_set():
+        source.work(min(KEYS_S, max(0.0, until_s - time.monotonic())))
+
+
+def print_once(source: Source, screen: Screen, console: Console) -> None:
+    """Print the screen's view whole, without a frame."""
+    head = source.head()
+    console.print(Text(f"{head.state}  {head.policy}  {_clock(head)}"), soft_wrap=True)
+    for line in screen.lines(source.view, console.width, None):
+        console.print(line, no_wrap=True, overflow="crop", crop=True)
+
+
+def as_json(source: Source, shown: ViewName | None) -> bytes:
+    """Return the payloads of one view, or of all, with what they are of, as JSON."""
+    found: dict[str, Any] = {"head": source.head()}
+    for name in VIEWS if shown is None else (shown,):
+        found[name] = _payload(source, name)
+    return msgspec.json.encode(found)
+
+
+def _payload(source: Source, name: ViewName) -> Any:
+    view = source.view
+    match name:
+        case "cluster":
+            return cluster(view)
+        case "memory":
+            return {each.name: memory(view, each.name) for each in cluster(view, recent=0).workers}
+        case "schedule":
+            return schedule(view, view.now_ns - SCHEDULE_NS, view.now_ns + SCHEDULE_NS)
+        case "models":
+            rows: list[ModelLine] = []
+            while True:
+                part = models(view, offset=len(rows), limit=LIMIT)
+                rows += part.rows
+                if not part.rows or len(rows) >= part.total:
+                    return msgspec.structs.replace(part, offset=0, rows=rows)
+
+
+def _apply(source: Source, screen: Screen) -> None:
+    """Do what keys asked of a log."""
+    if screen.seek_ns:
+        source.seek(screen.seek_ns)
+        screen.seek_ns = 0
+    if screen.play:
+        source.play()
+        screen.play = False
+
+
+def _picture(source: Source, screen: Screen, console: Console) -> Text:
+    head = source.head()
+    lines = screen.frame(source.view, head, source.detail(), _clock(head), console.width, console.height)
+    return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
+
+
+def _clock(head: Head) -> str:
+    """Return the time of day of a picture, in local time."""
+    return datetime.fromtimestamp(head.unix_ns / 1e9).strftime("%H:%M:%S") if head.unix_ns else ""
