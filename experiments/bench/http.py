@@ -71,12 +71,15 @@ def load(plan: Plan) -> Result:
 
 
 def measure(target: Target, seconds: float, deadline_ms: float, connections: int) -> Measured:
-    """Measure one server once."""
+    """Measure one server once; raise `NoServer` if it does not answer."""
     closed = {
         count: load(Plan(target=target, seconds=seconds, connections=count, deadline_ms=deadline_ms))
         for count in CLOSED
     }
     saturation = max(map(rate, closed.values()))
+    if not saturation:
+        refused = {count: result.refused for count, result in closed.items()}
+        raise NoServer(f"it answered nothing in {seconds:g} s of any closed loop; refused: {refused}")
     tail = Plan(
         target=target,
         seconds=seconds,

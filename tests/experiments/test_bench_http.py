@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.experiments.bench.http import Measured, load, verdicts
+from mainspring.experiments.bench import http
+from mainspring.experiments.bench.http import Measured, load, measure, verdicts
 from mainspring.experiments.bench.http_load import Plan, Result, Target, run
 from mainspring.experiments.bench.http_servers import NAMES, NoServer
 from mainspring.launch.addresses import free_ports
@@ -68,6 +69,13 @@ def test_a_server_that_has_gone_is_said_to_have() -> None:
     [port] = free_ports(1)
     with pytest.raises(NoServer, match="its load ended with code 1: ConnectionRefusedError"):
         load(Plan(target=Target(port, "/", "{}"), seconds=0.1, connections=1))
+
+
+def test_a_server_that_answers_nothing_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    none = Result(8, 0, 0, {"503": 8}, 1.0, None, None, 0.0, 0.1)
+    monkeypatch.setattr(http, "load", lambda _: none)
+    with pytest.raises(NoServer, match=r"answered nothing in 1 s .*'503': 8"):
+        measure(Target(1, "/", "{}"), 1.0, 50.0, 10)
 
 
 def test_arrivals_that_find_no_connection_in_time_count_as_unanswered() -> None:
