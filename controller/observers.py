@@ -111,8 +111,7 @@ class Observers:
 
     def hello(self, now_ns: int, routing_id: bytes, hello: ObserverHello) -> None:
         """Begin a session, or refuse it; a picture follows."""
-        self._observers.pop(routing_id, None)
-        self._painted.pop(routing_id, None)
+        self.forget(routing_id)
         fault = name_fault(hello.observer)
         if hello.protocol != PROTOCOL_VERSION:
             self._post.refuse(now_ns, routing_id, "protocol_mismatch", protocol_detail(hello.protocol))
@@ -135,6 +134,12 @@ class Observers:
             if self._painting is None:
                 self._slice_ns = now_ns
         self._arm()
+
+    def forget(self, routing_id: bytes) -> None:
+        """End the session of a peer that is none any more; its connection stays."""
+        if self._observers.pop(routing_id, None) is not None:
+            self._painted.pop(routing_id, None)
+            self._arm()
 
     def end(self, observer: Observer, why: str) -> None:
         """End a session and its connection."""

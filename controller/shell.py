@@ -104,6 +104,7 @@ class Shell:
             self._undecodable(now_ns, routing_id, session, frames, error)
             return
         if isinstance(message, _HELLOS):
+            self.observers.forget(routing_id)
             self.members.hello(now_ns, routing_id, message)
         elif isinstance(session, GatewaySession):
             self._from_gateway(now_ns, session, message)
