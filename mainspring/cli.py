@@ -34,6 +34,7 @@ VERBS = (
     "gateway",
     "console",
     "top",
+    "explain",
     "token",
 )
 """Modules of ``commands/`` in the order in which help shows them."""
@@ -45,7 +46,8 @@ def build_app() -> typer.Typer:
     """Return the application with every verb of `VERBS` registered."""
     app = typer.Typer(
         name="mainspring",
-        help="Serves deep-learning models and answers every request on time, or says that it can't as soon as it knows.",
+        help="Serves deep-learning models and answers every request on time, or says that it can't as soon "
+        "as it knows.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},

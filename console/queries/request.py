@@ -14,12 +14,13 @@ from mainspring.console.view.requests import LATE, LOST, REJECTED, RUNNING, WAIT
 from mainspring.console.view.view import View
 from mainspring.messages.codes import Reason
 
-_NAMED = {
+LAST = {
     "last-rejected": (REJECTED,),
     "last-late": (LATE,),
     "last-lost": (LOST,),
     "last": (REJECTED, LATE, LOST),
 }
+"""Names for the newest request of an outcome."""
 _KEPT = 64
 """Stories that are told again without being made again."""
 
@@ -44,18 +45,24 @@ def request(view: View, which: str) -> Story:
     return story
 
 
+def explained(view: View, which: str) -> bool:
+    """Return whether the request that is meant is there and has ended."""
+    try:
+        return find_request(view, which).ended_seq > 0
+    except (BadQuery, Unknown):
+        return False
+
+
 def find_request(view: View, which: str) -> Request:
     """Return the request that is meant, as `request` says."""
     book = view.traffic.book
-    if which in _NAMED:
-        newest = next(book.newest(_NAMED[which]), None)
+    if which in LAST:
+        newest = next(book.newest(LAST[which]), None)
         if newest is None:
             raise Unknown(f"no request that was {which.removeprefix('last-')} is remembered")
         return newest
     if not which.isdecimal() or len(which) > 20:
-        raise BadQuery(
-            f"{which[:80]!r} is no request's id; give a whole number or one of {', '.join(_NAMED)}"
-        )
+        raise BadQuery(f"{which[:80]!r} is no request's id; give a whole number or one of {', '.join(LAST)}")
     exact = book.get(int(which))
     if exact is not None:
         return exact

@@ -68,6 +68,10 @@ class Fleet:
         models = self._strangers if self.complete else self.models
         return models.setdefault(name, ModelState(name, None))
 
+    def known(self, name: str) -> ModelState | None:
+        """Return a model that is served, or that somebody holds or waits for."""
+        return self.models.get(name) or self._strangers.get(name)
+
     def worker(self, name: str, now_ns: int, seq: int) -> WorkerState:
         """Return a worker that is there; one that was never told of is learnt."""
         known = self.workers.get(name)

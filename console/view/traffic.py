@@ -98,13 +98,13 @@ class Traffic:
 
     def dispatched(self, action: Infer) -> None:
         """Requests were sent to a worker as one batch."""
-        open_, models = self.book.open, self._fleet.models
+        open_, known = self.book.open, self._fleet.known
         for request_id, cold in zip(action.request_ids, action.cold, strict=False):
             request = open_.get(request_id)
             if request is None:
                 continue
             if request.outcome == WAITING:
-                model = models.get(request.model)
+                model = known(request.model)
                 if model is not None:
                     model.queued -= 1
             request.outcome, request.worker, request.action_id = RUNNING, action.worker, action.action_id
@@ -139,7 +139,7 @@ class Traffic:
                 continue
             request.outcome = WAITING
             request.tries = (*request.tries[-15:], (worker, seq))
-            model = self._fleet.models.get(request.model)
+            model = self._fleet.known(request.model)
             if model is not None:
                 model.queued += 1
 
@@ -197,7 +197,7 @@ class Traffic:
 
     def _end(self, at_ns: int, seq: int, request: Request, outcome: str) -> None:
         if request.outcome == WAITING:
-            model = self._fleet.models.get(request.model)
+            model = self._fleet.known(request.model)
             if model is not None:
                 model.queued -= 1
         request.outcome, request.ended_ns, request.ended_seq = outcome, at_ns, seq
