@@ -99,7 +99,7 @@ class Screen:
             return [Text(cut(line, width)) for line in _HELP.splitlines()][:height]
         if not self.paused or self._kept is None:
             self._last_ns = view.now_ns
-            self._kept = self._draw[self.shown](view, width, MODELS_ASKED if height is None else height)
+            self._kept = self._draw[self.shown](view, width, MODELS_ASKED + 2 if height is None else height)
         lines = self._kept
         if height is None:
             return lines

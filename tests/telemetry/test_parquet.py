@@ -115,3 +115,9 @@ def test_what_fails_half_way_leaves_no_table(log: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         to_parquet(log_without, tmp_path / "out", run.first_ns, run.last_ns)
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_every_column_is_in_the_documentation() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "console.md").read_text()
+    assert "| requests | " + ", ".join(f"`{name}`" for name in REQUESTS) + " |" in page
+    assert "| actions | " + ", ".join(f"`{name}`" for name in ACTIONS) + " |" in page
