@@ -149,7 +149,7 @@ export function operate(root, rest, app, params) {
     if (!(await confirmed(title, text, verb))) return;
     try {
       const answer = await call("operate", { wish });
-      said(answer.detail || words(wish.type), answer.ok);
+      said(answer.detail || words(wish.type), answer.done);
     } catch (error) {
       said(error.message, false);
     }

@@ -1,0 +1,58 @@
+"""Operating from the page: with a token, after a question, with the answer shown and the deed logged."""
+
+from __future__ import annotations
+
+from mainspring.messages.events import OperatorAsked
+from mainspring.telemetry.log import read_entries
+from tests.console.page.conftest import Open
+from tests.console.page.live import TOKEN, Site, wait_until
+
+
+def test_a_worker_is_drained_and_resumed(open_page: Open, site: Site) -> None:
+    page = open_page("#/operate")
+    drain = page.get_by_role("button", name="Drain worker-1")
+    drain.wait_for()
+    assert drain.is_disabled()
+    assert "token" in page.inner_text(".why-not")
+    page.fill("#operate-token", TOKEN)
+    page.get_by_role("button", name="Use it").click()
+    assert TOKEN not in page.content()
+    assert page.evaluate("[sessionStorage.length, localStorage.length]") == [1, 0]
+    for verb, state in (("Drain", "draining"), ("Resume", "serving")):
+        page.get_by_role("button", name=f"{verb} worker-1").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Cancel").click()
+        dialog.wait_for(state="detached")
+        page.get_by_role("button", name=f"{verb} worker-1").click()
+        dialog.get_by_role("button", name=verb).click()
+        page.locator(".result[data-good=true]").wait_for()
+        page.locator(".placements li", has_text="worker-1").locator(f".mark[data-is={state}]").wait_for()
+    page.locator(".deeds li", has_text="ann resume worker-1").wait_for()
+    wait_until(lambda: len(asked(site)) >= 2, "two wishes in the event log")
+    assert [type(one.wish).__name__ for one in asked(site)][:2] == ["DrainWorker", "ResumeWorker"]
+    assert {one.who for one in asked(site)} == {"ann"}
+
+
+def test_what_the_controller_refuses_is_shown(open_page: Open) -> None:
+    page = open_page("#/operate?model=nothing-like-it")
+    page.fill("#operate-token", TOKEN)
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Pin", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Pin").click()
+    page.locator(".result[data-good=false]", has_text="nothing-like-it").wait_for()
+
+
+def test_a_wrong_token_changes_nothing(open_page: Open, site: Site) -> None:
+    before = len(asked(site))
+    page = open_page("#/operate?model=small-1")
+    page.fill("#operate-token", "ms_of_a_stranger")
+    page.get_by_role("button", name="Use it").click()
+    page.get_by_role("button", name="Unpin", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Unpin").click()
+    page.locator(".result[data-good=false]", has_text="token").wait_for()
+    assert len(asked(site)) == before
+
+
+def asked(site: Site) -> list[OperatorAsked]:
+    """Return what operators asked for, as the event log has it."""
+    return [entry for _, entry in read_entries(site.events) if isinstance(entry, OperatorAsked)]

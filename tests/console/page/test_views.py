@@ -1,0 +1,95 @@
+"""Every view, in both themes and at both widths: it opens by its address, fits, and is accessible."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.console.page.conftest import Open
+from tests.console.page.live import Site
+
+pytest.importorskip(
+    "axe_playwright_python.sync_playwright", reason="axe is not installed: pip install .[dev]"
+)
+
+VIEWS = {
+    "#/cluster": "Cluster",
+    "#/memory/worker-0": "Memory of worker-0",
+    "#/schedule": "Schedule",
+    "#/schedule/worker-1": "Schedule of worker-1",
+    "#/models?search=small&sort=demand&order=falling": "Models",
+    "#/model/small-1": "small-1",
+    "#/request": "Requests",
+    "#/request/last-rejected": "Request",
+    "#/operate?model=large-1": "Operate",
+}
+
+
+def violations(page: Any) -> list[str]:
+    """Return what axe finds, each with the elements that it is about."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [f"{one['id']}: {[node['html'][:160] for node in one['nodes'][:3]]}" for one in found]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_views_open_by_their_address_fit_and_are_accessible(
+    open_page: Open, site: Site, width: int, dark: bool
+) -> None:
+    site.load()
+    page = open_page("#/cluster", width, dark=dark)
+    problems = {}
+    for hash_, heading in VIEWS.items():
+        page.goto(f"{site.url}/{hash_}")
+        page.locator("h1", has_text=heading).wait_for()
+        page.wait_for_selector("main:not([aria-busy])")
+        if found := violations(page):
+            problems[hash_] = found
+        overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert overflow <= 0, f"{hash_} is {overflow} pixels wider than a screen of {width}"
+        current = page.locator(".rail a[aria-current=page]")
+        assert current.count() == 1, hash_
+    assert problems == {}
+
+
+def test_an_address_of_no_view_leads_to_the_cluster(open_page: Open) -> None:
+    page = open_page("#/nowhere")
+    page.locator("h1", has_text="Cluster").wait_for()
+
+
+def test_what_does_not_exist_is_said(open_page: Open) -> None:
+    page = open_page("#/cluster")
+    for hash_ in ("#/model/nothing-like-it", "#/memory/worker-77"):
+        page.evaluate("hash => { location.hash = hash }", hash_)
+        page.locator("#notice.bad").wait_for()
+        assert hash_.rpartition("/")[2] in page.inner_text("#notice")
+
+
+def test_the_theme_is_the_systems_until_one_is_chosen_and_kept(open_page: Open) -> None:
+    page = open_page("#/cluster", dark=True)
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    night = page.evaluate(ground)
+    button = page.locator("#theme")
+    button.click()
+    assert button.get_attribute("aria-label") == "Theme: light"
+    day = page.evaluate(ground)
+    assert day != night
+    page.reload()
+    assert page.evaluate(ground) == day
+
+
+def test_the_keyboard_reaches_everything(open_page: Open) -> None:
+    page = open_page("#/cluster")
+    page.keyboard.press("/")
+    page.keyboard.type("small-3")
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="Models").wait_for()
+    page.locator(".models tbody a", has_text="small-3").wait_for()
+    page.locator(".rail a", has_text="Memory").focus()
+    page.keyboard.press("Enter")
+    page.locator("h1", has_text="Memory of").wait_for()
+    page.locator(".page-map canvas").focus()
+    page.keyboard.press("End")
+    page.wait_for_function("() => document.querySelector('.said').textContent.startsWith('page')")
