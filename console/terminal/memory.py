@@ -39,12 +39,15 @@ def memory_lines(found: Memory, width: int, now_ns: int, *, nth: int = 1, of: in
     lines = [heading(title, width), *_map(found, width)]
     lines.append(Text(cut(f"{FREE} free   {LOADING} being loaded   a letter: the model below", width), "dim"))
     lines.append(Text(""))
-    rows, styles = [], []
-    for index, (model, used_ns) in enumerate(zip(found.models, found.last_used_ns, strict=True)):
-        extents = [each for each in found.extents if each.model == index]
-        rows.append(_model(index, model, extents, ago(used_ns, now_ns)))
-        styles.append(style_of(index))
-    lines += table(_MODELS, rows, width, styles)
+    extents: list[list[Extent]] = [[] for _ in found.models]
+    for extent in found.extents:
+        if extent.model >= 0:
+            extents[extent.model].append(extent)
+    each_model = zip(found.models, extents, found.last_used_ns, strict=True)
+    rows = [
+        _model(index, name, held, ago(at_ns, now_ns)) for index, (name, held, at_ns) in enumerate(each_model)
+    ]
+    lines += table(_MODELS, rows, width, [style_of(index) for index in range(len(rows))])
     lines += [Text(""), heading("evicted, newest first", width)]
     if found.evictions:
         lines += table(_EVICTIONS, [_evicted(each, now_ns) for each in found.evictions], width)

@@ -250,6 +250,20 @@ def test_many_arrivals_at_one_instant_do_not_overlap(tmp_path: Path) -> None:
     assert {end["name"] for _, end in trace.flows} == {"m (planned)"}
 
 
+def test_only_what_is_open_is_kept(log: Path, tmp_path: Path) -> None:
+    file = TraceFile(tmp_path / "run.json", {})
+    tracer, lives = Tracer(file), Lives()
+    tracer.begin(choose_run(log).first_ns)
+    most = 0
+    for now_ns, entry in read_log(log):
+        tracer.take(now_ns, entry)
+        lives.take(now_ns, entry)
+        assert set(tracer._arrivals) == set(lives.requests)
+        most = max(most, len(tracer._arrivals))
+    assert 10 < most < 200, "a run of 2,700 requests has few of them open at a time"
+    file.abandon()
+
+
 def test_nothing_is_there_under_its_name_before_it_is_whole(log: Path, tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "run.json", {})
     file.process(1, "requests", 0)
