@@ -11,7 +11,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: perf-analyzer bench-triton bench-repository bench-observability bench-console
 .PHONY: policies experiments
 
 help: ## Show what can be made
@@ -81,6 +81,9 @@ bench-triton: native ## Measure what a deadline is worth beside a real Triton, i
 
 bench-repository: native ## Serve a model repository of 2,000 models: its start, its rest and its changes
 	$(BIN)/python -m mainspring.experiments.bench.repository $(ARGS)
+
+bench-console: native ## Measure what consoles cost the controller
+	$(BIN)/python -m mainspring.experiments.bench.console $(ARGS)
 
 bench-observability: native ## Measure what metrics and traces cost the gateway
 	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)
