@@ -13,6 +13,8 @@ from mainspring.console.config import ConsoleConfig
 from mainspring.console.web.app import Web
 from mainspring.console.web.listener import Server, listen, server
 from mainspring.console.web.live_source import LiveSource
+from mainspring.console.web.recorded_source import RecordedSource
+from mainspring.console.web.source import Source
 from mainspring.gateway.token_file import TokenFile
 
 _STOP_POLL_S = 0.05
@@ -30,27 +32,30 @@ def run(config: ConsoleConfig, stop: threading.Event, on_ready: Callable[[str], 
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     tokens = TokenFile(config)
     listener, address = listen(config.address)
+    ready = functools.partial(on_ready, address) if on_ready is not None else _nothing
     loop = asyncio.new_event_loop()
-    try:
-        ready = functools.partial(on_ready, address) if on_ready is not None else _nothing
-        loop.run_until_complete(_serve(config, tokens, listener, stop, ready))
-    finally:
-        loop.close()
-        listener.close()
+    with listener:
+        try:
+            source = open_source(config, operable=tokens.gate.closed)
+            loop.run_until_complete(serve(config, source, tokens, listener, stop, ready))
+        finally:
+            loop.close()
 
 
-def _nothing() -> None:
-    """Tell nobody."""
+def open_source(config: ConsoleConfig, operable: bool) -> Source:
+    """Return what the configuration says is shown; raise OSError or ValueError if it can't be."""
+    return RecordedSource(config) if config.log_dir else LiveSource(config, operable)
 
 
-async def _serve(
+async def serve(
     config: ConsoleConfig,
+    source: Source,
     tokens: TokenFile,
     listener: socket.socket,
     stop: threading.Event,
     on_ready: Callable[[], object],
 ) -> None:
-    source = LiveSource(config, operable=tokens.gate.closed)
+    """Serve what a source holds on a listening socket until ``stop`` is set; close the source."""
     web = server(Web(config, source, tokens).application(), config)
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -74,3 +79,7 @@ async def _until(
         if web.started and not said:
             said = True
             on_ready()
+
+
+def _nothing() -> None:
+    """Tell nobody."""

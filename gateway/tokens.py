@@ -260,6 +260,11 @@ class Gate:
             return asked
         return max(asked, best) if best else 0
 
+    def name(self, shown: Credential) -> str:
+        """Return whose token a client showed; empty if it showed none that is known."""
+        holder = None if self._holders is None else self._find(shown)
+        return "" if holder is None else holder.token.name
+
     def known(self, shown: Credential) -> Refusal | None:
         """Return why a client that shows this is not welcome at all, or None; counts for no rate."""
         if self._holders is None or self._find(shown) is not None:

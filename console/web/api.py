@@ -17,16 +17,16 @@ from starlette.routing import Route
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.web.answers import JSON, answer, failure
+from mainspring.console.web.changes import EVERYTHING, BadRequest, Changes, read_body
 from mainspring.console.web.pictures import Pictures
-from mainspring.console.web.shows import SHOWS, BadParams, ask
-from mainspring.console.web.source import Source
+from mainspring.console.web.shows import SHOWS, BadParams, Broken, ask
+from mainspring.console.web.source import Seek, Source
 from mainspring.gateway.token_file import TokenFile
 from mainspring.gateway.tokens import Credential, from_header
 
 _LISTS = {"workers", "outcomes"}
 """Parameters that may be there several times."""
-EVERYTHING = "*"
-"""What a token must be for to see what there is: all models."""
+_SEEK = msgspec.json.Decoder(Seek)
 
 
 class Api:
@@ -37,11 +37,14 @@ class Api:
         self._source = source
         self._pictures = pictures
         self._tokens = tokens
+        self._changes = Changes(config, source, tokens)
 
     def routes(self) -> list[Route]:
         """Return the API's routes."""
         return [
             Route("/api/console", self._console),
+            Route("/api/operate", self._changes.operate, methods=["POST"]),
+            Route("/api/replay", self._seek, methods=["POST"]),
             Route("/api/{show}", self._picture),
         ]
 
@@ -58,12 +61,12 @@ class Api:
         return ""
 
     async def _console(self, request: Request) -> Response:
-        del request
+        hidden = bool(self.refused(from_header(request.headers.get("authorization"))))
         shows = {name: msgspec.json.schema(show.params) for name, show in SHOWS.items()}
         return answer(
             {
-                "head": self._source.head(),
-                "replay": self._source.replay(),
+                "head": None if hidden else self._source.head(),
+                "replay": None if hidden else self._source.replay(),
                 "reading_needs_token": self._config.reading_needs_token,
                 "update_interval_ms": self._config.update_interval_ms,
                 "shows": shows,
@@ -81,7 +84,21 @@ class Api:
             return failure(400, str(error))
         except Unknown as error:
             return failure(404, str(error))
+        except Broken as error:
+            return failure(500, str(error))
         return Response(picture.message(), media_type=JSON)
+
+    async def _seek(self, request: Request) -> Response:
+        problem = self.refused(from_header(request.headers.get("authorization")))
+        if problem:
+            return failure(401, problem, {"WWW-Authenticate": "Bearer"})
+        try:
+            self._source.seek(_SEEK.decode(await read_body(request, self._config)))
+        except BadRequest as error:
+            return failure(error.status, str(error))
+        except (ValueError, msgspec.MsgspecError) as error:
+            return failure(400, str(error))
+        return answer({"replay": self._source.replay()})
 
 
 def _params(query: QueryParams) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from mainspring.console.config import ConsoleConfig
-from mainspring.console.web.answers import failure
 from mainspring.console.web.api import Api
 from mainspring.console.web.files import Files
 from mainspring.console.web.guard import Guard, Names
 from mainspring.console.web.pictures import Pictures
-from mainspring.console.web.socket import PageSocket
+from mainspring.console.web.socket import PageSocket, turn_away
 from mainspring.console.web.source import Source
 from mainspring.gateway.token_file import TokenFile
 from mainspring.gateway.tokens import credential
@@ -25,8 +24,7 @@ class Web:
     def __init__(self, config: ConsoleConfig, source: Source, tokens: TokenFile) -> None:
         self._config = config
         self._source = source
-        self._interval_ns = round(config.update_interval_ms * 1e6)
-        self.pictures = Pictures(source, self._interval_ns, config.query_share)
+        self.pictures = Pictures(source, round(config.update_interval_ms * 1e6), config.query_share)
         self.pages = 0
         """Pages that are connected."""
         self._api = Api(config, source, self.pictures, tokens)
@@ -43,12 +41,11 @@ class Web:
 
     async def _serve_page(self, socket: WebSocket) -> None:
         if self.pages >= self._config.max_pages:
-            text = f"{self.pages} pages are open here, and more than max_pages may not be; close one"
-            await socket.send_denial_response(failure(503, text))
+            await turn_away(socket, f"{self.pages} pages are open here, and more may not be (max_pages)")
             return
         self.pages += 1
         try:
-            page = PageSocket(socket, self.pictures, self._source, self._refused, self._interval_ns)
+            page = PageSocket(socket, self.pictures, self._source, self._refused, self._config)
             await page.serve()
         finally:
             self.pages -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mimetypes
+import stat
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -67,14 +68,17 @@ class Files:
         path = PurePosixPath(name)
         if path.is_absolute() or any(part.startswith(".") for part in path.parts) or "\0" in name:
             return None
-        where = (self._folder / path).resolve()
-        if not where.is_relative_to(self._folder) or not where.is_file():
-            return None
-        found = where.stat()
-        stamp = (found.st_mtime_ns, found.st_size)
-        kept = self._files.get(str(path))
-        if kept is None or kept.stamp != stamp:
-            kept = self._files[str(path)] = _load(where, stamp)
+        try:
+            where = (self._folder / path).resolve()
+            found = where.stat()
+            if not where.is_relative_to(self._folder) or not stat.S_ISREG(found.st_mode):
+                return None
+            stamp = (found.st_mtime_ns, found.st_size)
+            kept = self._files.get(str(path))
+            if kept is None or kept.stamp != stamp:
+                kept = self._files[str(path)] = _load(where, stamp)
+        except (OSError, RuntimeError):
+            return None  # no such file, a name that is too long, links that go round
         return kept
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -103,21 +102,16 @@ class Guard:
         if not problem:
             await self._app(scope, receive, _with_headers(send))
             return
-        await refuse(scope, receive, _with_headers(send), failure(403, problem))
-
-
-async def refuse(scope: Scope, receive: Receive, send: Send, response: Response) -> None:
-    """Answer a request, or one for a WebSocket, with this instead."""
-    if scope["type"] == "websocket":
-        socket = WebSocket(scope, receive, send)
-        await socket.send_denial_response(response)
-    else:
-        await response(scope, receive, send)
+        if scope["type"] == "websocket":
+            # Browsers tell their pages nothing of why; the page itself could not be had either.
+            await WebSocket(scope, receive, send).close()
+        else:
+            await failure(403, problem)(scope, receive, _with_headers(send))
 
 
 def _with_headers(send: Send) -> Send:
     async def adding(message: Message) -> None:
-        if message["type"] in {"http.response.start", "websocket.http.response.start"}:
+        if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)

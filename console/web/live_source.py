@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from time import monotonic_ns
-from typing import Any
+
+import msgspec
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.live import Batch, LiveStream
@@ -12,8 +14,9 @@ from mainspring.console.payloads import Head
 from mainspring.console.queries.head import head
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
-from mainspring.console.web.source import Answered, Replay, Seek, Unanswered
+from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.observing import Stage
+from mainspring.messages.operating import Operate, Operated, Wish
 
 _LOOKED_AFTER = 64
 """Records between two looks at the clock."""
@@ -30,6 +33,11 @@ class LiveSource:
         self._slice_ns = round(config.slice_ms * 1e6)
         self._operable = operable
         self._run: int | None = None
+        self._asked: dict[int, asyncio.Future[Granted]] = {}
+        """Wishes that wait for the controller's answer, by their token."""
+        self._tokens = itertools.count(1)
+        self._patience_s = config.operate_timeout_ms / 1e3
+        self._stream.on_answer = self._answered
 
     async def follow(self) -> None:
         """Take in what comes, for ever."""
@@ -53,9 +61,31 @@ class LiveSource:
         del to
         raise ValueError("this console shows a live cluster; open a log with --log to look at another time")
 
-    async def operate(self, wish: Any, who: str) -> Answered:
+    async def operate(self, wish: Wish, who: str) -> Granted:
         """Ask the controller for a change. Raises `Unanswered`."""
-        raise Unanswered(f"nothing takes {wish} of {who}", in_time=True)
+        token = next(self._tokens)
+        answer: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
+        self._asked[token] = answer
+        try:
+            if not self._stream.send(Operate(token, who, wish)):
+                raise Unanswered(f"the controller can't be asked: {self._stream.detail}", at_once=True)
+            async with asyncio.timeout(self._patience_s):
+                return await answer
+        except TimeoutError:
+            raise Unanswered(
+                f"the controller did not answer within {self._patience_s:g} s; it may have done it, or do it "
+                "yet: look before you ask again",
+                at_once=False,
+            ) from None
+        finally:
+            del self._asked[token]
+
+    def _answered(self, message: msgspec.Struct) -> None:
+        """Hand the controller's answer on to whoever waits for it."""
+        if isinstance(message, Operated):
+            waiting = self._asked.get(message.token)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(Granted(message.done, message.detail))
 
     async def _take(self, batch: Batch) -> None:
         """Take a batch in, letting the pages have their turn in between."""

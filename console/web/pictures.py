@@ -8,15 +8,17 @@ beyond it comes later, one page after the other.
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from time import monotonic_ns, thread_time_ns
 from typing import Any, NamedTuple
 
 from mainspring.console.payloads import Schedule
 from mainspring.console.web.answers import encode
-from mainspring.console.web.shows import Asked, make
+from mainspring.console.web.shows import Asked, Broken, make
 from mainspring.console.web.source import Source
 
+_LOGGER = logging.getLogger(__name__)
 _KEPT = 256
 """Pictures of the last beats that are remembered."""
 _FASTEST = 1
@@ -62,7 +64,26 @@ class _Key(NamedTuple):
     epoch: int
     show: str
     params: bytes
+
+
+class _Made(NamedTuple):
+    """A picture, and the version after which it holds the changes; None if it is whole."""
+
     after: int | None
+    picture: Picture
+
+    def suits(self, known: int | None) -> bool:
+        """Return whether a page that knows all up to this version can go on with it."""
+        if self.picture.version is None or self.after is None or known is None:
+            return self.picture.version is None or self.after is known is None
+        return self.after <= known <= self.picture.version
+
+
+class _Beat(NamedTuple):
+    """The pictures of one show that were made on one beat."""
+
+    number: int
+    made: list[_Made]
 
 
 class Pictures:
@@ -73,12 +94,14 @@ class Pictures:
         self._source = source
         self._interval_ns = interval_ns
         self._share = share
-        self._kept: dict[_Key, tuple[int, Picture]] = {}
-        """With the beat that each is of; the oldest first."""
+        self._kept: dict[_Key, _Beat] = {}
+        """The newest beat of each show; the one that was not asked for longest comes first."""
         self._number = 0
         self._turn = asyncio.Lock()
         self._paid_ns = 0
         """Instant from which on the share is kept if nothing is made before."""
+        self._broken: dict[str, str] = {}
+        """What went wrong with a show when it was last logged."""
         self.made = 0
         """Pictures made so far."""
         self.made_ns = 0
@@ -88,22 +111,33 @@ class Pictures:
         """Return the present beat's number."""
         return monotonic_ns() // self._interval_ns
 
-    async def next_beat(self, every_ns: int) -> None:
-        """Wait for the first beat that is a whole number of ``every_ns`` away from the others."""
-        every_ns = max(1, round(every_ns / self._interval_ns)) * self._interval_ns
-        await asyncio.sleep((every_ns - monotonic_ns() % every_ns) / 1e9)
+    def beat_after(self, every_ns: int) -> int:
+        """Return the number of the next beat of those that are ``every_ns`` apart, rounded to beats."""
+        every = max(1, round(every_ns / self._interval_ns))
+        return (self.beat() // every + 1) * every
 
-    async def get(self, asked: Asked, after: int | None = None) -> Picture:
-        """Return a picture of this beat. Raises as `mainspring.console.web.shows.make`."""
+    async def next_beat(self) -> None:
+        """Wait for the next beat."""
+        await asyncio.sleep((self._interval_ns - monotonic_ns() % self._interval_ns) / 1e9)
+
+    async def get(self, asked: Asked, known: int | None = None) -> Picture:
+        """Return a picture of this beat, for a page that knows all up to a version.
+
+        Raises as `mainspring.console.web.shows.make`.
+        """
+        beat = self.beat()
+        found = self._find(asked, known, beat)
+        if found is not None:
+            return found
         async with self._turn:
-            kept = self._find(asked, after)
-            if kept is not None:
-                return kept
+            found = self._find(asked, known, beat)
+            if found is not None:
+                return found
             while (early_ns := self._paid_ns - monotonic_ns()) > self._interval_ns:
                 await asyncio.sleep((early_ns - self._interval_ns) / 1e9)
             begin_ns = thread_time_ns()
             try:
-                return self._make(asked, after)
+                return self._make(asked, known)
             finally:
                 took_ns = thread_time_ns() - begin_ns
                 self._paid_ns = max(self._paid_ns, monotonic_ns()) + round(took_ns / self._share)
@@ -112,30 +146,55 @@ class Pictures:
                 # What came meanwhile is taken in before the next picture is made.
                 await asyncio.sleep(0)
 
-    def _find(self, asked: Asked, after: int | None) -> Picture | None:
-        beat, picture = self._kept.get(self._key(asked, after), (-1, None))
-        return picture if beat == self.beat() else None
+    def _find(self, asked: Asked, known: int | None, beat: int) -> Picture | None:
+        """Return what was made since a beat, if it suits."""
+        kept = self._kept.get(self._key(asked))
+        if kept is None or kept.number < beat:
+            return None
+        return next((each.picture for each in kept.made if each.suits(known)), None)
 
-    def _key(self, asked: Asked, after: int | None) -> _Key:
-        return _Key(self._source.epoch, asked.show, asked.params, after)
+    def _key(self, asked: Asked) -> _Key:
+        return _Key(self._source.epoch, asked.show, asked.params)
 
-    def _make(self, asked: Asked, after: int | None) -> Picture:
-        data = make(self._source.view, asked, after)
-        self._number += 1
-        replay = self._source.replay()
-        picture = Picture(
-            self._number,
-            asked,
-            encode(self._source.head()),
-            None if replay is None else encode(replay),
-            data,
-        )
-        key = self._key(asked, after)
-        self._kept.pop(key, None)
-        self._kept[key] = self.beat(), picture
+    def _make(self, asked: Asked, known: int | None) -> Picture:
+        key = self._key(asked)
+        beat = self._kept.pop(key, _Beat(-1, []))
+        if beat.number == self.beat():
+            after = known
+        else:
+            after = _shared(beat.made, known)
+            beat = _Beat(self.beat(), [])
+        picture = self._picture(asked, after)
+        beat.made.append(_Made(after, picture))
+        self._kept[key] = beat
         while len(self._kept) > _KEPT:
             del self._kept[next(iter(self._kept))]
         return picture
+
+    def _picture(self, asked: Asked, after: int | None) -> Picture:
+        try:
+            data = make(self._source.view, asked, after)
+        except Broken as broken:
+            cause = repr(broken.__cause__)
+            if self._broken.get(asked.show) != cause:
+                self._broken[asked.show] = cause
+                _LOGGER.exception("%s with %s", broken, asked.params.decode())
+            raise
+        self._number += 1
+        replay = self._source.replay()
+        shown = None if replay is None else encode(replay)
+        return Picture(self._number, asked, encode(self._source.head()), shown, data)
+
+
+def _shared(before: list[_Made], known: int | None) -> int | None:
+    """Return after which version changes suffice for all that got a picture on the last beat.
+
+    Pages that got different ones, because one was late, have the same again from then on.
+    """
+    versions = [made.picture.version for made in before if made.picture.version is not None]
+    if known is None or known not in versions:
+        return known
+    return min(versions)
 
 
 def _deflated(data: bytes) -> bytes:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.memory import memory
 from mainspring.console.queries.model import model
@@ -105,6 +106,10 @@ class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
+class Broken(Exception):
+    """A show could not be made, through no fault of who asked."""
+
+
 class Asked(NamedTuple):
     """A show that was asked for, its parameters found sound."""
 
@@ -124,18 +129,21 @@ def _schedule(view: View, params: ScheduleParams, after: int | None) -> Any:
     return schedule(view, begin_ns, end_ns, after=after, workers=params.workers, limit=params.limit)
 
 
-class _Show(NamedTuple):
+class Show(NamedTuple):
+    """One thing that can be shown."""
+
     params: type[msgspec.Struct]
     make: Callable[[View, Any, int | None], Any]
+    """Given the parameters, and the version after which the changes suffice, if there is one."""
 
 
-SHOWS: dict[str, _Show] = {
-    "cluster": _Show(ClusterParams, lambda view, params, _: cluster(view, recent=params.recent)),
-    "memory": _Show(
+SHOWS: dict[str, Show] = {
+    "cluster": Show(ClusterParams, lambda view, params, _: cluster(view, recent=params.recent)),
+    "memory": Show(
         MemoryParams, lambda view, params, _: memory(view, params.worker, evictions=params.evictions)
     ),
-    "schedule": _Show(ScheduleParams, _schedule),
-    "models": _Show(
+    "schedule": Show(ScheduleParams, _schedule),
+    "models": Show(
         ModelsParams,
         lambda view, params, _: models(
             view,
@@ -146,9 +154,9 @@ SHOWS: dict[str, _Show] = {
             limit=params.limit,
         ),
     ),
-    "model": _Show(ModelParams, lambda view, params, _: model(view, params.name)),
-    "request": _Show(RequestParams, lambda view, params, _: request(view, params.id)),
-    "recent": _Show(
+    "model": Show(ModelParams, lambda view, params, _: model(view, params.name)),
+    "request": Show(RequestParams, lambda view, params, _: request(view, params.id)),
+    "recent": Show(
         RecentParams,
         lambda view, params, _: recent(
             view, outcomes=params.outcomes, model=params.model, limit=params.limit
@@ -172,9 +180,15 @@ def ask(show: str, params: Mapping[str, object], *, text: bool = False) -> Asked
 def make(view: View, asked: Asked, after: int | None = None) -> Any:
     """Return the payload; of a schedule only what changed ``after`` a version.
 
-    Raises `Unknown` and `BadQuery` of `console.queries.asking`.
+    Raises `Unknown` and `BadQuery` of `console.queries.asking`, and `Broken` if there is an error in the
+    query, so that one show can't take the others with it.
     """
-    return SHOWS[asked.show].make(view, asked.values, after)
+    try:
+        return SHOWS[asked.show].make(view, asked.values, after)
+    except (BadQuery, Unknown):
+        raise
+    except Exception as error:
+        raise Broken(f"show {asked.show!r} could not be made; the console's log says why") from error
 
 
 def explained(error: str, struct: type[msgspec.Struct]) -> str:

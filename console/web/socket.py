@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from mainspring.console.config import ConsoleConfig
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.web.answers import encode
 from mainspring.console.web.pictures import Picture, Pictures
-from mainspring.console.web.shows import Asked, BadParams, ask, explained
+from mainspring.console.web.shows import Asked, BadParams, Broken, ask, explained
 from mainspring.console.web.source import Seek, Source
 
 AHEAD = 2
 """Pictures that a page may not have seen yet."""
 _POLICY_VIOLATION = 1008
+_TRY_AGAIN_LATER = 1013
 
 
 class Said(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,7 +35,7 @@ class Said(msgspec.Struct, forbid_unknown_fields=True):
     show: str | None = None
     """What it shows from now on, with ``params`` and at most every ``every_ms``."""
     params: dict[str, object] = {}
-    every_ms: float = 0.0
+    every_ms: Annotated[float, msgspec.Meta(ge=0, le=3_600_000)] = 0.0
     seen: int | None = None
     """Number of the newest picture that it has drawn."""
     pause: bool | None = None
@@ -40,6 +43,14 @@ class Said(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _SAID = msgspec.json.Decoder(Said)
+
+
+async def turn_away(socket: WebSocket, text: str) -> None:
+    """Tell a page for which there is no room."""
+    with contextlib.suppress(WebSocketDisconnect):
+        await socket.accept()
+        await socket.send_text(encode({"error": {"text": text}}).decode())
+        await socket.close(_TRY_AGAIN_LATER, "too many pages")
 
 
 class PageSocket:
@@ -51,18 +62,21 @@ class PageSocket:
         pictures: Pictures,
         source: Source,
         refused: Callable[[str | None], str],
-        interval_ns: int,
+        config: ConsoleConfig,
     ) -> None:
         """``refused`` says of a token, or of none, why it may see nothing; empty if it may."""
         self._socket = socket
         self._pictures = pictures
         self._source = source
         self._refused = refused
-        self._interval_ns = interval_ns
+        self._interval_ns = round(config.update_interval_ms * 1e6)
+        self._patience_s = config.header_timeout_ms / 1e3
         self._deflated = socket.query_params.get("deflate") == "1"
         self._asked: Asked | None = None
-        self._every_ns = interval_ns
+        self._every_ns = self._interval_ns
         self._paused = False
+        self._due_beat = 0
+        """When the next picture may be sent."""
         self._changed = asyncio.Event()
         """Set when there may be something to send again."""
         self._sent: list[int] = []
@@ -70,6 +84,7 @@ class PageSocket:
         self._last: Picture | None = None
         self._epoch = -1
         self._complaint = ""
+        self._token: str | None = None
 
     async def serve(self) -> None:
         """Talk with the page until it leaves."""
@@ -84,18 +99,27 @@ class PageSocket:
 
     async def _admitted(self) -> bool:
         """Return whether the page may see anything, after its first message where it needs a token."""
-        while self._refused(None):
-            said = await self._hear()
-            if said is None:
-                continue
-            problem = self._refused(said.token)
-            if problem:
-                await self._complain(problem)
-                await self._socket.close(_POLICY_VIOLATION, "a token is needed")
-                return False
-            await self._obey(said)
+        problem = self._refused(None)
+        if not problem:
             return True
-        return True
+        try:
+            async with asyncio.timeout(self._patience_s):
+                said = await self._hear()
+        except TimeoutError:
+            said = None
+        if said is not None:
+            self._token = said.token
+            problem = self._refused(said.token)
+            if not problem:
+                await self._obey(said)
+                return True
+        await self._part(problem)
+        return False
+
+    async def _part(self, problem: str) -> None:
+        """Part with a page that may see nothing."""
+        await self._complain(problem)
+        await self._socket.close(_POLICY_VIOLATION, "a token is needed")
 
     async def _listen(self) -> None:
         with contextlib.suppress(WebSocketDisconnect):
@@ -134,7 +158,7 @@ class PageSocket:
                 self._asked = None
                 await self._complain(str(error), said.show)
             self._every_ns = max(self._interval_ns, round(said.every_ms * 1e6))
-            self._last, self._complaint = None, ""
+            self._last, self._complaint, self._due_beat = None, "", 0
         self._changed.set()
 
     async def _send_pictures(self) -> None:
@@ -143,13 +167,19 @@ class PageSocket:
                 while self._asked is None or self._paused or len(self._sent) >= AHEAD:
                     self._changed.clear()
                     await self._changed.wait()
-                await self._send_picture(self._asked)
-                await self._pictures.next_beat(self._every_ns)
+                problem = self._refused(self._token)
+                if problem:
+                    await self._part(problem)
+                    return
+                if self._pictures.beat() >= self._due_beat:
+                    self._due_beat = self._pictures.beat_after(self._every_ns)
+                    await self._send_picture(self._asked)
+                await self._pictures.next_beat()
 
     async def _send_picture(self, asked: Asked) -> None:
         try:
             picture = await self._pictures.get(asked, self._after())
-        except (Unknown, BadQuery) as error:
+        except (Unknown, BadQuery, Broken) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
                 await self._complain(self._complaint, asked.show)

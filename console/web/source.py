@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from mainspring.console.payloads import Head
 from mainspring.console.view.view import View
+from mainspring.messages.operating import Wish
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -19,6 +20,8 @@ class Replay(msgspec.Struct, frozen=True):
     speed: float
     """Seconds of the run in a second."""
     playing: bool
+    reached_ns: int
+    """How far the run was gone through since it was opened; what is behind that takes a while to be shown."""
 
 
 class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,20 +33,21 @@ class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     playing: bool | None = None
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Granted(msgspec.Struct, frozen=True):
     """What became of an operator's wish."""
 
-    ok: bool
+    done: bool
     detail: str
+    """What was begun, or why not and what would be right."""
 
 
 class Unanswered(Exception):
     """The controller can't be asked, or does not answer; the text says why."""
 
-    def __init__(self, text: str, *, in_time: bool) -> None:
+    def __init__(self, text: str, *, at_once: bool) -> None:
         super().__init__(text)
-        self.in_time = in_time
-        """Whether that is known at once, nothing having been asked; else the wish may yet be granted."""
+        self.at_once = at_once
+        """Whether nothing was asked; else the wish may have been granted, or may be yet."""
 
 
 class Source(Protocol):
@@ -57,6 +61,12 @@ class Source(Protocol):
     def epoch(self) -> int:
         """Rises whenever what is shown does not follow from what was shown before."""
 
+    async def follow(self) -> None:
+        """Keep it up to date, for ever."""
+
+    def close(self) -> None:
+        """Leave whatever it follows."""
+
     def head(self) -> Head:
         """Return what a picture of this moment is of."""
 
@@ -66,5 +76,5 @@ class Source(Protocol):
     def seek(self, to: Seek) -> None:
         """Look elsewhere at a recorded run. Raises ValueError if it can't be, or nothing is recorded."""
 
-    async def operate(self, wish: Any, who: str) -> Answered:
+    async def operate(self, wish: Wish, who: str) -> Granted:
         """Ask the controller for a change. Raises `Unanswered`."""

@@ -1,0 +1,141 @@
+"""What operators ask for: ``POST api/operate`` with a token that may change what is served.
+
+The console checks the token and passes the wish on to the controller, which grants it or says why not, and
+records it with the token's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import typing
+from time import monotonic_ns
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from mainspring.console.config import ConsoleConfig
+from mainspring.console.queries.asking import Unknown
+from mainspring.console.queries.model import model
+from mainspring.console.web.answers import answer, failure
+from mainspring.console.web.source import Source, Unanswered
+from mainspring.gateway.token_file import TokenFile
+from mainspring.gateway.tokens import from_header
+from mainspring.messages.codes import Reason
+from mainspring.messages.operating import Wish
+
+EVERYTHING = "*"
+"""What a token must be for that is to see the console, or to change what concerns all models."""
+Refusal = tuple[Reason, str]
+"""Why a wish is not passed on, as a code and for a person."""
+_STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
+_WISHES = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(Wish))
+TURN_ON = (
+    "nobody may change anything from this console, because it has no file of tokens: write one with "
+    "`mainspring token new NAME --admin >> tokens.toml` and set token_file in the table [console]"
+)
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    wish: Wish
+
+
+_CHANGE = msgspec.json.Decoder(Change)
+
+
+class BadRequest(ValueError):
+    """A request that can't be understood."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Changes:
+    """Takes operators' wishes."""
+
+    def __init__(self, config: ConsoleConfig, source: Source, tokens: TokenFile) -> None:
+        self._config = config
+        self._source = source
+        self._tokens = tokens
+        self._waiting = 0
+
+    async def operate(self, request: Request) -> Response:
+        """Answer one wish."""
+        if not self._tokens.gate.closed:
+            return failure(404, TURN_ON)
+        if self._waiting >= self._config.max_operations:
+            return failure(503, f"{self._waiting} wishes are waiting for the controller; try again")
+        self._waiting += 1
+        try:
+            wish = await self._read(request)
+            refusal = self._refusal(request.headers.get("authorization"), wish)
+            if refusal is not None:
+                return _turn_away(refusal)
+            who = self._tokens.gate.name(from_header(request.headers.get("authorization")))
+            return answer(await self._source.operate(wish, who))
+        except BadRequest as error:
+            return failure(error.status, str(error))
+        except Unanswered as error:
+            return failure(503 if error.at_once else 504, str(error))
+        finally:
+            self._waiting -= 1
+
+    async def _read(self, request: Request) -> Wish:
+        body = await read_body(request, self._config)
+        try:
+            return _CHANGE.decode(body).wish
+        except msgspec.ValidationError as error:
+            wrong_kind = str(error).endswith(" - at `$.wish.type`")
+            kinds = f"; its type is one of {', '.join(_WISHES)}" if wrong_kind else ""
+            raise BadRequest(f'the body is no {{"wish": ...}}: {error}{kinds}') from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"the body is no JSON: {error}") from None
+
+    def _refusal(self, header: str | None, wish: Wish) -> Refusal | None:
+        """Return why whoever shows this may not have the wish, or None."""
+        now_ns = monotonic_ns()
+        self._tokens.tick(now_ns)
+        named = getattr(wish, "model", None)
+        refusal = self._tokens.gate.authorise(
+            header, None if named is None else self._public(named), now_ns, administers=True
+        )
+        if refusal is not None or named is not None:
+            return refusal
+        if not self._tokens.gate.may_see(from_header(header), EVERYTHING):
+            return Reason.FORBIDDEN, "a worker serves all models, and the token is for some only"
+        return None
+
+    def _public(self, name: str) -> str:
+        """Return what clients call a model, which is what tokens are for."""
+        try:
+            return model(self._source.view, name).versions_of or name
+        except Unknown:
+            return name
+
+
+async def read_body(request: Request, config: ConsoleConfig) -> bytes:
+    """Return a request's JSON body; raise `BadRequest` for another kind, a large one, or one that lingers."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise BadRequest(f"the body is {kind[:100] or 'of no type'}; send application/json", 415)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(config.header_timeout_ms / 1e3):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > config.max_message_bytes:
+                    raise BadRequest(f"the body is larger than {config.max_message_bytes} bytes", 413)
+    except TimeoutError:
+        raise BadRequest(f"the body did not come within {config.header_timeout_ms:g} ms", 408) from None
+    except ClientDisconnect:
+        raise BadRequest("the body ended early") from None
+    return bytes(body)
+
+
+def _turn_away(refusal: Refusal) -> Response:
+    reason, detail = refusal
+    headers = {"WWW-Authenticate": "Bearer"} if reason is Reason.UNAUTHENTICATED else None
+    return failure(_STATUS.get(reason, 403), detail, headers)

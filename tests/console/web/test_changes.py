@@ -1,0 +1,95 @@
+"""What operators ask for, with a token."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainspring.console.web.source import Granted, Unanswered
+from mainspring.messages.operating import DrainWorker, PinModel, SetDefaultSlo
+from tests.console.web.served import Console, Start
+from tests.console.web.test_api import tokens
+
+DRAIN = {"wish": {"type": "drain_worker", "worker": "worker-0"}}
+PIN = {"wish": {"type": "pin_model", "model": "resnet50"}}
+
+
+@pytest.fixture
+def console(start: Start, tmp_path: Path) -> Console:
+    return start(
+        token_file=tokens(tmp_path, "chief:*:admin", "some:resnet*:admin", "reader"), max_message_bytes=2_000
+    )
+
+
+def wish(console: Console, token: str | None, body: object, **headers: str) -> tuple[int, Any]:
+    """Return status and body of an answer."""
+    if token is not None:
+        headers["authorization"] = f"Bearer {token}"
+    status, _, answer = console.ask("/api/operate", body, **headers)
+    return status, json.loads(answer)
+
+
+def test_a_wish_is_passed_on_with_its_token_s_name(console: Console) -> None:
+    assert wish(console, "chief", DRAIN) == (200, {"done": True, "detail": "done"})
+    assert wish(console, "some", PIN)[0] == 200
+    slo = {"wish": {"type": "set_default_slo", "model": "resnet50", "slo_ns": 50_000_000}}
+    assert wish(console, "chief", slo)[0] == 200
+    assert console.source.wishes == [
+        (DrainWorker("worker-0"), "chief"),
+        (PinModel("resnet50"), "some"),
+        (SetDefaultSlo("resnet50", 50_000_000), "chief"),
+    ]
+
+
+def test_what_the_controller_refuses_is_told(console: Console) -> None:
+    console.source.grant = Granted(False, "there is no worker-9; there are worker-0 and worker-1")
+    assert wish(console, "chief", DRAIN) == (200, {"done": False, "detail": console.source.grant.detail})
+    for at_once, status in ((True, 503), (False, 504)):
+        console.source.grant = Unanswered("nobody is there", at_once=at_once)
+        assert wish(console, "chief", DRAIN) == (status, {"error": {"text": "nobody is there"}})
+
+
+@pytest.mark.parametrize(
+    ("token", "body", "status", "words"),
+    [
+        (None, DRAIN, 401, "a token is needed"),
+        ("x", DRAIN, 401, "not one that is known"),
+        ("reader", DRAIN, 403, "may not change"),
+        ("some", DRAIN, 403, "for some"),
+        ("some", {"wish": {"type": "pin_model", "model": "bert"}}, 403, "may not use model 'bert'"),
+        ("chief", {"wish": {"type": "drain", "worker": "w"}}, 400, "drain_worker, resume_worker"),
+        ("chief", {"wish": {"type": "drain_worker"}}, 400, "worker"),
+        ("chief", {"wish": {"type": "drain_worker", "worker": 3}}, 400, "`str`"),
+        ("chief", {"wishes": []}, 400, "wishes"),
+        ("chief", b"{", 400, "no JSON"),
+        ("chief", b"\xff", 400, "no JSON"),
+        ("chief", b" " * 2_001, 413, "2000 bytes"),
+    ],
+)
+def test_what_may_not_be_is_refused(
+    console: Console, token: str | None, body: object, status: int, words: str
+) -> None:
+    found, answer = wish(console, token, body)
+    assert found == status, answer
+    assert words in answer["error"]["text"]
+    assert not console.source.wishes
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+def test_what_a_form_could_send_is_refused(console: Console, kind: str) -> None:
+    found, answer = wish(console, "chief", json.dumps(DRAIN).encode(), content_type=kind)
+    assert found == 415
+    assert "application/json" in answer["error"]["text"]
+
+
+def test_without_a_file_of_tokens_nobody_may(start: Start) -> None:
+    console = start()
+    found, answer = wish(console, "chief", DRAIN)
+    assert found == 404
+    assert "token_file" in answer["error"]["text"]
+    assert not console.source.wishes
