@@ -3,12 +3,14 @@
 /**
  * Put a canvas into `holder`, which has a height of its own, and call `paint(context, width, height)` on the next
  * frame whenever `redraw()` was called, the size changed or the theme did. Returns {canvas, redraw, close}.
+ * With `keep` the canvas is not cleared before: `paint`'s fourth argument says whether there is nothing on it.
  */
-export function surface(holder, paint) {
+export function surface(holder, paint, keep = false) {
   const canvas = document.createElement("canvas");
   holder.append(canvas);
   const context = canvas.getContext("2d");
   let frame = 0;
+  let empty = true;
   let width = 0;
   let height = 0;
 
@@ -19,10 +21,12 @@ export function surface(holder, paint) {
     if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
       canvas.width = Math.round(width * scale);
       canvas.height = Math.round(height * scale);
+      empty = true;
     }
     context.setTransform(scale, 0, 0, scale, 0, 0);
-    context.clearRect(0, 0, width, height);
-    paint(context, width, height);
+    if (!keep || empty) context.clearRect(0, 0, width, height);
+    paint(context, width, height, empty);
+    empty = false;
   }
   function redraw() {
     if (!frame) frame = requestAnimationFrame(draw);
@@ -33,13 +37,17 @@ export function surface(holder, paint) {
     redraw();
   });
   watch.observe(holder);
-  addEventListener("theme", redraw);
+  function dressed() {
+    empty = true;
+    redraw();
+  }
+  addEventListener("theme", dressed);
   return {
     canvas,
     redraw,
     close() {
       watch.disconnect();
-      removeEventListener("theme", redraw);
+      removeEventListener("theme", dressed);
       cancelAnimationFrame(frame);
     },
   };

@@ -7,6 +7,7 @@ const LEFT = 54;
 const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
+const REDRAW_MS = 400;
 
 /** The next of 1, 2, 5 times a power of ten that is at least `value`. */
 export function ceiling(value) {
@@ -50,9 +51,12 @@ export function chart(holder, { layers, unit, label }) {
     const length = columns[0]?.length ?? 0;
     const first = Math.max(0, length - seconds);
     const cut = columns.map((column) => column.slice(first));
+    const now_ms = performance.now();
+    // The last second grows with each picture; to see it grow, a few times a second do.
+    if (view && now_ms - view.set_ms < REDRAW_MS && view.seconds === seconds && view.first_ns === series.first_ns) return;
     const key = `${series.first_ns} ${seconds} ${limit?.value} ${cut.map((column) => column.join()).join(";")}`;
     if (view?.key === key) return;
-    view = { key, cut, seconds, limit, count: length - first };
+    view = { key, cut, seconds, limit, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
     redraw();
   }
 

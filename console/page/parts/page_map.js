@@ -41,7 +41,9 @@ export function pageMap(holder, { chosen, open, words }) {
   let data = null;
   let shape = null;
   let at = -1;
-  const { canvas, redraw, close } = surface(holder, paint);
+  const { canvas, redraw, close } = surface(holder, paint, true);
+  let drawn = new Set();
+  let marked = false;
   canvas.tabIndex = 0;
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-roledescription", "page map");
@@ -67,12 +69,22 @@ export function pageMap(holder, { chosen, open, words }) {
     }
   }
 
-  function paint(context) {
+  /** Draw the extents that are not on the canvas yet: every page is in one, so that they cover what changed. */
+  function paint(context, width, height, empty) {
     if (!data) return;
     fit();
     const picked = at >= 0 ? data.extents[at]?.[2] : -1;
+    const whole = empty || marked || at >= 0;
+    if (whole) context.clearRect(0, 0, width, height);
+    const before = whole ? new Set() : drawn;
+    drawn = new Set();
+    marked = at >= 0;
     for (const extent of data.extents) {
-      const [, , owner, state] = extent;
+      const [first, number, owner, state] = extent;
+      const key = `${first} ${number} ${state} ${owner < 0 ? "" : data.models[owner]}`;
+      drawn.add(key);
+      if (before.has(key)) continue;
+      if (!whole) for (const [x, y, wide, high] of strips(extent)) context.clearRect(x, y, wide + GAP, high + GAP);
       if (owner < 0) drawFree(context, extent);
       else drawOwned(context, extent, state, picked >= 0 && owner !== picked, data.models[owner]);
     }

@@ -42,7 +42,6 @@ export class Timeline {
   constructor(holder, scene) {
     holder.classList.add("plot");
     this.scene = scene;
-    this.hits = [];
     const made = surface(holder, (context, width, height) => this.#paint(context, width, height));
     Object.assign(this, made);
   }
@@ -51,8 +50,14 @@ export class Timeline {
   at(x, y) {
     let found = null;
     let best = NEAR_PX;
-    for (const [left, right, top, bottom, action] of this.hits) {
-      if (y < top || y > bottom) continue;
+    const scene = this.scene();
+    const row = scene?.rows.find((one) => y >= one.top && y <= one.top + one.height);
+    if (!row) return null;
+    const wide = (this.canvas.clientWidth - scene.labels) / scene.span_ns;
+    for (const action of scene.actions) {
+      if (action[LANE] !== row.number) continue;
+      const left = scene.labels + (beginOf(action) - scene.from_ns) * wide;
+      const right = scene.labels + (endOf(action) - scene.from_ns) * wide;
       const distance = x < left ? left - x : x > right ? x - right : 0;
       if (distance < best || (distance === 0 && best === 0)) {
         best = distance;
@@ -64,7 +69,6 @@ export class Timeline {
 
   #paint(context, width, height) {
     const scene = this.scene();
-    this.hits = [];
     if (!scene) return;
     const { from_ns, span_ns, labels } = scene;
     this.left = labels;
@@ -135,7 +139,6 @@ export class Timeline {
     const right = Math.max(left + 1, x(endOf(action)));
     const { top, height } = row;
     const wide = right - left;
-    this.hits.push([left, right, top, top + height, action]);
     if (outstanding(action)) {
       context.fillStyle = ink(action[MODEL], 0.35);
       context.fillRect(left, top, wide, height);
@@ -197,7 +200,6 @@ export class Timeline {
   #cross(context, action, row, at) {
     const middle = row.top + row.height / 2;
     const size = Math.min(7, row.height / 2);
-    this.hits.push([at - size, at + size, row.top, row.top + row.height, action]);
     context.fillStyle = colour("panel");
     context.strokeStyle = colour("bad");
     context.lineWidth = 1.5;

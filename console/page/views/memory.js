@@ -8,6 +8,7 @@ import { pairs } from "../parts/canvas.js";
 import { ago, byName, bytes, count, plural, whole } from "../text.js";
 
 const WORKERS_MS = 2000;
+const LISTS_MS = 1000;
 const MOST_MODELS = 400;
 
 function to(name) {
@@ -196,25 +197,24 @@ export function memory(root, name, app) {
   const view = {
     title: name ? `Memory of ${name}` : "Memory",
     ask: name ? { show: "memory", params: { worker: name } } : { show: "cluster", params: {}, every_ms: 60_000 },
-    draw(found, now) {
+    draw(found, now, message) {
       if (!found.extents) return;
       head = now;
       data = found;
       // The pictures are equal but for ages most of the time: the map is drawn only when pages changed hands.
       const key = `${found.extents.join(";")}|${found.models.join()}`;
       const held = holdings(found);
-      const second = Math.floor(now.now_ns / 1e9);
       if (key !== drawn) {
         drawn = key;
         map.set(found, `Pages of ${found.worker}: ${found.pages - found.pages_free} of ${found.pages} in use by ${found.models.length} models. Arrow keys move from extent to extent.`);
         facts.draw(found, held);
-        table.draw(held, now);
-        evictions.draw(found.evictions, now);
-      } else if (second !== view.second) {
-        table.draw(held, now);
-        evictions.draw(found.evictions, now);
       }
-      view.second = second;
+      // Lists that people read are brought up to date once a second.
+      const still = message.replay && !message.replay.playing;
+      if (!still && performance.now() - (view.listed_ms ?? 0) < LISTS_MS) return;
+      view.listed_ms = performance.now();
+      table.draw(held, now);
+      evictions.draw(found.evictions, now);
     },
     close() {
       clearInterval(timer);
