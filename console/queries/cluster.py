@@ -37,7 +37,6 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
 def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
     """Return one worker as it is, or as it was when it was found to be gone."""
     history, now_ns = worker.history, view.now_ns
-    states = [placement.state for placement in worker.placements.values()]
     gone = worker.left_ns is not None
     detail = worker.detail if gone else _why_draining(view, worker)
     return WorkerPicture(
@@ -46,8 +45,8 @@ def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
         state="gone" if gone else "draining" if detail else "serving",
         pages=worker.pages,
         pages_free=worker.pages - worker.used,
-        resident=states.count(RESIDENT),
-        prepared=sum([state in READY for state in states]),
+        resident=worker.states[RESIDENT],
+        prepared=sum([worker.states[state] for state in READY]),
         outstanding=0 if gone else sum([len(lane.outstanding) for lane in history.lanes()]),
         exec_busy=history.exec.busy_share(now_ns, BUSY_SECONDS),
         load_busy=history.load.busy_share(now_ns, BUSY_SECONDS),

@@ -1,7 +1,7 @@
 """Actions of one executor: those that are outstanding, and those that ended, packed into bytes.
 
-At 3,000 requests a second some 400,000 actions end within five minutes. As objects they would take 250 MB and
-the garbage collector's time; packed they take 80 MB and none of it.
+At 3,000 requests a second some 600,000 actions end within a few minutes. As objects they would take 400 MB
+and the garbage collector's time; packed they take 100 MB and none of it.
 """
 
 from __future__ import annotations

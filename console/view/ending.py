@@ -117,9 +117,10 @@ class Ending:
             placement.failures += action.status == Status.ENGINE_ERROR.value
             placement.detail = action.detail
             worker.give_back(placement)
-            placement.state = BROKEN if placement.failures >= LOAD_ATTEMPTS else PREPARED
+            placement.enter(BROKEN if placement.failures >= LOAD_ATTEMPTS else PREPARED)
             return
-        placement.state, placement.failures = RESIDENT, 0
+        placement.enter(RESIDENT)
+        placement.failures = 0
         spec = placement.model.spec
         if spec is not None:
             loads = self._durations.loads(worker.device_kind, spec)
@@ -133,7 +134,7 @@ class Ending:
         ok = action.status == _OK.value
         if worker.stopping_seq and not ok:
             return
-        placement.state = PREPARED if ok else FAILED
+        placement.enter(PREPARED if ok else FAILED)
         placement.detail = action.detail
         if placement.leaving and not ok:
             forget(worker, placement)
@@ -142,7 +143,6 @@ class Ending:
 def forget(worker: WorkerState, placement: Placement) -> None:
     """Strike a placement."""
     worker.give_back(placement)
-    name = placement.model.name
-    worker.placements.pop(name, None)
+    worker.strike(placement)
     if placement.model.placements.get(worker.name) is placement:
         del placement.model.placements[worker.name]

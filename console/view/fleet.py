@@ -147,15 +147,16 @@ class Fleet:
         """A picture says what a worker has of some models."""
         worker = self.worker(holding.worker, now_ns, seq)
         for name in holding.prepared:
-            self._placed(worker, name).state = PREPARED
+            self._placed(worker, name).enter(PREPARED)
         for name, pages in holding.resident.items():
             placement = self._placed(worker, name)
-            placement.state = RESIDENT
+            placement.enter(RESIDENT)
             worker.give_back(placement)
             worker.take(placement, pages)
         for name, why in holding.failed.items():
             placement = self._placed(worker, name)
-            placement.state, placement.detail = FAILED, why
+            placement.enter(FAILED)
+            placement.detail = why
         if holding.stopping and not worker.stopping_seq:
             worker.stopping_seq = seq
 
@@ -170,26 +171,26 @@ class Fleet:
     def prepare(self, worker: WorkerState, action: Prepare) -> str:
         """A model is being prepared; return its name."""
         name = action.model.name
-        self._placed(worker, name).state = PREPARING
+        self._placed(worker, name).enter(PREPARING)
         return name
 
     def release(self, worker: WorkerState, action: Release) -> str:
         """A prepared model is being forgotten; return its name."""
-        self._placed(worker, action.model).state = RELEASING
+        self._placed(worker, action.model).enter(RELEASING)
         return action.model
 
     def unload(self, now_ns: int, worker: WorkerState, action: Unload) -> str:
         """A model gives its pages up; return its name."""
         placement = self._placed(worker, action.model)
         worker.vacate(now_ns, placement)
-        placement.state = PREPARED
+        placement.enter(PREPARED)
         return action.model
 
     def load(self, now_ns: int, worker: WorkerState, action: Load, seq: int) -> Placement:
         """A model is being loaded."""
         placement = self._placed(worker, action.model)
         worker.give_back(placement)
-        placement.state = LOADING
+        placement.enter(LOADING)
         placement.last_used_ns = placement.model.last_load_ns = now_ns
         worker.fill(placement, action.pages)
         spec = placement.model.spec
@@ -207,7 +208,7 @@ class Fleet:
         placement = worker.placements.get(action.model)
         if placement is None:
             placement = self._placed(worker, action.model)
-            placement.state = RESIDENT
+            placement.enter(RESIDENT)
         placement.infers += 1
         placement.last_used_ns = now_ns
         spec = placement.model.spec
@@ -259,14 +260,14 @@ class Fleet:
         placement = worker.placements.get(name)
         if placement is None:
             model = self.model(name)
-            placement = worker.placements[name] = Placement(model, PREPARED)
+            placement = worker.placements[name] = Placement(model, PREPARED, worker.states)
             model.placements[worker.name] = placement
         return placement
 
     def _held(self, worker: WorkerState, name: str, artifact: Artifact, state: str) -> Placement:
         """Enter what a joining worker has; what is not what is served is only there until it is taken off."""
         placement = self._placed(worker, name)
-        placement.state = state
+        placement.enter(state)
         spec = placement.model.spec
         known = _NO_ARTIFACT if spec is None else spec.artifact
         placement.leaving = self.complete and artifact != known
@@ -279,7 +280,7 @@ class Fleet:
             placement.leaving, placement.model = True, former
             worker = self.workers.get(name)
             if worker is not None and placement.state == FAILED:
-                worker.placements.pop(model.name, None)
+                worker.strike(placement)
         model.placements = {}
 
 

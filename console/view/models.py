@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from mainspring.console.view.requests import Request
 from mainspring.messages.model import ModelSpec
@@ -22,11 +22,16 @@ SPAN_NS = 10_000_000_000
 class Placement:
     """One model on one worker."""
 
-    __slots__ = ("detail", "failures", "infers", "last_used_ns", "leaving", "model", "pages", "state")
+    __slots__ = (
+        *("_states", "detail", "failures", "infers", "last_used_ns", "leaving", "model", "pages", "state"),
+    )
 
-    def __init__(self, model: ModelState, state: str) -> None:
+    def __init__(self, model: ModelState, state: str, states: Counter[str]) -> None:
+        """``states`` counts the worker's placements by state."""
         self.model = model
         self.state = state
+        self._states = states
+        states[state] += 1
         self.pages: tuple[int, ...] = ()
         self.last_used_ns = 0
         """When an INFER or LOAD was last sent; 0 if that is not known."""
@@ -38,6 +43,12 @@ class Placement:
         """INFERs outstanding."""
         self.leaving = False
         """Whether the model was removed or replaced, and is only there until it is taken off."""
+
+    def enter(self, state: str) -> None:
+        """Note where the model is from now on."""
+        self._states[self.state] -= 1
+        self._states[state] += 1
+        self.state = state
 
 
 class ModelState:

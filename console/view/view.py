@@ -20,6 +20,7 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
@@ -83,6 +84,7 @@ class View:
             DropWorker: self._left,
             Holding: lambda now_ns, holding: self.fleet.holds(now_ns, self.seq, holding),
             Estimated: lambda _, estimated: self.fleet.estimated(estimated),
+            OperatorAsked: lambda now_ns, event: self.operations.asked(now_ns, event.who, event.wish),
             SegmentHeader: self._header,
         }
 
@@ -267,7 +269,7 @@ class View:
     def _header(self, now_ns: int, header: SegmentHeader) -> None:
         if self.run and header.run != self.run:
             self.reset(keep_history=False)
-        elif self.reset_seq == self.seq - 1:
+        elif self.reset_seq and self.reset_seq == self.seq - 1:
             self._pictured_ns = now_ns
         if header.first_of_run:
             self.fleet.complete = True

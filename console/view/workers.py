@@ -76,6 +76,8 @@ class WorkerState:
         self.stopping_seq = 0
         """Which record said that it begins nothing more; 0 if none did."""
         self.placements: dict[str, Placement] = {}
+        self.states: Counter[str] = Counter()
+        """How many of them are in each state."""
         self.used = 0
         """Pages that have an owner."""
         self.inputs_seen_ns = 0
@@ -83,6 +85,11 @@ class WorkerState:
         self._owners: list[Placement | None] = [None] * min(pages, MOST_PAGES)
         self._vacated: dict[int, Evicted] = {}
         """By page, who had it last and was not followed by anybody."""
+
+    def strike(self, placement: Placement) -> None:
+        """Take a placement out."""
+        if self.placements.pop(placement.model.name, None) is placement:
+            self.states[placement.state] -= 1
 
     def had(self, seq: int) -> bool:
         """Return whether a record of the stream came while the session lasted."""
