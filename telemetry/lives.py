@@ -20,6 +20,7 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     Resident,
@@ -28,6 +29,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.observing import Holding
+from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo, UnpinModel
 
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
@@ -139,6 +141,8 @@ class Lives:
         """Those that have not ended, in the order in which they came."""
         self.running = 0
         """How many of them are in an outstanding INFER."""
+        self.asked: dict[tuple[str, str], OperatorAsked] = {}
+        """What operators set that holds until they say otherwise: the last wish about each thing."""
         self._on_request = on_request or _ignore
         self._on_action = on_action or _ignore
         self._handlers: dict[type, Callable[[int, Any], None]] = {
@@ -152,6 +156,7 @@ class Lives:
             ModelRemoved: self._removed,
             WorkerJoined: self._joined,
             Holding: self._holds,
+            OperatorAsked: self._operated,
             WorkerLeft: self._left,
             DropWorker: self._left,
         }
@@ -174,7 +179,7 @@ class Lives:
             self._on_action(action)
         for request in self.requests.values():
             self._on_request(request)
-        for table in (self.actions, self.requests, self.models, self.workers):
+        for table in (self.actions, self.requests, self.models, self.workers, self.asked):
             table.clear()
         self.running = 0
 
@@ -293,6 +298,19 @@ class Lives:
                 held.prepared[name] = self._artifact(held, name)
             for name, pages in holding.resident.items():
                 held.resident[name] = Resident(name, held.prepared[name], pages)
+
+    def _operated(self, _now_ns: int, event: OperatorAsked) -> None:
+        match event.wish:
+            case DrainWorker(worker=name) | ResumeWorker(worker=name):
+                subject = ("worker", name)
+            case PinModel(model=name) | UnpinModel(model=name):
+                subject = ("model", name)
+            case SetDefaultSlo(model=name):
+                subject = ("slo", name)
+            case _:
+                return
+        self.asked.pop(subject, None)
+        self.asked[subject] = event
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
         self.workers.pop(entry.worker, None)

@@ -4,7 +4,8 @@ What came before is not just left out: the slice begins with a *picture* that re
 at the cut, so that whoever reads it knows which models there were, what each worker held, what was under way
 and what waited:
 
-* `ModelAdded` for each model, `WorkerJoined` for each worker with what it had prepared and resident;
+* `ModelAdded` for each model, `WorkerJoined` for each worker with what it had prepared and resident, and
+  what operators had set;
 * the requests that had not ended, the outstanding actions, and the PREPAREs that had failed (with their
   results), as they stood in the log.
 
@@ -56,6 +57,8 @@ def picture(lives: Lives, from_ns: int) -> Iterator[tuple[int, Event | Command]]
     for name, held in lives.workers.items():
         resident = tuple(held.resident.values())
         yield first_ns, WorkerJoined(name, held.device_kind, held.pages, dict(held.prepared), resident)
+    for asked in lives.asked.values():
+        yield first_ns, asked
     for life in (failed for held in lives.workers.values() for failed in held.failed.values()):
         yield first_ns, life.action
         assert life.result is not None, "only a result makes a PREPARE a failed one"

@@ -9,12 +9,22 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
     GatewayLeft,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
     WorkerLeft,
 )
 from mainspring.messages.observing import Holding
+from mainspring.messages.operating import (
+    DrainWorker,
+    LoadOn,
+    PinModel,
+    ResumeWorker,
+    SetDefaultSlo,
+    UnpinModel,
+    Wish,
+)
 from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.summary import analyse_log
@@ -141,6 +151,24 @@ def test_a_picture_of_a_live_controller_says_what_workers_hold() -> None:
     held = book.lives.workers["w"]
     assert (sorted(held.prepared), list(held.resident), held.pages_free) == (["a", "b"], ["b"], 5)
     book.lives.take(1, Holding("stranger", ("a",)))
+
+
+def test_what_operators_set_holds_until_they_say_otherwise() -> None:
+    book = Book()
+    wishes: tuple[Wish, ...] = (
+        DrainWorker("w"),
+        PinModel("a"),
+        SetDefaultSlo("a", 5),
+        LoadOn("b"),
+        PinModel("b"),
+        UnpinModel("a"),
+    )
+    for at, wish in enumerate(wishes):
+        book.lives.take(at, OperatorAsked("who", wish))
+    kept = [each.wish for each in book.lives.asked.values()]
+    assert kept == [DrainWorker("w"), SetDefaultSlo("a", 5), PinModel("b"), UnpinModel("a")]
+    book.lives.take(9, OperatorAsked("who", ResumeWorker("w")))
+    assert book.lives.asked["worker", "w"].wish == ResumeWorker("w")
 
 
 def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:

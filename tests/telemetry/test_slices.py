@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
-from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived, WorkerJoined
+from mainspring.messages.operating import PinModel
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.whatif import what_happened, what_if
@@ -170,6 +171,18 @@ def test_a_prepare_that_failed_stays_failed_in_a_slice(log: Path, tmp_path: Path
     assert told[0] == prepare
     assert isinstance(told[1], Result)
     assert (told[1].action_id, told[1].detail) == (prepare.action_id, "bad graph")
+
+
+def test_what_operators_set_stays_set_in_a_slice(log: Path, tmp_path: Path) -> None:
+    run = choose_run(log)
+    asked = OperatorAsked("ann", PinModel("m-1"))
+    with (tmp_path / "00000001.events").open("wb") as file:
+        for index, record in enumerate(read_entries(log)):
+            if index == 500:
+                file.write(msgspec.msgpack.encode((record[0], asked)))
+            file.write(msgspec.msgpack.encode(record))
+    found = slice_run(choose_run(tmp_path), tmp_path / "part", run.last_ns - SECOND, run.last_ns)
+    assert asked in [entry for _, entry in read_log(tmp_path / "part")][: found.picture]
 
 
 def test_what_can_not_be_cut_is_refused_and_leaves_nothing(log: Path, tmp_path: Path) -> None:
