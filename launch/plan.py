@@ -226,8 +226,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     if config.repository.path:
         jobs.append(repository_job(config.repository, address, shared))
     if cluster.console:
-        console = replace(config.console, controller_address=address)
-        jobs.append(ConsoleJob(name=CONSOLE, console=console, cores=shared, nice=CONSOLE_NICE))
+        jobs.append(_console_job(config, address, shared))
     for number, name in enumerate(workers):
         core = exec_cores[number]
         worker = replace(
@@ -244,6 +243,11 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
         cores = () if core is None else tuple(sorted({*shared, core}))
         jobs.append(WorkerJob(name=name, worker=worker, cores=cores))
     return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+
+
+def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> ConsoleJob:
+    console = msgspec.structs.replace(config.console, controller_address=controller)
+    return ConsoleJob(name=CONSOLE, console=console, cores=cores, nice=CONSOLE_NICE)
 
 
 def connectable(address: str) -> str:
