@@ -228,21 +228,27 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     if cluster.console:
         jobs.append(_console_job(config, address, shared))
     for number, name in enumerate(workers):
-        core = exec_cores[number]
-        worker = replace(
-            config.worker,
-            name=name,
-            controller=address,
-            engine=cluster.engine,
-            store=cluster.store or "",
-            device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
-            exec_core=core,
-            emulated_seed=config.worker.emulated_seed + number,
-        )
-        # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
-        cores = () if core is None else tuple(sorted({*shared, core}))
-        jobs.append(WorkerJob(name=name, worker=worker, cores=cores))
+        jobs.append(_worker_job(config, number, name, shared, exec_cores[number]))
     return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+
+
+def _worker_job(
+    config: Config, number: int, name: str, shared: tuple[int, ...], core: int | None
+) -> WorkerJob:
+    cluster = config.cluster
+    worker = msgspec.structs.replace(
+        config.worker,
+        name=name,
+        controller=connectable(config.controller.address),
+        engine=cluster.engine,
+        store=cluster.store or "",
+        device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
+        exec_core=core,
+        emulated_seed=config.worker.emulated_seed + number,
+    )
+    # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
+    cores = () if core is None else tuple(sorted({*shared, core}))
+    return WorkerJob(name=name, worker=worker, cores=cores)
 
 
 def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> ConsoleJob:
