@@ -199,11 +199,18 @@ class Fleet:
         return placement
 
     def infer(
-        self, now_ns: int, worker: WorkerState, action: Infer, seq: int, requests: Mapping[int, Request]
+        self,
+        now_ns: int,
+        worker: WorkerState,
+        action: Infer,
+        seq: int,
+        soonest_ns: int,
+        requests: Mapping[int, Request],
     ) -> int:
         """A batch is sent; return how long its inputs are expected to keep the way to the worker busy.
 
-        ``requests`` are those that have not ended, by id.
+        It could not have begun before ``soonest_ns``, whatever its inputs took; ``requests`` are those that
+        have not ended, by id.
         """
         placement = worker.placements.get(action.model)
         if placement is None:
@@ -216,14 +223,14 @@ class Fleet:
             return 0
         infers = self.durations.infers(worker.device_kind, spec)
         index = spec.batch_sizes.index(action.batch_size)
-        if infers.times.ns[index] > action.predicted_duration_ns:
+        times, most_ns = infers.times, max(0, action.predicted_begin_ns - soonest_ns)
+        if times.ns[index] > action.predicted_duration_ns or times.transfer_ns[index] > most_ns:
             # A request was to be turned away for an estimate, and served because it was doubted.
             arrived_ns = [requests[each].arrived_ns for each in action.request_ids if each in requests]
             if arrived_ns:
                 self.durations.doubt(max(arrived_ns), seq, spec, self.kinds())
-        transfer_ns = infers.times.transfer_ns[index]
         infers.learn(seq, index, action.predicted_duration_ns)
-        return transfer_ns
+        return min(infers.times.transfer_ns[index], most_ns)
 
     def no_such_model(self, name: str) -> None:
         """Requests for a model that there is not were rejected: it need not be remembered."""

@@ -163,7 +163,8 @@ class View:
         lane = worker.history.exec
         if command.action_id in lane.outstanding or command.action_id in self._last_ended:
             return
-        transfer_ns = self.fleet.infer(now_ns, worker, command, self.seq, self.traffic.book.open)
+        soonest_ns, requests = now_ns + self.settings.dispatch_delay_ns, self.traffic.book.open
+        transfer_ns = self.fleet.infer(now_ns, worker, command, self.seq, soonest_ns, requests)
         lane.outstanding[command.action_id] = Action(
             id=command.action_id,
             kind="INFER",
