@@ -20,7 +20,8 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     point here."""
     token_file: str = ""
     """File of tokens, as `mainspring token new` writes it, with which operators may change what is served;
-    it is read again when it changes. Empty: nobody may change anything from here."""
+    it is read again when it changes. Empty: nobody may change anything from here. Relative to the folder that
+    the console is started in."""
     token_reload_ms: float = 1_000.0
     """Between two looks at whether the file of tokens has changed."""
     reading_needs_token: bool = False
@@ -30,8 +31,8 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     update_interval_ms: float = 100.0
     """Least time between two pictures that a page gets."""
     query_share: float = 0.25
-    """Share of the console's time that one page's pictures may take: one that takes long to make comes more
-    rarely."""
+    """Share of the console's time that making pictures may take, those of all pages together; beyond it they
+    come more rarely."""
     slice_ms: float = 5.0
     """How long records are taken in, or a log is read, before the pages are served again."""
     max_pages: int = 64
