@@ -236,7 +236,10 @@ class Lane:
 
     def _busy(self, begin_ns: int, end_ns: int) -> None:
         """Enter a time in which an action ran, split over the seconds that it touches."""
-        busy_ns = self.busy_ns
+        busy_ns, second = self.busy_ns, begin_ns // SECOND_NS
+        if begin_ns <= end_ns < (second + 1) * SECOND_NS and second in busy_ns:
+            busy_ns[second] += end_ns - begin_ns
+            return
         # A worker that says an action took hours is wrong, and would have us enter each second of them.
         begin_ns = max(begin_ns, end_ns - 60 * SECOND_NS)
         while begin_ns < end_ns:

@@ -106,7 +106,7 @@ class Durations:
         self._former_infers: deque[tuple[InferKey, Infers]] = deque(maxlen=FORMER)
         self._former_loads: deque[tuple[LoadKey, Loads]] = deque(maxlen=FORMER)
         self.seq = 0
-        """The record of the stream that is being taken."""
+        """The record of the stream with which a model or worker last came."""
 
     def hold(self, spec: ModelSpec, kinds: Iterable[str]) -> None:
         """Keep a model's estimates until `release`, and begin those on kinds of devices that are there."""

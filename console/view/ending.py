@@ -15,7 +15,10 @@ LOAD_ATTEMPTS = 3
 """LOADs in a row that a worker's engine may fail before the scheduler gives the model up there."""
 MISSED_FACTOR = 3, 2
 """Inputs that did not come in time are taken to need so much more than they were given."""
-_OK = Status.OK
+_OK = Status.OK.value
+_STOPPING = Status.STOPPING.value
+_INPUT_MISSING = Status.INPUT_MISSING.value
+_ENGINE_ERROR = Status.ENGINE_ERROR.value
 
 
 def take_out(worker: WorkerState, result: Result) -> tuple[Lane, Action] | None:
@@ -32,7 +35,8 @@ def close(now_ns: int, seq: int, action: Action, result: Result) -> None:
     action.done_seq, action.done_ns = seq, now_ns
     action.begin_ns, action.end_ns = result.begin_ns, result.end_ns
     action.inputs_ns, action.detail = result.inputs_ns, result.detail
-    action.status = result.status.value
+    # As `value`, which is a call.
+    action.status = result.status._value_
 
 
 class Ending:
@@ -47,8 +51,8 @@ class Ending:
     ) -> None:
         """Enter an action's end into its worker; ``waiting`` are the requests that somebody waits for."""
         worker.history.last_result_ns = now_ns
-        ok = action.status == _OK.value
-        if action.status == Status.STOPPING.value and not worker.stopping_seq:
+        ok = action.status == _OK
+        if action.status == _STOPPING and not worker.stopping_seq:
             worker.stopping_seq = seq
         if not ok:
             worker.history.failed[f"{action.kind} {action.status}"] += 1
@@ -75,7 +79,7 @@ class Ending:
         waiting: Container[int],
     ) -> None:
         """Learn from an INFER what the scheduler learns from it."""
-        ok = action.status == _OK.value
+        ok = action.status == _OK
         duration_ns = action.end_ns - action.begin_ns
         if ok:
             worker.history.errors_ns.append(abs(action.predicted_duration_ns - duration_ns))
@@ -95,7 +99,7 @@ class Ending:
 
     def _inputs_taken_ns(self, worker: WorkerState, action: Action, waiting: Container[int]) -> int | None:
         """Return how long an INFER's inputs kept the way busy, or None if that teaches nothing."""
-        missed = action.status == Status.INPUT_MISSING.value and not action.inputs_ns
+        missed = action.status == _INPUT_MISSING and not action.inputs_ns
         if not missed and not action.inputs_ns:
             return None
         until_ns = action.inputs_ns or action.end_ns
@@ -113,8 +117,8 @@ class Ending:
         self, now_ns: int, seq: int, worker: WorkerState, placement: Placement, action: Action
     ) -> None:
         """A model is in its pages, or they are free again."""
-        if action.status != _OK.value:
-            placement.failures += action.status == Status.ENGINE_ERROR.value
+        if action.status != _OK:
+            placement.failures += action.status == _ENGINE_ERROR
             placement.detail = action.detail
             worker.give_back(placement)
             placement.enter(BROKEN if placement.failures >= LOAD_ATTEMPTS else PREPARED)
@@ -131,7 +135,7 @@ class Ending:
 
     def _prepared(self, worker: WorkerState, placement: Placement, action: Action) -> None:
         """A model is prepared, or can't be."""
-        ok = action.status == _OK.value
+        ok = action.status == _OK
         if worker.stopping_seq and not ok:
             return
         placement.enter(PREPARED if ok else FAILED)

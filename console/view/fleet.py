@@ -89,8 +89,9 @@ class Fleet:
 
     # --- models and workers come and go ---
 
-    def model_added(self, spec: ModelSpec) -> None:
+    def model_added(self, seq: int, spec: ModelSpec) -> None:
         """A model is served from now on, or another one by its name."""
+        self.durations.seq = seq
         model = self.models.get(spec.name)
         if model is None:
             stranger = self._strangers.pop(spec.name, None)
@@ -114,6 +115,7 @@ class Fleet:
 
     def joined(self, now_ns: int, seq: int, event: WorkerJoined) -> None:
         """A worker is there, with what it says that it holds."""
+        self.durations.seq = seq
         worker = self._new_worker(event.worker, event.device_kind, event.pages, now_ns, seq)
         for name, artifact in event.prepared.items():
             self._held(worker, name, artifact, PREPARED)

@@ -77,7 +77,7 @@ class View:
             Unload: self._other,
             Result: self._result,
             Reject: self._reject,
-            ModelAdded: lambda _, event: self.fleet.model_added(event.model),
+            ModelAdded: lambda _, event: self.fleet.model_added(self.seq, event.model),
             ModelRemoved: lambda _, event: self.fleet.model_removed(event.name),
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
@@ -110,7 +110,6 @@ class View:
             self.now_ns = now_ns
             if now_ns >= self._second_ends_ns:
                 self._reach(now_ns)
-        self.fleet.durations.seq = self.seq
         handler = self._handlers.get(type(entry))
         if handler is not None:
             handler(now_ns, entry)
