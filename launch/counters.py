@@ -73,7 +73,14 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
     "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
     "bad_page_size": ("workers with another page size", VERSIONS),
-    "too_many_peers": ("hellos beyond max_peers of [controller]", "raise it"),
+    "too_many_peers": (
+        "hellos beyond max_peers, or consoles' beyond max_observers, of [controller]",
+        "raise it",
+    ),
+    "observer_too_slow": (
+        "consoles that were cut off because they do not read",
+        "nothing; observer_backlog_bytes of [controller] bounds it",
+    ),
     "bad_pong": ("answers to pings that were never sent", VERSIONS),
     "peer_silent": ("peers that were silent for heartbeat_timeout_ms", SLOWER),
     "peer_gone": ("messages to peers whose connection had ended", "see their logs for why they left"),
