@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
 import threading
@@ -12,11 +14,15 @@ import threading
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import run
 from mainspring.experiments.scheduler_load import Setting, varieties
+from mainspring.launch.plan import CONTROL_PRIORITY
 from mainspring.scheduler.config import SchedulerConfig
 
 
 def main(address: str, folder: str) -> None:
     """Serve until SIGTERM."""
+    with contextlib.suppress(PermissionError):
+        # As `mainspring up` does: else what is measured is who else wants this processor.
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(CONTROL_PRIORITY))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     config = ControllerConfig(address=address, event_log_dir=folder, drain_timeout_ms=100.0)

@@ -64,12 +64,14 @@ class Fleet:
         self._ends: list[tuple[int, int, str, Result]] = []
         self._free_ns: Counter[tuple[str, bool]] = Counter()
         self._by_name: dict[str, Link] = {}
+        self._names: dict[Link, str] = {}
         self._number = 0
         specs = varieties(Setting().models)
         prepared = {spec.name: spec.artifact for spec in specs}
         for index, held in enumerate(_held(specs, demand)):
             name = f"worker-{index}"
             link = self._by_name[name] = Link(self._hub, address, LIMITS, name=name.encode(), keeps=True)
+            self._names[link] = name
             hello = WorkerHello(
                 PROTOCOL_VERSION, name, KIND, Setting().pages, PAGE_BYTES, f"tcp://127.0.0.1:1/{name}",
                 prepared, tuple(held),
@@ -93,14 +95,16 @@ class Fleet:
                 _, _, worker, result = heapq.heappop(self._ends)
                 self._by_name[worker].send((encode(result),))
             next_ns = min(until_ns, self._ends[0][0] if self._ends else until_ns)
-            if self._hub.wait(max(0, next_ns - time.monotonic_ns())):
-                self._receive()
+            for port in self._hub.wait(max(0, next_ns - time.monotonic_ns())):
+                assert isinstance(port, Link)
+                self._receive(port)
 
-    def _receive(self) -> None:
-        while (parts := self._gateway.receive()) is not None:
-            self._told(TO_GATEWAY.decode(parts[0]))
-        for name, link in self._by_name.items():
-            while (parts := link.receive()) is not None:
+    def _receive(self, link: Link) -> None:
+        name = self._names.get(link)
+        while (parts := link.receive()) is not None:
+            if name is None:
+                self._told(TO_GATEWAY.decode(parts[0]))
+            else:
                 self._do(name, link, TO_WORKER.decode(parts[0]))
 
     def _told(self, message: msgspec.Struct) -> None:
