@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -50,7 +51,16 @@ class _Connection(H11Protocol):
         if len(self.connections) > self.most:
             transport.abort()
         else:
-            self._timer = self.loop.call_later(self.patience_s, self._give_up)
+            self._be_patient()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of a request; a head that was begun has to come in time."""
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._be_patient()
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
@@ -58,10 +68,9 @@ class _Connection(H11Protocol):
             self._timer.cancel()
         super().connection_lost(exc)
 
-    def _give_up(self) -> None:
-        """Close it unless a request's head has come."""
-        if self.scope is None:
-            self.transport.abort()
+    def _be_patient(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.patience_s, self.transport.abort)
 
 
 class Server(uvicorn.Server):

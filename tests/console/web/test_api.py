@@ -143,7 +143,7 @@ def test_a_page_may_need_a_token(start: Start, counting: Counting, tmp_path: Pat
 
 
 def test_a_page_that_shows_no_token_is_not_waited_for(start: Start, tmp_path: Path) -> None:
-    console = start(token_file=tokens(tmp_path, "all"), reading_needs_token=True, header_timeout_ms=50.0)
+    console = start(token_file=tokens(tmp_path, "all"), reading_needs_token=True, header_timeout_ms=1_000.0)
     with console.page() as page:
         assert "a token is needed" in said(page)["error"]["text"]
 

@@ -56,7 +56,7 @@ def test_an_address_that_is_none_is_an_error(address: str) -> None:
 
 
 def test_a_connection_that_asks_for_nothing_is_closed(start: Start) -> None:
-    console = start(header_timeout_ms=100.0)
+    console = start(header_timeout_ms=1_000.0)
     with _connect(console) as silent, _connect(console) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nHost: loc")
         assert _ended(silent)
@@ -64,8 +64,28 @@ def test_a_connection_that_asks_for_nothing_is_closed(start: Start) -> None:
     assert console.ask("/api/console")[0] == 200
 
 
+def test_nor_is_a_later_request_that_does_not_come_whole(start: Start) -> None:
+    console = start(header_timeout_ms=2_000.0)
+    with _connect(console) as slow:
+        slow.sendall(b"GET /api/console HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        slow.sendall(b"GET ")
+        assert _ended(slow)
+
+
+def test_what_has_asked_is_kept(start: Start) -> None:
+    console = start(header_timeout_ms=2_000.0)
+    with _connect(console) as kept, console.page() as page:
+        for pause_s in (2.2, 0.0):
+            kept.sendall(b"GET /api/console HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert kept.recv(1 << 20).startswith(b"HTTP/1.1 200 ")
+            say(page, show="nothing")
+            said(page)
+            time.sleep(pause_s)
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(start: Start) -> None:
-    console = start(header_timeout_ms=100.0)
+    console = start(header_timeout_ms=1_000.0)
     head = (
         b"POST /api/replay HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: 9\r\n\r\n{"
