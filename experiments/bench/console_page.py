@@ -20,16 +20,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from mainspring.controller.feed import about
 from mainspring.experiments.bench.console_view import INFER_MS
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.launch.addresses import free_ports
+from mainspring.messages.events import Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
-from mainspring.telemetry.log import EventLogWriter
+from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
 
 if TYPE_CHECKING:
     from playwright.sync_api import CDPSession, Page
@@ -53,9 +55,9 @@ SETTLE_MS = 2_000.0
 _READY_S = 60.0
 
 
-def write_log(folder: Path, rate: float, seconds: float) -> None:
-    """Simulate the cluster and write its event log."""
-    spec = SimulationSpec(
+def cluster_of(rate: float, seconds: float) -> SimulationSpec:
+    """Return the cluster that is measured, a part of whose requests have little time."""
+    return SimulationSpec(
         devices=(DeviceGroup(count=12),),
         models=(ModelGroup(name="m", infer_ms=INFER_MS, load_ms=8.0, copies=4026),),
         workload=(
@@ -66,9 +68,21 @@ def write_log(folder: Path, rate: float, seconds: float) -> None:
         warm_up_s=0.0,
         duration_s=seconds,
     )
-    writer = EventLogWriter(folder, about=about(spec.scheduler))
-    simulate(spec, analyse=False, record=writer.append)
-    writer.close()
+
+
+def write_log(folder: Path, spec: SimulationSpec) -> None:
+    """Simulate a cluster and write its event log, which begins at 0 of its clock, and now by the calendar."""
+    folder.mkdir(exist_ok=True)
+    encode = msgspec.msgpack.Encoder().encode
+    unix_ns = time.time_ns()
+    with (folder / "00000001.events").open("wb") as file:
+        file.write(encode((0, SegmentHeader(FORMAT, unix_ns, True, unix_ns, about(spec.scheduler)))))
+
+        def record(now_ns: int, entry: Entry) -> None:
+            if not isinstance(entry, Wakeup):
+                file.write(encode((now_ns, entry)))
+
+        simulate(spec, analyse=False, record=record)
 
 
 @contextmanager
@@ -86,11 +100,16 @@ def playing(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def play(url: str, from_s: float) -> None:
-    """Let the console play its log from some seconds after its beginning on."""
+def replay(url: str) -> dict[str, Any]:
+    """Return where the console's log is looked at."""
     with urllib.request.urlopen(f"{url}/api/console", timeout=_READY_S) as reply:
-        first_ns = json.load(reply)["replay"]["first_ns"]
-    wish = {"at_ns": first_ns + round(from_s * 1e9), "playing": True, "speed": 1.0}
+        found: dict[str, Any] = json.load(reply)["replay"]
+    return found
+
+
+def play(url: str, from_s: float, speed: float = 1.0, *, playing: bool = True) -> None:
+    """Look at the console's log from some seconds after its beginning on."""
+    wish = {"at_ns": replay(url)["first_ns"] + round(from_s * 1e9), "playing": playing, "speed": speed}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/api/replay", json.dumps(wish).encode(), headers)
     urllib.request.urlopen(request, timeout=_READY_S).close()
@@ -196,7 +215,7 @@ def main(
     if chromium is None:
         raise SystemExit("there is no chromium here: apt install chromium")
     with tempfile.TemporaryDirectory() as folder:
-        write_log(Path(folder), rate, length)
+        write_log(Path(folder), cluster_of(rate, length))
         with playing(Path(folder)) as url:
             figures = browse(url, chromium, seconds)
     publish("console_page", "The console's page at 12 devices, 4,026 models, 3,000 r/s", figures, output)

@@ -133,7 +133,8 @@ export function cluster(root) {
     write(late.value, count(window.late));
     write(late.note, all ? percent(Math.min(1, window.late / all)) : "");
     write(cold.value, count(window.cold));
-    write(cold.note, all ? percent(Math.min(1, window.cold / all)) : "");
+    const answered = window.in_time_rps * window.seconds + window.late;
+    write(cold.note, answered ? percent(Math.min(1, window.cold / answered)) : "");
     write(queued.value, count(data.queued));
     write(queued.note, "waiting now");
     cards.draw(data.workers, head);

@@ -10,7 +10,7 @@ const SETTLED_MS = 120;
 const COLUMNS = [
   ["name", "Model", ""], ["resident", "Resident on", ""], ["queued", "Queue", "n"], ["demand", "Requests/s", "n"],
   ["in_time", "In time", "n"], ["late", "Late", "n"], ["rejected", "Rejected", "n"], ["cold", "Cold", "n"],
-  ["pages", "Pages", "n"], ["last_load", "Last load", "n"], ["", "INFER, 1 … most rows", "n"],
+  ["pages", "Pages", "n"], ["last_load", "Last load", "n"], ["", "INFER, 1 … most", "n"],
 ];
 const FALLING = new Set(["resident", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "last_load"]);
 
@@ -18,16 +18,16 @@ function infer(line) {
   const sizes = Object.keys(line.infer_ms).map(Number).sort((a, b) => a - b);
   if (!sizes.length) return "–";
   const first = ms(line.infer_ms[sizes[0]]);
-  return sizes.length === 1 ? first : `${first} … ${ms(line.infer_ms[sizes.at(-1)])}`;
+  return sizes.length === 1 ? first : `${first.replace(" ms", "")} … ${ms(line.infer_ms[sizes.at(-1)])}`;
 }
 
 function placed(line) {
   const parts = [];
-  if (line.resident_on.length) parts.push(line.resident_on.length > 3 ? `${line.resident_on.length} workers` : line.resident_on.join(", "));
-  if (line.loading_on.length) parts.push(`loading on ${line.loading_on.join(", ")}`);
+  if (line.resident_on.length) parts.push(line.resident_on.length > 1 ? `${line.resident_on.length} workers` : line.resident_on[0]);
+  if (line.loading_on.length) parts.push(`${line.loading_on.length} loading`);
   if (!parts.length) parts.push(line.prepared_on ? "nowhere" : "not prepared");
-  if (line.failed_on) parts.push(`failed on ${line.failed_on}`);
-  return parts.join("; ");
+  if (line.failed_on) parts.push(`${line.failed_on} failed`);
+  return parts.join(", ");
 }
 
 function newRow() {
@@ -52,7 +52,7 @@ function writeRow(row, line, position, now_ns) {
   const texts = [null, placed(line), count(line.queued), count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0",
     count(line.late), count(line.rejected), count(line.cold), count(line.pages), line.last_load_ns === null ? "never" : span(now_ns - line.last_load_ns), infer(line)];
   for (let at = 1; at < texts.length; at += 1) write(row.cells_[at], texts[at]);
-  put(row.cells_[1], "title", line.resident_on.length > 3 ? line.resident_on.join(", ") : null);
+  put(row.cells_[1], "title", [...line.resident_on, ...line.loading_on.map((worker) => `loading on ${worker}`)].join(", ") || null);
   put(row.cells_[5], "class", line.late ? "n warn" : "n");
   put(row.cells_[6], "class", line.rejected ? "n bad" : "n");
 }

@@ -43,15 +43,15 @@ function steps(story) {
       el("span", {}, step.text, step.action === null ? null : el("span.soft", {}, ` · action ${step.action}`)))));
 }
 
-function verdict(one, story) {
+function verdict(one) {
   if (one.chosen) return ["in_time", "chosen"];
   if (one.feasible) return ["waiting", "possible"];
-  return ["failed", one.finish_ns === null ? "impossible" : story.deadline_ns !== null && one.finish_ns > story.deadline_ns ? "too late" : "not possible"];
+  return ["failed", one.finish_ns === null ? "impossible" : "too late"];
 }
 
 function alternatives(story) {
   const rows = byName(story.alternatives, (one) => one.worker).map((one) => {
-    const [kind, text] = verdict(one, story);
+    const [kind, text] = verdict(one);
     return el("tr", { role: "row" }, el("th", { scope: "row", role: "rowheader" }, el("a", { href: `#/schedule/${encodeURIComponent(one.worker)}` }, one.worker)),
       el("td", { role: "cell" }, el("span.mark", { "data-is": kind }, text)),
       el("td.n", { role: "cell" }, one.finish_ns === null ? "–" : relative(one.finish_ns, story)),

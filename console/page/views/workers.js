@@ -60,7 +60,8 @@ function update(card, { worker, head }) {
   set(parts.pages, worker.pages ? used / worker.pages : 0, whole(worker.pages ? used / worker.pages : 0));
   put(parts.pages.root, "title", `${count(used)} of ${plural(worker.pages, "page")} in use`);
   write(parts.error, worker.infer_error_p99_us === null ? "–" : ns(worker.infer_error_p99_us * 1000));
-  write(parts.resident, `${count(worker.resident)} of ${count(worker.prepared)} prepared`);
+  write(parts.resident, `${count(worker.resident)} of ${count(worker.prepared)}`);
+  put(parts.resident, "title", `${count(worker.prepared)} are prepared`);
   write(parts.outstanding, count(worker.outstanding));
   write(parts.trouble, trouble(worker, head));
 }

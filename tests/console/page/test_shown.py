@@ -50,7 +50,7 @@ def test_cluster_shows_the_controllers_workers(open_page: Open, site: Site) -> N
         card = page.locator(".card", has=page.locator("h3", has_text=worker.worker))
         used = worker.pages - worker.pages_free
         card.locator(f"[title='{used} of {worker.pages} pages in use']").wait_for()
-        expected = f"{worker.resident} of {worker.prepared} prepared"
+        expected = f"{worker.resident} of {worker.prepared}"
         card.get_by_text(expected, exact=True).wait_for()
 
 
@@ -63,7 +63,10 @@ def test_models_show_where_the_controller_has_them(open_page: Open, site: Site) 
     for model in status.models:
         row = page.locator(".models tbody tr", has=page.get_by_role("link", name=model.name, exact=True))
         place = row.locator("td").first.inner_text()
-        assert place == (", ".join(model.resident_on) or "nowhere"), model.name
+        expected = (
+            model.resident_on[0] if len(model.resident_on) == 1 else f"{len(model.resident_on)} workers"
+        )
+        assert place == (expected if model.resident_on else "nowhere"), model.name
         assert number(row.locator("td").nth(7).inner_text()) == model.pages
 
 
