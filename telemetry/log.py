@@ -120,7 +120,12 @@ class EventLogWriter:
         except OverflowError:
             del self._buffer[before:]
             raise
-        self._added(now_ns)
+        self._buffered += 1
+        if (
+            len(self._buffer) >= _BUFFER_BYTES
+            or self._written_bytes + len(self._buffer) >= self._segment_bytes
+        ):
+            self._write_out(now_ns)
 
     def append_encoded(self, now_ns: int, record: bytes) -> None:
         """Add a record that was encoded already, as ``(now_ns, entry)``."""
@@ -128,14 +133,9 @@ class EventLogWriter:
             self.dropped += 1
             return
         self._buffer += record
-        self._added(now_ns)
-
-    def _added(self, now_ns: int) -> None:
         self._buffered += 1
-        if (
-            len(self._buffer) >= _BUFFER_BYTES
-            or self._written_bytes + len(self._buffer) >= self._segment_bytes
-        ):
+        buffered_bytes = len(self._buffer)
+        if buffered_bytes >= min(_BUFFER_BYTES, self._segment_bytes - self._written_bytes):
             self._write_out(now_ns)
 
     def flush(self) -> None:
