@@ -7,6 +7,8 @@ used for it, which holds from then on.
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable
 
@@ -14,8 +16,9 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.observing import Estimated
 from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime
 
-CHANGES = 256
-"""Changes of each estimate that are remembered."""
+CHANGES = 4_096
+"""Changes of each estimate that are remembered at most, at 16 bytes each."""
+FOREVER_NS = 1 << 62
 FORMER = 256
 """Estimates that nobody has a use for any more that are remembered."""
 
@@ -23,38 +26,65 @@ InferKey = tuple[str, str, tuple[int, ...]]
 LoadKey = tuple[str, int]
 
 
+class Changes:
+    """What a number was, before each record of the stream that changed it."""
+
+    __slots__ = ("_before", "_seqs")
+
+    def __init__(self) -> None:
+        self._seqs = array("q")
+        self._before = array("q")
+
+    def add(self, seq: int, before: int) -> None:
+        """Note what it was before a record changed it."""
+        seqs = self._seqs
+        seqs.append(max(seq, seqs[-1]) if seqs else seq)
+        self._before.append(max(-FOREVER_NS, min(before, FOREVER_NS)))
+        if len(seqs) > CHANGES:
+            del seqs[: CHANGES // 2], self._before[: CHANGES // 2]
+
+    def at(self, seq: int, present: int) -> int:
+        """Return what it was before a record, given what it is."""
+        index = bisect_left(self._seqs, seq)
+        return self._before[index] if index < len(self._seqs) else present
+
+
 class Infers:
     """Estimates of one executable on one kind of device, with what they were."""
 
-    __slots__ = ("changes", "since_seq", "times")
+    __slots__ = ("_infer", "_transfer", "since_seq", "times")
 
     def __init__(self, times: InferTimes, since_seq: int) -> None:
         self.times = times
         self.since_seq = since_seq
         """With which record of the stream they began."""
-        self.changes: deque[tuple[int, int, int, int]] = deque(maxlen=CHANGES)
-        """(record of the stream, index of the size, EXEC's and the inputs' estimate before it)."""
+        self._infer = [Changes() for _ in times.sizes]
+        self._transfer = [Changes() for _ in times.sizes]
 
     def at(self, seq: int, index: int) -> tuple[int, int]:
         """Return EXEC's and the inputs' estimate for a size as they were before a record of the stream."""
-        for changed_seq, changed, infer_ns, transfer_ns in self.changes:
-            if changed_seq >= seq and changed == index:
-                return infer_ns, transfer_ns
-        return self.times.ns[index], self.times.transfer_ns[index]
+        times = self.times
+        return (
+            self._infer[index].at(seq, times.ns[index]),
+            self._transfer[index].at(seq, times.transfer_ns[index]),
+        )
 
     def note(self, seq: int, infer_ns: list[int], transfer_ns: list[int]) -> None:
         """Note what changed with a record, given copies of what was before."""
-        times = self.times
-        if times.ns != infer_ns or times.transfer_ns != transfer_ns:
-            for index, (ns, inputs_ns) in enumerate(zip(infer_ns, transfer_ns, strict=True)):
-                if times.ns[index] != ns or times.transfer_ns[index] != inputs_ns:
-                    self.changes.append((seq, index, ns, inputs_ns))
+        for changes, before, present in (
+            (self._infer, infer_ns, self.times.ns),
+            (self._transfer, transfer_ns, self.times.transfer_ns),
+        ):
+            if before != present:
+                for index, ns in enumerate(before):
+                    if present[index] != ns:
+                        changes[index].add(seq, ns)
 
     def learn(self, seq: int, index: int, duration_ns: int) -> None:
         """Take over the estimate that an action bears, if it is another one."""
         before = self.times
         if before.ns[index] != duration_ns:
-            self.changes.append((seq, index, before.ns[index], before.transfer_ns[index]))
+            self._infer[index].add(seq, before.ns[index])
             ns = [*before.ns]
             ns[index] = duration_ns
             self.replace(ns, before.transfer_ns)
@@ -68,30 +98,26 @@ class Infers:
 class Loads:
     """Estimate of copying so many bytes to one kind of device, with what it was."""
 
-    __slots__ = ("changes", "since_seq", "time")
+    __slots__ = ("_changes", "since_seq", "time")
 
     def __init__(self, time: LoadTime, since_seq: int) -> None:
         self.time = time
         self.since_seq = since_seq
-        self.changes: deque[tuple[int, int]] = deque(maxlen=CHANGES)
-        """(record of the stream, estimate before it)."""
+        self._changes = Changes()
 
     def at(self, seq: int) -> int:
         """Return the estimate as it was before a record of the stream."""
-        for changed_seq, ns in self.changes:
-            if changed_seq >= seq:
-                return ns
-        return self.time.ns
+        return self._changes.at(seq, self.time.ns)
 
     def note(self, seq: int, ns: int) -> None:
         """Note what changed with a record, given what was before."""
         if self.time.ns != ns:
-            self.changes.append((seq, ns))
+            self._changes.add(seq, ns)
 
     def learn(self, seq: int, duration_ns: int) -> None:
         """Take over the estimate that an action bears, if it is another one."""
         if self.time.ns != duration_ns:
-            self.changes.append((seq, self.time.ns))
+            self._changes.add(seq, self.time.ns)
             self.time = LoadTime(duration_ns)
 
 
@@ -139,6 +165,10 @@ class Durations:
         if found is None:
             found = self._infers[key] = Infers(self._seeds.infer_times(kind, spec), self.seq)
         return found
+
+    def holds(self, spec: ModelSpec) -> bool:
+        """Return whether a model that is served has a use for this one's estimates."""
+        return (spec.executable, spec.batch_sizes) in self._held and spec.weights_bytes in self._held
 
     def loads(self, kind: str, spec: ModelSpec) -> Loads:
         """Return the estimate for a model's weights on a kind of device."""

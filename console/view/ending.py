@@ -84,7 +84,7 @@ class Ending:
         if ok:
             worker.history.errors_ns.append(abs(action.predicted_duration_ns - duration_ns))
         spec = placement.model.spec
-        if spec is None or action.batch_size not in spec.batch_sizes:
+        if spec is None or action.batch_size not in spec.batch_sizes or not self._durations.holds(spec):
             return
         index = spec.batch_sizes.index(action.batch_size)
         infers = self._durations.infers(worker.device_kind, spec)
@@ -126,7 +126,7 @@ class Ending:
         placement.enter(RESIDENT)
         placement.failures = 0
         spec = placement.model.spec
-        if spec is not None:
+        if spec is not None and self._durations.holds(spec):
             loads = self._durations.loads(worker.device_kind, spec)
             before_ns, duration_ns = loads.time.ns, action.end_ns - action.begin_ns
             loads.time.add(now_ns, duration_ns)

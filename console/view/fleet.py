@@ -196,7 +196,7 @@ class Fleet:
         placement.last_used_ns = placement.model.last_load_ns = now_ns
         worker.fill(placement, action.pages)
         spec = placement.model.spec
-        if spec is not None:
+        if spec is not None and self.durations.holds(spec):
             self.durations.loads(worker.device_kind, spec).learn(seq, action.predicted_duration_ns)
         return placement
 
@@ -221,7 +221,7 @@ class Fleet:
         placement.infers += 1
         placement.last_used_ns = now_ns
         spec = placement.model.spec
-        if spec is None or action.batch_size not in spec.batch_sizes:
+        if spec is None or action.batch_size not in spec.batch_sizes or not self.durations.holds(spec):
             return 0
         infers = self.durations.infers(worker.device_kind, spec)
         index = spec.batch_sizes.index(action.batch_size)

@@ -138,7 +138,7 @@ class View:
     # --- requests ---
 
     def _arrived(self, now_ns: int, event: RequestArrived) -> None:
-        self.traffic.arrived(now_ns, self.seq, event, now_ns == self.now_ns and now_ns >= self._pictured_ns)
+        self.traffic.arrived(now_ns, self.seq, event, now_ns >= self._pictured_ns)
 
     def _cancelled(self, now_ns: int, event: RequestCancelled) -> None:
         self.traffic.cancelled(now_ns, self.seq, event.request_id)

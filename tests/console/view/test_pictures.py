@@ -10,12 +10,14 @@ from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.view import View
 from mainspring.controller.feed import about
+from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.picture import picture
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, check, feed
 
 HALF_MS, STEP_MS = 500.0, 0.7
+OUTCOMES = ("rejected", "late", "lost", "in_time", "cancelled")
 
 
 def told(view: View, watched: Watched, books: Books) -> Iterator[None]:
@@ -71,6 +73,28 @@ def test_what_was_over_before_the_connection_broke_is_remembered(seed: int) -> N
     view.reset(keep_history=False)
     assert not len(view.traffic.book)
     assert not view.fleet.histories
+
+
+def test_arrivals_count_once_however_far_the_clock_was_told_to_be() -> None:
+    watched, view = Watched(4), View(EVERYTHING)
+    watched.run_ms(HALF_MS)
+    now_ms = catch_up(view, watched, HALF_MS, keep_history=False)
+    came = view.traffic.book.open.keys() | {each.id for each in view.traffic.book.newest(OUTCOMES)}
+    counted = (
+        sum(each.totals.offered for each in view.traffic.seconds.past) + view.traffic.seconds.now.offered
+    )
+    later = watched.run_ms(now_ms + 300)
+    # A live stream says what time it is before it says what happened in the last 50 ms.
+    view.take(round((now_ms + 50) * 1e6), Wakeup())
+    feed(view, later)
+    arrived = {entry.request_id for _, entry in later if isinstance(entry, RequestArrived)} - came
+    assert len(arrived) > 20
+    assert offered(view) == counted + len(arrived)
+
+
+def offered(view: View) -> int:
+    seconds = view.traffic.seconds
+    return sum(each.totals.offered for each in seconds.past) + seconds.now.offered
 
 
 def test_explanations_after_a_picture_are_as_exact_as_the_picture() -> None:
