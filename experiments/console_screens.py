@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mainspring.compiler.profiles import COLUMNS
-from mainspring.experiments.bench.console_page import FLAGS, play, playing, replay, write_log
+from mainspring.experiments.bench.console_page import FLAGS, play, playing, replay, seek, write_log
 from mainspring.gateway.tokens import token_sha256
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
@@ -41,11 +41,14 @@ VIEWS = {
     "cluster": "#/cluster",
     "memory": "#/memory/worker-2",
     "schedule": "#/schedule",
+    "zoomed": "#/schedule/worker-1",
     "models": "#/models?sort=demand&order=falling",
     "model": "#/model/resnet50-1",
     "requests": "#/request",
     "request": "#/request/last-rejected",
 }
+ZOOMS = 7
+"""How often the timeline is zoomed in, each time to two thirds."""
 SIZES = {1280: 900, 390: 844}
 ALSO_DARK = ("cluster", "schedule")
 LENGTH_S = 68.0
@@ -83,6 +86,10 @@ def opened(browser: Browser, width: int, dark: bool) -> Page:
 def take(page: Page, name: str, output: Path) -> None:
     """Wait for the view and keep a picture of it."""
     page.wait_for_selector("main:not([aria-busy])")
+    if name.startswith("zoomed"):
+        page.locator(".timeline canvas").focus()
+        for _ in range(ZOOMS):
+            page.keyboard.press("+")
     page.wait_for_timeout(SETTLE_MS)
     page.screenshot(path=output / f"{name}.png")
     typer.echo(f"{output / name}.png")
@@ -106,7 +113,7 @@ def reach(url: str) -> None:
     play(url, 0.0, speed=10.0)
     while (now := replay(url))["at_ns"] - now["first_ns"] < SHOWN_S * 1e9:
         time.sleep(0.2)
-    play(url, SHOWN_S, playing=False)
+    seek(url, playing=False)
 
 
 def operate(browser: Browser, folder: Path, output: Path) -> None:

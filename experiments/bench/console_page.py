@@ -107,9 +107,13 @@ def replay(url: str) -> dict[str, Any]:
     return found
 
 
-def play(url: str, from_s: float, speed: float = 1.0, *, playing: bool = True) -> None:
-    """Look at the console's log from some seconds after its beginning on."""
-    wish = {"at_ns": replay(url)["first_ns"] + round(from_s * 1e9), "playing": playing, "speed": speed}
+def play(url: str, from_s: float, speed: float = 1.0) -> None:
+    """Let the console play its log from some seconds after its beginning on."""
+    seek(url, at_ns=replay(url)["first_ns"] + round(from_s * 1e9), playing=True, speed=speed)
+
+
+def seek(url: str, **wish: Any) -> None:
+    """Look at another part of the console's log, or otherwise."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/api/replay", json.dumps(wish).encode(), headers)
     urllib.request.urlopen(request, timeout=_READY_S).close()

@@ -30,6 +30,7 @@ export function chart(holder, { layers, unit, label }) {
   holder.classList.add("plot");
   let view = null;
   let hover = null;
+  let later = 0;
   const { canvas, redraw, close } = surface(holder, paint);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", label);
@@ -53,7 +54,11 @@ export function chart(holder, { layers, unit, label }) {
     const cut = columns.map((column) => column.slice(first));
     const now_ms = performance.now();
     // The last second grows with each picture; to see it grow, a few times a second do.
-    if (view && now_ms - view.set_ms < REDRAW_MS && view.seconds === seconds && view.first_ns === series.first_ns) return;
+    clearTimeout(later);
+    if (view && now_ms - view.set_ms < REDRAW_MS && view.seconds === seconds && view.first_ns === series.first_ns) {
+      later = setTimeout(() => set(series, seconds, limit), REDRAW_MS);
+      return;
+    }
     const key = `${series.first_ns} ${seconds} ${limit?.value} ${cut.map((column) => column.join()).join(";")}`;
     if (view?.key === key) return;
     view = { key, cut, seconds, limit, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
@@ -137,7 +142,12 @@ export function chart(holder, { layers, unit, label }) {
     box.show(x(column), TOP + 40, pairs([["", at(column - view.count + 1, 0)], ...values.reverse()]));
   }
 
-  return { set, redraw, close, label: (text) => canvas.setAttribute("aria-label", text) };
+  function end() {
+    clearTimeout(later);
+    close();
+  }
+
+  return { set, redraw, close: end, label: (text) => canvas.setAttribute("aria-label", text) };
 }
 
 function area(context, values, base, x, y, ink) {

@@ -136,6 +136,8 @@ export function memory(root, name, app) {
   let data = null;
   let head = null;
   let drawn = "";
+  let later = 0;
+  let listed_ms = -LISTS_MS;
   const holder = el("div.map");
   const said = el("p.said", { "aria-live": "polite" });
   const hint = "Point at a page, or reach the map with Tab and use the arrow keys; Enter opens the model.";
@@ -174,6 +176,12 @@ export function memory(root, name, app) {
     ])];
   }
 
+  function list(held) {
+    listed_ms = performance.now();
+    table.draw(held, head);
+    evictions.draw(data.evictions, head);
+  }
+
   async function look() {
     try {
       const found = await call("cluster?recent=0");
@@ -197,7 +205,7 @@ export function memory(root, name, app) {
   const view = {
     title: name ? `Memory of ${name}` : "Memory",
     ask: name ? { show: "memory", params: { worker: name } } : { show: "cluster", params: {}, every_ms: 60_000 },
-    draw(found, now, message) {
+    draw(found, now) {
       if (!found.extents) return;
       head = now;
       data = found;
@@ -210,14 +218,12 @@ export function memory(root, name, app) {
         facts.draw(found, held);
       }
       // Lists that people read are brought up to date once a second.
-      const still = message.replay && !message.replay.playing;
-      if (!still && performance.now() - (view.listed_ms ?? 0) < LISTS_MS) return;
-      view.listed_ms = performance.now();
-      table.draw(held, now);
-      evictions.draw(found.evictions, now);
+      clearTimeout(later);
+      later = setTimeout(() => list(held), Math.max(0, LISTS_MS - (performance.now() - listed_ms)));
     },
     close() {
       clearInterval(timer);
+      clearTimeout(later);
       map.close();
     },
   };

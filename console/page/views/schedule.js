@@ -12,7 +12,7 @@ import { call } from "../link.js";
 const SHORTEST_NS = 2e6;
 const LONGEST_NS = 120e9;
 const FIRST_NS = 1e9;
-const AHEAD = 0.15;
+const AHEAD = 0.1;
 const MOST_AHEAD_NS = 400e6;
 const SETTLED_MS = 150;
 const PAUSE = "M8 5v14M16 5v14";

@@ -90,6 +90,7 @@ def test_the_keyboard_reaches_everything(open_page: Open) -> None:
     page.locator(".rail a", has_text="Memory").focus()
     page.keyboard.press("Enter")
     page.locator("h1", has_text="Memory of").wait_for()
+    page.locator("[data-fact=free]", has_text="(").wait_for()
     page.locator(".page-map canvas").focus()
     page.keyboard.press("End")
     page.wait_for_function("() => document.querySelector('.said').textContent.startsWith('page')")
