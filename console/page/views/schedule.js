@@ -171,7 +171,8 @@ export function schedule(root, worker, app) {
     const reach = Math.max(1, head.now_ns - first);
     const last = from_ns() + at.span_ns;
     if (document.activeElement !== scrub || at.live) scrub.value = at.live ? "1000" : String(Math.round((1000 * (last - first)) / reach));
-    const text = at.live ? `the last ${spanText(at.span_ns)}` : `${clock(from_ns(), head, 3)}, ${at.span_ns < 1e9 ? `${Math.round(at.span_ns / 1e6)} ms` : spanText(at.span_ns)}`;
+    const length = at.span_ns < 1e9 ? `${Math.round(at.span_ns / 1e6)} ms` : spanText(at.span_ns);
+    const text = at.live ? `the last ${length}` : `${clock(from_ns(), head, 3)}, ${length}`;
     write(place, text);
     put(scrub, "aria-valuetext", text);
   }
