@@ -44,6 +44,8 @@ class Dispatcher:
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
         take their time: they travel while the batches before them run."""
+        if worker.draining:
+            return
         books, timeline, durations = self._books, worker.exec, self._books.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
@@ -256,8 +258,14 @@ class Dispatcher:
 
 
 def isolated(batch: Batch) -> Batch:
-    """Return the batch's first request if it is a suspect, else those before the first suspect."""
+    """Return the batch's first request if it is a suspect, else those before the first suspect.
+
+    It keeps its size where the fitting one would be slower (an outlier may stand as that one's estimate): the
+    policy found that those requests can end in time at the size it chose, and nobody looks again.
+    """
     first = batch.requests[0]
     requests = [first] if first.suspect else [*takewhile(lambda each: not each.suspect, batch.requests)]
-    rows = sum([request.rows for request in requests])
-    return Batch(batch.placement, batch.placement.times.index_for(rows), requests)
+    times = batch.placement.times
+    chosen, fitting = batch.size_index, times.index_for(sum([request.rows for request in requests]))
+    slower = times.ns[fitting] > times.ns[chosen] or times.transfer_ns[fitting] > times.transfer_ns[chosen]
+    return Batch(batch.placement, chosen if slower else fitting, requests)
