@@ -10,6 +10,7 @@ import msgspec
 
 from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
+from mainspring.messages.operating import Wish
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_defaults=True):
@@ -76,6 +77,13 @@ class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):
     reason: str
 
 
+class OperatorAsked(msgspec.Struct, frozen=True, tag="operator_asked"):
+    """An operator's wish was granted."""
+
+    who: str
+    wish: Wish
+
+
 class Wakeup(msgspec.Struct, frozen=True, tag="wakeup"):
     """Nothing happened, but `Scheduler.schedule` was called: a log needs this to be replayed exactly."""
 
@@ -89,5 +97,6 @@ Event = (
     | ModelRemoved
     | WorkerJoined
     | WorkerLeft
+    | OperatorAsked
     | Result
 )

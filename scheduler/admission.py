@@ -49,6 +49,8 @@ def _after_load(
         worker = placement.worker
         if placement.state is not _PREPARED or placement.leaving or pages > worker.pages.size:
             continue
+        if worker.draining:
+            continue
         loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
         inputs_at_ns = worker.exec.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
         begin_ns = max(loaded_ns, inputs_at_ns, worker.exec.available_ns(now_ns, soonest_ns))
@@ -76,4 +78,8 @@ def impossible(books: Books, model: Model) -> tuple[Reason, str]:
             Reason.NO_WORKER,
             f"no worker could run model {model.name!r}; {failed[0].worker.name} says: {failed[0].detail}",
         )
+    able = [placement.worker for placement in model.placements.values() if not placement.hopeless]
+    if able and all(worker.draining for worker in able):
+        drained = ", ".join(worker.name for worker in able)
+        return Reason.NO_WORKER, f"an operator drained every worker that could run {model.name!r} ({drained})"
     return Reason.MODEL_NOT_READY, f"model {model.name!r} is still being prepared"

@@ -65,6 +65,12 @@ class Books:
         """Workers whose LOAD executor is not busy for the whole lookahead."""
         self.loading: dict[str, Worker] = {}
         """Workers with a LOAD outstanding."""
+        self.drained: dict[str, None] = {}
+        """Workers that an operator wants nothing sent to, connected or not."""
+        self.pinned: dict[str, None] = {}
+        """Models that an operator wants resident."""
+        self.default_slo_ns: dict[str, int] = {}
+        """What operators set of models, as clients call them; gateways go by it, the scheduler does not."""
         self.alarms = Alarms()
         self.commands: list[Command] = []
         """What comes out next, in order."""

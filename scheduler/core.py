@@ -17,12 +17,14 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     Wakeup,
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
@@ -32,6 +34,7 @@ from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.mirror import Worker
+from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.picture import Told, picture
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.requests import Request
@@ -67,7 +70,10 @@ class Scheduler:
         self._residency = Residency(books, self._policy, self._missed)
         self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
         self._dispatcher = Dispatcher(books, self._policy, self._residency, self._backlog, self._intake)
-        self._membership = Membership(books, self._policy, self._residency, self._backlog, self._intake)
+        self._operating = Operating(books, self._policy, self._residency, self._backlog, self._missed)
+        self._membership = Membership(
+            books, self._policy, self._residency, self._backlog, self._intake, self._operating
+        )
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
@@ -91,6 +97,8 @@ class Scheduler:
                 self._membership.join(now_ns, event)
             case WorkerLeft(worker=name, reason=reason):
                 self._membership.leave(now_ns, name, reason)
+            case OperatorAsked(wish=wish):
+                self._operating.carry_out(now_ns, wish)
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide what is to be decided by now, and return every command since the last call, in order.
@@ -118,6 +126,10 @@ class Scheduler:
     def validate(self) -> None:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
         validate(self._books)
+
+    def refusal(self, wish: Wish) -> str | None:
+        """Return why an operator's wish can't be carried out now, and what would be right; None if it can."""
+        return self._operating.refusal(wish)
 
     @property
     def queued(self) -> int:

@@ -10,6 +10,7 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
+from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.residency import Residency
 
@@ -22,13 +23,20 @@ class Membership:
     """Adds and removes models and workers."""
 
     def __init__(
-        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, intake: Intake
+        self,
+        books: Books,
+        policy: Policy,
+        residency: Residency,
+        backlog: Backlog,
+        intake: Intake,
+        operating: Operating,
     ) -> None:
         self._books = books
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
         self._intake = intake
+        self._operating = operating
         self._models_seen = 0
         self._workers_seen = 0
 
@@ -54,6 +62,8 @@ class Membership:
         model = self._books.cluster.models.pop(name, None)
         if model is None:
             return
+        self._books.pinned.pop(name, None)
+        model.pinned = False
         self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, f"model {name!r} was removed")
         for placement in list(model.placements.values()):
             self._residency.leave(now_ns, placement)
@@ -72,6 +82,7 @@ class Membership:
         self._workers_seen += 1
         worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages)
         cluster.workers[worker.name] = worker
+        worker.draining = worker.name in self._books.drained
         self._books.load_room[worker.name] = worker
         for model in cluster.models.values():
             cluster.place(model, worker)
@@ -115,6 +126,7 @@ class Membership:
                 self._intake.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         for placement in worker.placements.values():
             self._intake.reconsider(now_ns, placement.model)
+            self._operating.keep_pinned(placement.model)
         # Placements point back to it: without this only a garbage collection would free them.
         worker.placements.clear()
         worker.lru.clear()

@@ -89,12 +89,12 @@ class Placement:
         self.worker.prepared += (state in PREPARED_STATES) - (self.state in PREPARED_STATES)
         self.state = state
         self.load_slot = load_slot
-        self._register()
+        self.consider()
 
     def leave(self) -> None:
         """Note that the model is to be taken off the worker."""
         self.leaving = True
-        self._register()
+        self.consider()
 
     def lose(self) -> None:
         """Note that the worker is gone."""
@@ -103,8 +103,10 @@ class Placement:
         self.usable = False
         self.model.register(self)
 
-    def _register(self) -> None:
-        self.usable = (self.state is _RESIDENT or self.state is _LOADING) and not self.leaving
+    def consider(self) -> None:
+        """Find anew whether INFERs may be sent."""
+        held = self.state is _RESIDENT or self.state is _LOADING
+        self.usable = held and not self.leaving and not self.worker.draining
         self.model.register(self)
 
     @property
@@ -120,7 +122,13 @@ class Placement:
     @property
     def loadable(self) -> bool:
         """Whether a LOAD may be sent."""
-        return self.state is _PREPARED and self.infers == 0 and not self.leaving
+        idle = self.state is _PREPARED and self.infers == 0
+        return idle and not self.leaving and not self.worker.draining
+
+    @property
+    def stays(self) -> bool:
+        """Whether it may not be evicted: it is the last copy of a pinned model."""
+        return self.model.pinned and len(self.model.usable) <= 1
 
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
@@ -153,6 +161,7 @@ class Model:
         "offered",
         "overdue",
         "pages",
+        "pinned",
         "placements",
         "price",
         "queue",
@@ -181,6 +190,8 @@ class Model:
         """The policy's own note: for which head and size's index the queue was last offered to workers."""
         self.overdue: dict[str, int] | None = None
         """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
+        self.pinned = False
+        """Whether an operator wants it resident somewhere at all times."""
         self.demand: Demand | None = None
         """The policy's own note."""
         self.asked = 0.0
@@ -234,6 +245,7 @@ class Worker:
     __slots__ = (
         "allocated_ns",
         "device_kind",
+        "draining",
         "exec",
         "exec_alarm_ns",
         "held_until_ns",
@@ -280,6 +292,8 @@ class Worker:
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
         self.stopping = False
         """Whether it said that it begins nothing more."""
+        self.draining = False
+        """Whether an operator wants nothing more sent to it."""
         self.watched = False
         """Whether an alarm will look for owed results."""
         self.allocated_ns = 0
@@ -290,6 +304,11 @@ class Worker:
         """The policy's own note: at how many strategies those that are void are dropped."""
         self.ranks_scale_ns = 0.0
         """The policy's own note: by which scale its strategies are ranked."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it takes new work."""
+        return not self.stopping and not self.draining
 
 
 class Cluster:

@@ -38,6 +38,8 @@ def plan_load(
     freed: list[int] = []
     next_try = 1
     for victim in victims:
+        if victim.stays:
+            continue
         taken.append(victim)
         freed.extend(victim.pages)
         if table.free + len(freed) < need or len(taken) < next_try:

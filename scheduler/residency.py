@@ -33,7 +33,11 @@ class Residency:
 
     def prepare_next(self, now_ns: int, worker: Worker) -> None:
         """Send PREPAREs up to the bound on how many may be outstanding."""
-        while worker.prepare_queue and worker.prepares < self._books.config.prepares_in_flight:
+        while (
+            worker.prepare_queue
+            and not worker.draining
+            and worker.prepares < self._books.config.prepares_in_flight
+        ):
             name, _ = worker.prepare_queue.popitem(last=False)
             placement = worker.placements.get(name)
             if placement is None or placement.state is not State.KNOWN or placement.leaving:
@@ -103,7 +107,7 @@ class Residency:
         worker.prepare_queue.clear()
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
-            if placement.model.backlog:
+            if placement.model.backlog or placement.model.pinned:
                 self._missed.want(placement.model)
         self._books.loads_dirty = True
 
@@ -186,7 +190,7 @@ class Residency:
         placement.pages = ()
         placement.enter(state)
         self._policy.residency_changed(now_ns, placement)
-        if placement.model.backlog:
+        if placement.model.backlog or placement.model.pinned:
             self._missed.want(placement.model)
 
     def _send_other(self, now_ns: int, worker: Worker, action: Unload | Prepare | Release) -> None:

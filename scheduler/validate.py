@@ -52,6 +52,7 @@ def _check_worker(books: Books, worker: Worker) -> None:
         infers[action.model] = infers.get(action.model, 0) + 1
         assert action.action_id in books.running, f"{action} has no requests"
     prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
+    assert worker.draining == (name in books.drained), f"{name} is draining: {worker.draining}"
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
@@ -62,7 +63,7 @@ def _check_worker(books: Books, worker: Worker) -> None:
             slot = placement.load_slot
             assert slot is not None, f"{placement} has no LOAD"
             assert worker.load.get(slot.action.action_id) is slot, f"{placement} has no LOAD outstanding"
-        usable = placement.state in (State.RESIDENT, State.LOADING) and not placement.leaving
+        usable = has_pages and not placement.leaving and not worker.draining
         assert placement.usable == usable, f"{placement} is marked as usable: {placement.usable}"
         registered = placement.model.usable.get(name) is placement
         assert registered == placement.usable, f"{placement} is registered as usable: {registered}"
@@ -71,6 +72,7 @@ def _check_worker(books: Books, worker: Worker) -> None:
 def _check_model(books: Books, model: Model) -> None:
     """A model's placements are those of the workers, and what the status says of them is true."""
     assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
+    assert model.pinned == (model.name in books.pinned), f"{model.name} is pinned: {model.pinned}"
     assert model.holders == [p.worker for p in model.usable.values()], f"holders of {model.name}"
     for name, placement in model.placements.items():
         worker = books.cluster.workers.get(name)

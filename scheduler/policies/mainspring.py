@@ -140,8 +140,15 @@ class Mainspring(Policy):
         return self._relief.next_load(now_ns) if plan is None else plan
 
     def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
-        """Return how to load a model that was missed over others that were asked for much less."""
-        return plan_load(placement, victims=self._popularity.unpopular(placement))
+        """Return how to load a model that was missed over others that were asked for much less.
+
+        One that requests without a deadline wait for, or that is pinned, may also go over any that was not
+        used for a while: they wait for as long as it takes, and nothing else would ever end that.
+        """
+        plan = plan_load(placement, victims=self._popularity.unpopular(placement))
+        if plan is None and (placement.model.backlog or placement.model.pinned):
+            return super().plan_idle_load(now_ns, placement)
+        return plan
 
     def best_effort_share(self, now_ns: int) -> float:
         """Return all of it while every deadline is met, and the less the more were missed lately.

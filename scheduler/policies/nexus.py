@@ -171,7 +171,7 @@ class Nexus(Policy):
         models = self.books.cluster.models
         sessions = self._sessions.end_epoch(self._smoothing)
         sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
-        workers = [worker for worker in self.books.cluster.workers.values() if not worker.stopping]
+        workers = [worker for worker in self.books.cluster.workers.values() if worker.open]
         self._planned = sessions
         self._planner = Planner(sessions, workers, self._homes, self._epoch_ns, self._headroom)
 

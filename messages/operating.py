@@ -1,0 +1,101 @@
+"""What an operator may ask of a running cluster, and the answer.
+
+A wish that is granted goes into the scheduler, and so into the event log, as `events.OperatorAsked`. What
+operators set lasts until they unset it or the controller stops; a configuration outlives both.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class DrainWorker(msgspec.Struct, frozen=True, tag="drain_worker"):
+    """Give the worker nothing more; what it was told to do it finishes, and its memory stays as it is."""
+
+    worker: str
+
+
+class ResumeWorker(msgspec.Struct, frozen=True, tag="resume_worker"):
+    """Give a drained worker work again."""
+
+    worker: str
+
+
+class PinModel(msgspec.Struct, frozen=True, tag="pin_model"):
+    """Keep the model resident somewhere: load it if it is nowhere, and never evict its last copy."""
+
+    model: str
+
+
+class UnpinModel(msgspec.Struct, frozen=True, tag="unpin_model"):
+    """Let the model be evicted again."""
+
+    model: str
+
+
+class LoadOn(msgspec.Struct, frozen=True, tag="load_on"):
+    """Load the model now, over the least recently used ones if there is no room."""
+
+    model: str
+    worker: str | None = None
+    """None for the worker that has the most free pages."""
+
+
+class UnloadFrom(msgspec.Struct, frozen=True, tag="unload_from"):
+    """Give the model's pages up now; the next request for it has it loaded again."""
+
+    model: str
+    worker: str | None = None
+    """None for every worker."""
+
+
+class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
+    """Give requests for the model that bring no SLO over HTTP and gRPC this one."""
+
+    model: str
+    """As clients call it."""
+    slo_ns: int | None = None
+    """None for what the configuration says."""
+
+
+Wish = DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo
+
+
+class Operate(msgspec.Struct, frozen=True, tag="operate"):
+    """A console passes an operator's wish on; the controller answers with one `Operated`."""
+
+    token: int
+    """Chosen by the console; comes back with the answer."""
+    who: str
+    """Who asks, for the log: the name of the token that was shown."""
+    wish: Wish
+
+
+class Operated(msgspec.Struct, frozen=True, tag="operated"):
+    """Whether a wish was granted."""
+
+    token: int
+    done: bool
+    detail: str
+    """What was begun, or why not and what would be right."""
+
+
+def described(wish: Wish) -> str:
+    """Return a wish in words."""
+    match wish:
+        case DrainWorker(worker=worker):
+            return f"drain {worker}"
+        case ResumeWorker(worker=worker):
+            return f"resume {worker}"
+        case PinModel(model=model):
+            return f"pin {model}"
+        case UnpinModel(model=model):
+            return f"unpin {model}"
+        case LoadOn(model=model, worker=worker):
+            return f"load {model} on {worker or 'the worker with the most free pages'}"
+        case UnloadFrom(model=model, worker=worker):
+            return f"unload {model} from {worker or 'every worker'}"
+        case SetDefaultSlo(model=model, slo_ns=slo_ns):
+            if slo_ns is None:
+                return f"give {model} its configured default SLO again"
+            return f"give {model} a default SLO of {slo_ns / 1e6:g} ms"

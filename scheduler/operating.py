@@ -1,0 +1,215 @@
+"""What operators ask for: workers drained, models pinned, loaded and unloaded by hand. Pure.
+
+A wish is first looked at (`Operating.refusal`) and, if nothing speaks against it, carried out as an event of
+its own, so that a log holds exactly what was done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.messages.operating import (
+    DrainWorker,
+    LoadOn,
+    PinModel,
+    ResumeWorker,
+    SetDefaultSlo,
+    UnloadFrom,
+    UnpinModel,
+    Wish,
+)
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
+from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.residency import Residency
+
+PINNED_SHARE: Final = 0.5
+"""Of all workers' pages, what pinned models may take together: the others need the rest."""
+
+
+class Operating:
+    """Carries operators' wishes out."""
+
+    def __init__(
+        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, missed: MissedModels
+    ) -> None:
+        self._books = books
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._missed = missed
+
+    def refusal(self, wish: Wish) -> str | None:
+        """Return why a wish can't be carried out now and what would be right, or None if it can."""
+        match wish:
+            case DrainWorker(worker=name):
+                return self._no_worker(name)
+            case ResumeWorker(worker=name):
+                return None if name in self._books.drained else f"{name!r} is not drained"
+            case SetDefaultSlo(slo_ns=slo_ns):
+                return "a default SLO is greater than 0 ms" if slo_ns is not None and slo_ns <= 0 else None
+            case UnpinModel(model=name):
+                return None if name in self._books.pinned else f"{name!r} is not pinned"
+        model = self._books.cluster.models.get(wish.model)
+        if model is None:
+            return f"there is no model {wish.model!r}"
+        if isinstance(wish, PinModel):
+            return self._unpinnable(model)
+        if wish.worker is not None and self._no_worker(wish.worker):
+            return self._no_worker(wish.worker)
+        return self._unloadable(wish) if isinstance(wish, UnloadFrom) else self._unplaced(model, wish)
+
+    def carry_out(self, now_ns: int, wish: Wish) -> None:
+        """Do what an operator asks; what can't be done (any more) changes nothing."""
+        if self.refusal(wish) is not None:
+            return
+        match wish:
+            case DrainWorker(worker=name):
+                self._drain(now_ns, self._books.cluster.workers[name])
+            case ResumeWorker(worker=name):
+                self._resume(now_ns, name)
+            case PinModel(model=name):
+                self._pin(self._books.cluster.models[name])
+            case UnpinModel(model=name):
+                del self._books.pinned[name]
+                self._books.cluster.models[name].pinned = False
+                self._books.loads_dirty = True
+            case LoadOn(model=name):
+                plan = self._plan(self._books.cluster.models[name], wish.worker)
+                if plan is not None:
+                    self._residency.load(now_ns, plan)
+            case SetDefaultSlo(model=name, slo_ns=slo_ns):
+                if slo_ns is None:
+                    self._books.default_slo_ns.pop(name, None)
+                else:
+                    self._books.default_slo_ns[name] = slo_ns
+            case UnloadFrom():
+                for placement in self._holding(wish):
+                    self._residency.unload(now_ns, placement)
+                self._books.loads_dirty = True
+
+    def keep_pinned(self, model: Model) -> None:
+        """Have a pinned model loaded if it is resident nowhere."""
+        if model.pinned:
+            self._missed.want(model)
+
+    def _pin(self, model: Model) -> None:
+        self._books.pinned[model.name] = None
+        model.pinned = True
+        self.keep_pinned(model)
+
+    def _drain(self, now_ns: int, worker: Worker) -> None:
+        if worker.draining:
+            return
+        self._books.drained[worker.name] = None
+        worker.draining = True
+        self._reconsidered(now_ns, worker)
+        for placement in worker.placements.values():
+            model = placement.model
+            if model.backlog or model.pinned:
+                self._missed.want(model)
+
+    def _resume(self, now_ns: int, name: str) -> None:
+        self._books.drained.pop(name, None)
+        worker = self._books.cluster.workers.get(name)
+        if worker is None:
+            return
+        worker.draining = False
+        self._reconsidered(now_ns, worker)
+        for placement in worker.placements.values():
+            self._backlog.offer(placement)
+        self._residency.prepare_next(now_ns, worker)
+
+    def _reconsidered(self, now_ns: int, worker: Worker) -> None:
+        """Have the policy know what may run on a worker from now on."""
+        for placement in list(worker.placements.values()):
+            placement.consider()
+            if placement.state in (State.RESIDENT, State.LOADING):
+                self._policy.residency_changed(now_ns, placement)
+        self._books.loads_dirty = True
+        self._books.wake(worker)
+
+    def _no_worker(self, name: str) -> str | None:
+        if name in self._books.cluster.workers:
+            return None
+        return f"there is no worker {name!r}; connected are {', '.join(sorted(self._books.cluster.workers))}"
+
+    def _unpinnable(self, model: Model) -> str | None:
+        """Return why a model may not be pinned: pins could leave no room for the others."""
+        models, workers = self._books.cluster.models, self._books.cluster.workers.values()
+        pinned = {name: models[name].pages for name in self._books.pinned if name in models}
+        need = sum(({**pinned, model.name: model.pages}).values())
+        room = int(PINNED_SHARE * sum(worker.pages.size for worker in workers))
+        if need <= room:
+            return None
+        return (
+            f"pinned models would take {need} pages, and {room} is the most "
+            f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
+        )
+
+    def _unloadable(self, wish: UnloadFrom) -> str | None:
+        """Return why a model's pages can't be given up now."""
+        name, held = wish.model, self._holding(wish)
+        if not held:
+            return f"{name!r} is not resident {'anywhere' if wish.worker is None else f'on {wish.worker}'}"
+        if name in self._books.pinned:
+            return f"{name!r} is pinned; unpin it first"
+        busy = [placement for placement in held if placement.infers]
+        if busy:
+            return f"{busy[0].worker.name} has {busy[0].infers} INFERs of {name!r} outstanding; ask again"
+        return None
+
+    def _holding(self, wish: UnloadFrom) -> list[Placement]:
+        placements = self._books.cluster.models[wish.model].placements.values()
+        return [
+            placement
+            for placement in placements
+            if placement.state is State.RESIDENT and wish.worker in (None, placement.worker.name)
+        ]
+
+    def _unplaced(self, model: Model, wish: LoadOn) -> str | None:
+        """Return why a model can't be loaded now."""
+        if self._plan(model, wish.worker) is not None:
+            return None
+        placements = [p for p in model.placements.values() if wish.worker in (None, p.worker.name)]
+        if len(placements) == 1:
+            return _why_not(placements[0], placements[0].worker.name in self._books.load_room)
+        if all(placement.usable for placement in placements):
+            return f"{model.name!r} is resident, or loading, on every worker"
+        return f"no worker can load {model.name!r} now: see what each says by naming it"
+
+    def _plan(self, model: Model, worker: str | None) -> LoadPlan | None:
+        """Find room for a model on a worker, or on the one that has the most."""
+        room = self._books.load_room
+        able = [
+            placement
+            for placement in model.placements.values()
+            if placement.loadable
+            and placement.worker.name in room
+            and worker in (None, placement.worker.name)
+        ]
+        for placement in sorted(able, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+            plan = plan_load(placement)
+            if plan is not None:
+                return plan
+        return None
+
+
+def _why_not(placement: Placement, has_room: bool) -> str:
+    """Say why a model can't be loaded on a worker now."""
+    name, worker = placement.model.name, placement.worker
+    if worker.draining:
+        return f"{worker.name} is drained; resume it first"
+    if placement.usable:
+        return f"{name!r} is {placement.state.value} on {worker.name} already"
+    if placement.model.pages > worker.pages.size:
+        return f"{name!r} needs {placement.model.pages} pages and {worker.name} has {worker.pages.size}"
+    if placement.failed:
+        return f"{worker.name} can't run {name!r}: {placement.detail}"
+    if not placement.loadable:
+        return f"{name!r} is {placement.state.value} on {worker.name}; it must be prepared first"
+    if not has_room:
+        return f"{worker.name} has LOADs for the next moments; ask again"
+    return f"every page of {worker.name} that {name!r} could take is in use or pinned; ask again"
