@@ -16,7 +16,7 @@ from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.messages.actions import Load, Release, Unload
 from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined
 from mainspring.messages.observing import Holding, OfPicture
-from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo, UnpinModel
+from mainspring.messages.operating import subject
 from mainspring.telemetry.lives import Held, Lives
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
@@ -112,18 +112,10 @@ class Checkpoints:
 
     def _set(self, now_ns: int, entry: OperatorAsked) -> None:
         """Remember what holds until an operator says otherwise: the last wish about each thing."""
-        wish = entry.wish
-        match wish:
-            case DrainWorker() | ResumeWorker():
-                subject = "worker", wish.worker
-            case PinModel() | UnpinModel():
-                subject = "model", wish.model
-            case SetDefaultSlo():
-                subject = "slo", wish.model
-            case _:
-                return
-        self._asked.pop(subject, None)
-        self._asked[subject] = now_ns, entry
+        about = subject(entry.wish)
+        if about is not None:
+            self._asked.pop(about, None)
+            self._asked[about] = now_ns, entry
 
     def _note(self, at_ns: int) -> Checkpoint:
         lives = self._lives

@@ -20,6 +20,7 @@ from mainspring.messages.peers import (
     AdminReply,
     AdminRequest,
     ClusterStatus,
+    DefaultSlo,
     ModelDown,
     ModelUp,
     Served,
@@ -50,6 +51,8 @@ class Catalogue:
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
         """The models of a repository, by what clients call them."""
+        self.slos_ns: dict[str, int] = {}
+        """Default SLOs that operators set, by what clients call the models; they outlive the models."""
         self.draining = False
         """Whether the controller is leaving, so that changes are refused."""
         self._max_models = max_models
@@ -146,12 +149,27 @@ class Catalogue:
         self._post.to_gateways(Served(model))
         return None
 
+    def is_known(self, name: str) -> bool:
+        """Say whether clients can ask for a model of this name."""
+        spec = self.models.get(name)
+        return name in self.served or (spec is not None and not spec.served_as)
+
+    def set_default_slo(self, name: str, slo_ns: int | None) -> None:
+        """Have requests for a model that bring no SLO have this one; None for what is configured."""
+        if slo_ns is None:
+            self.slos_ns.pop(name, None)
+        else:
+            self.slos_ns[name] = slo_ns
+        self._post.to_gateways(DefaultSlo(name, slo_ns))
+
     def welcome(self, gateway: GatewaySession) -> None:
         """Tell a new gateway of all models."""
         for spec in self.models.values():
             self._post.to(gateway, ModelUp(spec))
         for served in self.served.values():
             self._post.to(gateway, Served(served))
+        for name, slo_ns in self.slos_ns.items():
+            self._post.to(gateway, DefaultSlo(name, slo_ns))
         for name in self._retiring.joined(gateway.number):
             self._post.to(gateway, ModelDown(name, drain=True))
 

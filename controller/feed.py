@@ -20,6 +20,7 @@ from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
+from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -70,6 +71,14 @@ class LoggedScheduler:
             self._scheduler.handle(now_ns, event)
         except Exception:
             self._report("handle", now_ns, event)
+
+    def refusal(self, wish: Wish) -> str | None:
+        """Return why an operator's wish can't be carried out now, or None if it can."""
+        try:
+            return self._scheduler.refusal(wish)
+        except Exception:
+            self._report("refusal", 0, None)
+            return "the scheduler failed at looking at it; see the controller's log"
 
     def due(self, now_ns: int) -> bool:
         """Say whether ``schedule`` is to be called now."""

@@ -22,6 +22,7 @@ from mainspring.controller.post import Post, Transport
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.observing import ObserverHello, Records, Stage
+from mainspring.messages.operating import Operated
 from mainspring.messages.peers import Goodbye, Ping, Welcome
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from mainspring.transport.bounds import Delivery
@@ -140,6 +141,11 @@ class Observers:
         if self._observers.pop(routing_id, None) is not None:
             self._painted.pop(routing_id, None)
             self._arm()
+
+    def answer(self, observer: Observer, message: Operated) -> None:
+        """Tell an observer what became of what it asked for."""
+        if self._wire.send(observer.routing_id, encode(message)) is not Delivery.SENT:
+            self.end(observer, "its connection ended")
 
     def end(self, observer: Observer, why: str) -> None:
         """End a session and its connection."""

@@ -14,6 +14,7 @@ from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.grace import StartGrace
 from mainspring.controller.members import Members, protocol_detail
 from mainspring.controller.observers import Observer, Observers, Wire
+from mainspring.controller.operators import Operators
 from mainspring.controller.post import Post
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.messages import PROTOCOL_VERSION
@@ -22,6 +23,7 @@ from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.observing import FromObserver, ObserverHello
+from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (
     AdminRequest,
     Arrival,
@@ -69,6 +71,7 @@ class Shell:
         self.catalogue = Catalogue(config.max_models, scheduler, self.sessions, self._post, dropped)
         self.members = Members(config, scheduler, self.sessions, self._post, self.catalogue, dropped)
         self.carrier = Carrier(self.sessions, self.members, self._post, dropped)
+        self._operators = Operators(scheduler, self.catalogue)
         self.observers = Observers(config, scheduler, wire, self._post, dropped)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
 
@@ -149,6 +152,8 @@ class Shell:
                 pass
             case Goodbye(detail=detail):
                 self.observers.end(observer, f"it left: {detail}")
+            case Operate():
+                self.observers.answer(observer, self._operators.answer(now_ns, message))
             case _:
                 detail = f"an observer may not send {type(message).__name__}"
                 self._post.refuse(now_ns, observer.routing_id, "bad_message", detail)

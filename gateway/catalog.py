@@ -32,7 +32,12 @@ class Catalog:
         self.workers: dict[str, str] = {}
         self._old_models: dict[str, None] = {}
         self._old_served: dict[str, None] = {}
+        self._slos_ns: dict[str, int] = {}
+        """What operators set, by what clients call the models."""
+        self._options: dict[str, ServedModel] = {}
+        """How those models are served."""
         self._old_workers: dict[str, None] = {}
+        self._old_slos: dict[str, None] = {}
         self._confirm_by_ns: int | None = None
 
     # --- what clients ask for ---
@@ -74,8 +79,11 @@ class Catalog:
         return (signature.spec.version,) if signature is not None and not signature.spec.served_as else ()
 
     def options(self, name: str) -> ServedModel:
-        """Return how a repository's model is served; for any other, the defaults without versions."""
-        return self.served.get(name) or ServedModel(name, {})
+        """Return how a repository's model is served; for any other, the defaults without versions.
+
+        An operator's default SLO stands in the place of the configured one.
+        """
+        return self._options.get(name) or self.served.get(name) or ServedModel(name, {})
 
     def prioritised(self, request: InferRequest) -> InferRequest:
         """Return the request with the priority that its model's configuration gives it, if it does."""
@@ -109,6 +117,7 @@ class Catalog:
         self._old_models = dict.fromkeys(self.signatures)
         self._old_served = dict.fromkeys(self.served)
         self._old_workers = dict.fromkeys(self.workers)
+        self._old_slos = dict.fromkeys(self._slos_ns)
         self._confirm_by_ns = now_ns + _CONFIRM_NS
 
     def model_up(self, spec: ModelSpec) -> None:
@@ -131,6 +140,16 @@ class Catalog:
         else:
             self.served.pop(model.name, None)
         self._old_served.pop(model.name, None)
+        self._combine(model.name)
+
+    def set_default_slo(self, name: str, slo_ns: int | None) -> None:
+        """Give requests for a model that bring no SLO this one; None for the configured one."""
+        if slo_ns is None:
+            self._slos_ns.pop(name, None)
+        else:
+            self._slos_ns[name] = slo_ns
+        self._old_slos.pop(name, None)
+        self._combine(name)
 
     def worker_up(self, worker: str, address: str) -> None:
         """Send inputs for the worker to this address."""
@@ -155,11 +174,23 @@ class Catalog:
             del self.signatures[name]
         for name in self._old_served:
             del self.served[name]
+            self._combine(name)
+        for name in list(self._old_slos):
+            self.set_default_slo(name, None)
         gone = list(self._old_workers)
         for worker in gone:
             del self.workers[worker]
         self._old_models, self._old_served, self._old_workers = {}, {}, {}
         return gone
+
+    def _combine(self, name: str) -> None:
+        """Note how a model is served whose default SLO an operator set: every request asks."""
+        slo_ns = self._slos_ns.get(name)
+        if slo_ns is None:
+            self._options.pop(name, None)
+        else:
+            configured = self.served.get(name) or ServedModel(name, {})
+            self._options[name] = msgspec.structs.replace(configured, slo_ns=slo_ns)
 
 
 def _no_version(name: str, version: int, served: tuple[int, ...]) -> str:

@@ -156,6 +156,8 @@ class Plane:
             case peers.Served():
                 self.catalog.serve(message.model)
                 self.cache.switch(message.model.name, message.model.cache or None)
+            case peers.DefaultSlo(model=name, slo_ns=slo_ns):
+                self.catalog.set_default_slo(name, slo_ns)
             case peers.WorkerUp():
                 self._worker_up(message)
             case peers.WorkerDown():

@@ -11,6 +11,7 @@ One file for each subject:
 * ``clients``  -- client to gateway
 * ``metrics``  -- what the controller counts for whoever scrapes
 * ``observing`` -- controller to observers: the event stream, live
+* ``operating`` -- what operators may ask for, and the answer
 * ``codec``    -- bytes to messages and back
 
 Every message is a frozen, tagged ``msgspec.Struct`` encoded as a MessagePack map. Times are ``int``

@@ -28,6 +28,8 @@ from enum import StrEnum
 
 import msgspec
 
+from mainspring.messages.operating import Operate, Operated
+
 
 class ObserverHello(msgspec.Struct, frozen=True, tag="observer_hello"):
     """An observer's first message, and its first again after each `Refused`."""
@@ -95,10 +97,10 @@ class Estimated(msgspec.Struct, frozen=True, tag="estimated"):
     load_ns: int
 
 
-FromObserver = ObserverHello
+FromObserver = ObserverHello | Operate
 """What a controller may receive of an observer, beside `peers.Pong` and `peers.Goodbye`."""
 
-ToObserver = Records
+ToObserver = Records | Operated
 """What an observer may receive, beside what every peer may (`peers.ToWorker`)."""
 
 OfPicture = Holding | Estimated

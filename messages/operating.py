@@ -80,6 +80,19 @@ class Operated(msgspec.Struct, frozen=True, tag="operated"):
     """What was begun, or why not and what would be right."""
 
 
+def subject(wish: Wish) -> tuple[str, str] | None:
+    """Return what a wish sets until another one about the same is granted; None if it sets nothing."""
+    match wish:
+        case DrainWorker(worker=name) | ResumeWorker(worker=name):
+            return "worker", name
+        case PinModel(model=name) | UnpinModel(model=name):
+            return "model", name
+        case SetDefaultSlo(model=name):
+            return "slo", name
+        case _:
+            return None
+
+
 def described(wish: Wish) -> str:
     """Return a wish in words."""
     match wish:

@@ -163,6 +163,15 @@ class Served(msgspec.Struct, frozen=True, tag="served"):
     model: ServedModel
 
 
+class DefaultSlo(msgspec.Struct, frozen=True, tag="default_slo"):
+    """An operator says which SLO requests for a model have that bring none over HTTP or gRPC."""
+
+    model: str
+    """As clients call it."""
+    slo_ns: int | None = None
+    """None for what the configuration says."""
+
+
 class Dispatch(msgspec.Struct, frozen=True, tag="dispatch"):
     """Send these requests' inputs to the worker, for this action."""
 
@@ -300,6 +309,7 @@ ToGateway = (
     | ModelUp
     | ModelDown
     | Served
+    | DefaultSlo
     | Dispatch
     | Rejected
     | AdminReply

@@ -7,6 +7,7 @@ from typing import Final
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
+from mainspring.messages.events import OperatorAsked
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.mirror import Cluster, Placement, Worker
@@ -69,8 +70,8 @@ class Books:
         """Workers that an operator wants nothing sent to, connected or not."""
         self.pinned: dict[str, None] = {}
         """Models that an operator wants resident."""
-        self.default_slo_ns: dict[str, int] = {}
-        """What operators set of models, as clients call them; gateways go by it, the scheduler does not."""
+        self.asked: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
+        """What operators set, by what it is about, and when; the last one about each, the newest last."""
         self.alarms = Alarms()
         self.commands: list[Command] = []
         """What comes out next, in order."""

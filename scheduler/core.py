@@ -97,8 +97,8 @@ class Scheduler:
                 self._membership.join(now_ns, event)
             case WorkerLeft(worker=name, reason=reason):
                 self._membership.leave(now_ns, name, reason)
-            case OperatorAsked(wish=wish):
-                self._operating.carry_out(now_ns, wish)
+            case OperatorAsked():
+                self._operating.carry_out(now_ns, event)
 
     def schedule(self, now_ns: int) -> list[Command]:
         """Decide what is to be decided by now, and return every command since the last call, in order.

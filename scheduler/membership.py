@@ -63,6 +63,7 @@ class Membership:
         if model is None:
             return
         self._books.pinned.pop(name, None)
+        self._books.asked.pop(("model", name), None)
         model.pinned = False
         self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, f"model {name!r} was removed")
         for placement in list(model.placements.values()):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
@@ -17,6 +18,7 @@ from mainspring.messages.operating import (
     UnloadFrom,
     UnpinModel,
     Wish,
+    subject,
 )
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
@@ -48,23 +50,28 @@ class Operating:
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
                 return None if name in self._books.drained else f"{name!r} is not drained"
-            case SetDefaultSlo(slo_ns=slo_ns):
-                return "a default SLO is greater than 0 ms" if slo_ns is not None and slo_ns <= 0 else None
+            case SetDefaultSlo():
+                return None  # It is the gateways' alone.
             case UnpinModel(model=name):
                 return None if name in self._books.pinned else f"{name!r} is not pinned"
         model = self._books.cluster.models.get(wish.model)
         if model is None:
-            return f"there is no model {wish.model!r}"
+            return self._no_model(wish.model)
         if isinstance(wish, PinModel):
             return self._unpinnable(model)
         if wish.worker is not None and self._no_worker(wish.worker):
             return self._no_worker(wish.worker)
         return self._unloadable(wish) if isinstance(wish, UnloadFrom) else self._unplaced(model, wish)
 
-    def carry_out(self, now_ns: int, wish: Wish) -> None:
+    def carry_out(self, now_ns: int, event: OperatorAsked) -> None:
         """Do what an operator asks; what can't be done (any more) changes nothing."""
+        wish = event.wish
         if self.refusal(wish) is not None:
             return
+        about = subject(wish)
+        if about is not None:
+            self._books.asked.pop(about, None)
+            self._books.asked[about] = now_ns, event
         match wish:
             case DrainWorker(worker=name):
                 self._drain(now_ns, self._books.cluster.workers[name])
@@ -80,11 +87,6 @@ class Operating:
                 plan = self._plan(self._books.cluster.models[name], wish.worker)
                 if plan is not None:
                     self._residency.load(now_ns, plan)
-            case SetDefaultSlo(model=name, slo_ns=slo_ns):
-                if slo_ns is None:
-                    self._books.default_slo_ns.pop(name, None)
-                else:
-                    self._books.default_slo_ns[name] = slo_ns
             case UnloadFrom():
                 for placement in self._holding(wish):
                     self._residency.unload(now_ns, placement)
@@ -135,6 +137,12 @@ class Operating:
         if name in self._books.cluster.workers:
             return None
         return f"there is no worker {name!r}; connected are {', '.join(sorted(self._books.cluster.workers))}"
+
+    def _no_model(self, name: str) -> str:
+        versions = [each.name for each in self._books.cluster.models.values() if each.spec.served_as == name]
+        if versions:
+            return f"{name!r} is served in versions; name one of them: {', '.join(versions[:8])}"
+        return f"there is no model {name!r}"
 
     def _unpinnable(self, model: Model) -> str | None:
         """Return why a model may not be pinned: pins could leave no room for the others."""

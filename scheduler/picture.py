@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
-from mainspring.messages.events import ModelAdded, RequestArrived, RequestCancelled, WorkerJoined
+from mainspring.messages.events import (
+    ModelAdded,
+    OperatorAsked,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+)
 from mainspring.messages.observing import Estimated, Holding
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
@@ -32,6 +38,7 @@ Entry = (
     | Prepare
     | Release
     | Unload
+    | OperatorAsked
 )
 Told = list[tuple[int | None, Entry]]
 """Entries, each with when it happened; None: it is so now."""
@@ -53,6 +60,7 @@ def picture(books: Books) -> Iterator[Told]:
             yield [(None, ModelAdded(model.spec)), *_estimates(model, told, told_loads)]
     for worker in list(books.cluster.workers.values()):
         yield from _holdings(books, worker)
+    yield list(books.asked.values())
 
 
 def _worker(books: Books, worker: Worker) -> Told:

@@ -19,6 +19,7 @@ from mainspring.messages.events import (
     Event,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     RequestArrived,
     WorkerJoined,
     WorkerLeft,
@@ -136,7 +137,7 @@ class _Reader:
                     self._models[spec.name] = spec
             case ModelRemoved(name=name) if not self.requests:
                 self._models.pop(name, None)
-            case ModelRemoved():
+            case ModelRemoved() | OperatorAsked():
                 self._changes.append((at_ns, entry))
             case WorkerJoined(worker=name):
                 if name in self._left:

@@ -12,12 +12,14 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     Wakeup,
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.operating import described
 
 
 def line(now_ns: int, message: Event | Command) -> str | None:
@@ -78,6 +80,8 @@ def _event(message: Event | Command) -> str:
         case WorkerJoined():
             held = [resident.model for resident in message.resident]
             return f"{message.worker} joined, {message.pages} pages, resident {held}"
+        case OperatorAsked():
+            return f"{message.who} asked to {described(message.wish)}"
         case WorkerLeft():
             return f"{message.worker} left: {message.reason}"
         case Result():

@@ -29,7 +29,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.observing import Holding
-from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo, UnpinModel
+from mainspring.messages.operating import subject
 
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
@@ -300,17 +300,10 @@ class Lives:
                 held.resident[name] = Resident(name, held.prepared[name], pages)
 
     def _operated(self, _now_ns: int, event: OperatorAsked) -> None:
-        match event.wish:
-            case DrainWorker(worker=name) | ResumeWorker(worker=name):
-                subject = ("worker", name)
-            case PinModel(model=name) | UnpinModel(model=name):
-                subject = ("model", name)
-            case SetDefaultSlo(model=name):
-                subject = ("slo", name)
-            case _:
-                return
-        self.asked.pop(subject, None)
-        self.asked[subject] = event
+        about = subject(event.wish)
+        if about is not None:
+            self.asked.pop(about, None)
+            self.asked[about] = event
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
         self.workers.pop(entry.worker, None)

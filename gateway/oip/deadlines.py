@@ -23,10 +23,11 @@ MAX_NS = (1 << 63) - 1
 def default_slo_ns(config: GatewayConfig, options: ServedModel) -> int | None:
     """Return the SLO of requests for a model that bring none; None for best effort.
 
-    ``options`` are the model's own: a repository may say it there, the gateway's configuration for any.
+    ``options`` are the model's own: a repository or an operator may say it there, the gateway's configuration
+    for any. It is at most what a client may ask for.
     """
     if options.slo_ns is not None:
-        return options.slo_ns
+        return min(options.slo_ns, milliseconds(config.max_slo_ms))
     default_ms = config.model_slo_ms.get(options.name, config.default_slo_ms)
     return None if default_ms is None else milliseconds(default_ms)
 

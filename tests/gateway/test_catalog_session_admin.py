@@ -12,6 +12,7 @@ from mainspring.gateway.sends import Connection
 from mainspring.gateway.session import ControllerSession, SessionEvent
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import AdminReply, AdminRequest
 from tests.gateway.fakes import make_spec
 
@@ -46,6 +47,33 @@ def test_what_goes_down_before_it_is_confirmed_is_gone_once() -> None:
     catalog.worker_down("w")
     assert catalog.tick(10**12) == []
     assert catalog.models() == ()
+
+
+def test_an_operators_default_slo_stands_before_the_repositorys_until_it_is_unset() -> None:
+    catalog = Catalog()
+    catalog.model_up(make_spec("m"))
+    catalog.serve(ServedModel("served", {1: "m"}, slo_ns=50 * MS))
+    catalog.set_default_slo("served", 7 * MS)
+    catalog.set_default_slo("plain", 9 * MS)
+    assert (catalog.options("served").slo_ns, catalog.options("plain").slo_ns) == (7 * MS, 9 * MS)
+    catalog.serve(ServedModel("served", {2: "m"}, slo_ns=60 * MS))
+    assert catalog.options("served") == ServedModel("served", {2: "m"}, slo_ns=7 * MS)
+    catalog.set_default_slo("served", None)
+    assert catalog.options("served").slo_ns == 60 * MS
+
+
+def test_a_controller_that_began_anew_has_no_default_slos_of_operators() -> None:
+    catalog = Catalog()
+    catalog.set_default_slo("kept", 7 * MS)
+    catalog.set_default_slo("gone", 7 * MS)
+    catalog.begin_session(0)
+    catalog.set_default_slo("kept", 8 * MS)
+    assert catalog.options("gone").slo_ns == 7 * MS
+    due_ns = catalog.next_wakeup_ns()
+    assert due_ns is not None
+    catalog.tick(due_ns)
+    assert catalog.options("kept").slo_ns == 8 * MS
+    assert catalog.options("gone").slo_ns is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from mainspring.messages.operating import (
     LoadOn,
     PinModel,
     ResumeWorker,
-    SetDefaultSlo,
     UnloadFrom,
     UnpinModel,
     Wish,
@@ -124,7 +123,6 @@ def test_wishes_that_make_no_sense_are_refused_with_what_is_there() -> None:
     assert refusal(hand, LoadOn("nobody")) == "there is no model 'nobody'"
     assert refusal(hand, UnpinModel("m")) == "'m' is not pinned"
     assert "5 pages, and 4 is the most" in refusal(hand, PinModel("half"))
-    assert refusal(hand, SetDefaultSlo("m", 0)) == "a default SLO is greater than 0 ms"
 
 
 WISHES = (

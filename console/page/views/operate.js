@@ -82,7 +82,7 @@ function modelsPanel(act, first) {
   const buttons = [
     ["Pin", named((model) => WISHES.pin(model))], ["Unpin", named((model) => WISHES.unpin(model))],
     ["Load", named((model) => WISHES.load(model, worker()))], ["Unload", named((model) => WISHES.unload(model, worker()))],
-    ["Set default SLO", named((model) => WISHES.slo(model, slo.value && Number(slo.value) > 0 ? Number(slo.value) : null))],
+    ["Set default SLO", named((model) => WISHES.slo(model, slo.value === "" ? null : Number(slo.value)))],
   ].map(([text, run]) => el("button", { type: "button", onclick: run }, text));
   const root = panel("Models");
   root.append(

@@ -46,11 +46,12 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 class Site:
     """The cluster under test and what a test does to it."""
 
-    def __init__(self, cluster: LocalCluster, client: Client, folder: Path) -> None:
+    def __init__(self, cluster: LocalCluster, client: Client, folder: Path, http: str) -> None:
         self.cluster = cluster
         self.client = client
         self.events = folder / "run" / "events"
         self.url = cluster.plan.console_address
+        self.http = http
         self._folder = folder
         self._load: subprocess.Popen[bytes] | None = None
 
@@ -91,7 +92,7 @@ def running(folder: Path) -> Iterator[Site]:
     tokens = folder / "tokens.toml"
     allowed = f'sha256 = "{token_sha256(TOKEN)}"\nmodels = ["*"]\nadmin = true\n'
     tokens.write_text(f'[[token]]\nname = "ann"\n{allowed}')
-    gateway, controller, console = free_ports(3)
+    gateway, controller, console, http = (f"127.0.0.1:{port}" for port in free_ports(4))
     tables: dict[str, Any] = {
         "cluster": {
             "engine": "emulated",
@@ -103,13 +104,13 @@ def running(folder: Path) -> Iterator[Site]:
             "console": True,
         },
         "worker": {"pages": PAGES},
-        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
-        "controller": {"address": f"tcp://127.0.0.1:{controller}"},
-        "console": {"address": f"http://127.0.0.1:{console}", "token_file": str(tokens)},
+        "gateway": {"address": f"tcp://{gateway}", "http_address": f"http://{http}"},
+        "controller": {"address": f"tcp://{controller}"},
+        "console": {"address": f"http://{console}", "token_file": str(tokens)},
     }
     plan = make_plan(read_config(tables, "the test"))
     with LocalCluster(plan, lambda _: None) as cluster, Client(cluster.address) as client:
-        site = Site(cluster, client, folder)
+        site = Site(cluster, client, folder, f"http://{http}")
         try:
             yield site
         finally:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+import math
+import urllib.request
+from typing import Any
 
 from mainspring.messages.events import OperatorAsked
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open
-from tests.console.page.live import TOKEN, Site, wait_until
-
-UNANSWERED = pytest.mark.xfail(strict=False, reason="the controller does not answer wishes")
+from tests.console.page.live import PATIENCE_S, TOKEN, Site, wait_until
 
 
-@UNANSWERED
 def test_a_worker_is_drained_and_resumed(open_page: Open, site: Site) -> None:
     page = open_page("#/operate")
     drain = page.get_by_role("button", name="Drain worker-1")
@@ -39,7 +39,6 @@ def test_a_worker_is_drained_and_resumed(open_page: Open, site: Site) -> None:
     assert {one.who for one in asked(site)} == {"ann"}
 
 
-@UNANSWERED
 def test_what_the_controller_refuses_is_shown(open_page: Open) -> None:
     page = open_page("#/operate?model=nothing-like-it")
     page.fill("#operate-token", TOKEN)
@@ -51,6 +50,20 @@ def test_what_the_controller_refuses_is_shown(open_page: Open) -> None:
     assert page.get_attribute(".result", "data-good") == "false"
 
 
+def test_a_default_slo_counts_for_requests_that_bring_none(open_page: Open, site: Site) -> None:
+    page = open_page("#/operate?model=small-2")
+    page.fill("#operate-token", TOKEN)
+    page.get_by_role("button", name="Use it").click()
+    assert "deadline_ns_left" not in infer(site, "small-2")
+    for given, good in (("-5", "false"), ("20000", "true")):
+        page.fill("#operate-slo", given)
+        page.get_by_role("button", name="Set default SLO").click()
+        page.get_by_role("dialog").get_by_role("button", name="Set").click()
+        page.locator(f".result[data-good={good}]").wait_for()
+    wait_until(lambda: "deadline_ns_left" in infer(site, "small-2"), "an answer with a deadline")
+    assert 10e9 < infer(site, "small-2")["deadline_ns_left"] < 20e9
+
+
 def test_a_wrong_token_changes_nothing(open_page: Open, site: Site) -> None:
     before = len(asked(site))
     page = open_page("#/operate?model=small-1")
@@ -60,6 +73,20 @@ def test_a_wrong_token_changes_nothing(open_page: Open, site: Site) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Unpin").click()
     page.locator(".result[data-good=false]", has_text="token").wait_for()
     assert len(asked(site)) == before
+
+
+def infer(site: Site, model: str) -> dict[str, Any]:
+    """Send a request over HTTP that says nothing of a deadline; return its answer's parameters."""
+    url = f"{site.http}/v2/models/{model}"
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
+        inputs = json.load(reply)["inputs"]
+    for tensor in inputs:
+        tensor["shape"] = [1, *tensor["shape"][1:]]
+        tensor["data"] = [0] * math.prod(tensor["shape"])
+    body = json.dumps({"inputs": inputs}).encode()
+    with urllib.request.urlopen(f"{url}/infer", body, timeout=PATIENCE_S) as reply:
+        found: dict[str, Any] = json.load(reply)["parameters"]
+    return found
 
 
 def asked(site: Site) -> list[OperatorAsked]:

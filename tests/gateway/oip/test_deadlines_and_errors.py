@@ -78,6 +78,7 @@ def test_a_models_default_goes_before_the_servers() -> None:
     assert default_slo_ns(config, ServedModel("a", {})) == 20 * MS
     assert default_slo_ns(config, ServedModel("b", {}, slo_ns=5)) == 5
     assert default_slo_ns(GatewayConfig(), ServedModel("a", {})) is None
+    assert default_slo_ns(GatewayConfig(max_slo_ms=10), ServedModel("a", {}, slo_ns=20 * MS)) == 10 * MS
     with pytest.raises(ValueError, match=r"model_slo_ms is 0\.0 for 'a'"):
         GatewayConfig(model_slo_ms={"a": 0.0})
 

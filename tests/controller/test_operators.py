@@ -1,0 +1,189 @@
+"""Operators' wishes on real sockets: granted ones are carried out and logged; others say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.console.live import LiveStream
+from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import OperatorAsked
+from mainspring.messages.model import ServedModel
+from mainspring.messages.operating import (
+    DrainWorker,
+    LoadOn,
+    Operate,
+    Operated,
+    PinModel,
+    ResumeWorker,
+    SetDefaultSlo,
+    UnloadFrom,
+    Wish,
+)
+from mainspring.messages.peers import AdminReply, AdminRequest, DefaultSlo, Dispatch, Rejected
+from mainspring.simulator.redecide import redecide
+from mainspring.telemetry.log import read_entries
+from tests.controller.peers import MS, FakeGateway, Stage, spec
+
+MODELS = (spec("a"), spec("b"))
+
+
+class Operator:
+    """A console that passes wishes on."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stream = LiveStream(stage.address, "console")
+        self.answers: list[msgspec.Struct] = []
+        self.told: list[object] = []
+        self.stream.on_answer = self.answers.append
+        self._stage = stage
+        self._tokens = count(1)
+        stage.until(self.live)
+
+    def live(self) -> bool:
+        while (batch := self.stream.poll()) is not None:
+            self.told += [entry for _, entry in batch.records]
+        return self.stream.state == "live"
+
+    def ask(self, wish: Wish, who: str = "ann") -> Operated:
+        token = next(self._tokens)
+        assert self.stream.send(Operate(token, who, wish))
+
+        def answered() -> bool:
+            self.live()
+            return len(self.answers) == token
+
+        self._stage.until(answered)
+        answer = self.answers[-1]
+        assert isinstance(answer, Operated)
+        assert answer.token == token
+        return answer
+
+    def grant(self, wish: Wish) -> str:
+        answer = self.ask(wish)
+        assert answer.done, answer.detail
+        return answer.detail
+
+    def refusal(self, wish: Wish, who: str = "ann") -> str:
+        answer = self.ask(wish, who)
+        assert not answer.done
+        return answer.detail
+
+
+@pytest.fixture
+def operator(stage: Stage) -> Iterator[Callable[[], Operator]]:
+    """A function that begins a console's session."""
+    begun: list[Operator] = []
+
+    def begin() -> Operator:
+        begun.append(Operator(stage))
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.stream.close()
+
+
+def rejection(stage: Stage, gateway: FakeGateway, counter: int, model: str) -> Rejected:
+    sent = gateway.arrive(counter, model, left_ms=500)
+    stage.until(lambda: any(each.request_id == sent for each in gateway.all(Rejected)))
+    return gateway.last(Rejected)
+
+
+def dispatched(stage: Stage, gateway: FakeGateway, counter: int, model: str) -> None:
+    sent = gateway.arrive(counter, model)
+    stage.until(lambda: any(sent in each.request_ids for each in gateway.all(Dispatch)))
+
+
+def test_wishes_are_carried_out_logged_and_replayed(
+    stage: Stage, operator: Callable[[], Operator], tmp_path: Path
+) -> None:
+    stage.start(MODELS, event_log_dir=str(tmp_path))
+    gateway, worker = stage.cluster("a", "b")
+    ann = operator()
+    assert ann.grant(LoadOn("a", "w0")) == "load a on w0"
+    stage.until(lambda: len(worker.all(Load)) == 1 and "a" in worker.resident)
+    dispatched(stage, gateway, 1, "a")
+    ann.grant(PinModel("b"))
+    stage.until(lambda: "b" in worker.resident)
+    assert ann.refusal(UnloadFrom("b")) == "'b' is pinned; unpin it first"
+    ann.grant(DrainWorker("w0"))
+    refused = rejection(stage, gateway, 2, "a")
+    assert refused.reason is Reason.NO_WORKER
+    assert "an operator drained every worker" in refused.detail
+    ann.grant(ResumeWorker("w0"))
+    dispatched(stage, gateway, 3, "a")
+    stage.until(lambda: len(worker.all(Infer)) == 2)
+    stage.until(lambda: ann.ask(UnloadFrom("a")).done)
+    stage.until(lambda: bool(worker.all(Unload)))
+    stage.stop()
+    logged = [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
+    assert [type(each.wish) for each in logged] == [
+        *(LoadOn, PinModel, DrainWorker, ResumeWorker, UnloadFrom),
+    ]
+    assert {each.who for each in logged} == {"ann"}
+    found = redecide(tmp_path)
+    assert found.difference is None, found.difference.story()
+
+
+def test_a_console_that_comes_later_is_told_what_operators_set(
+    stage: Stage, operator: Callable[[], Operator]
+) -> None:
+    stage.start(MODELS)
+    stage.cluster("a", "b")
+    first = operator()
+    for wish in (DrainWorker("w0"), PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")):
+        first.grant(wish)
+    second = operator()
+    asked = [each.wish for each in second.told if isinstance(each, OperatorAsked)]
+    assert asked == [PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")]
+
+
+def test_a_default_slo_reaches_every_gateway_also_one_that_comes_later(
+    stage: Stage, operator: Callable[[], Operator]
+) -> None:
+    stage.start(MODELS)
+    gateway, _ = stage.cluster("a", "b")
+    gateway.send(AdminRequest(900, serve=ServedModel("public", {1: "a"})))
+    stage.until(lambda: any(reply.token == 900 for reply in gateway.all(AdminReply)))
+    ann = operator()
+    assert ann.grant(SetDefaultSlo("public", 30 * MS)) == "give public a default SLO of 30 ms"
+    ann.grant(SetDefaultSlo("b", 5 * MS))
+    ann.grant(SetDefaultSlo("b", None))
+    stage.until(lambda: len(gateway.all(DefaultSlo)) == 3)
+    assert gateway.all(DefaultSlo) == [
+        *(DefaultSlo("public", 30 * MS), DefaultSlo("b", 5 * MS), DefaultSlo("b")),
+    ]
+    later = stage.gateway("g1")
+    stage.until(lambda: bool(later.all(DefaultSlo)))
+    assert later.all(DefaultSlo) == [DefaultSlo("public", 30 * MS)]
+
+
+def test_what_can_not_be_is_refused_and_leaves_no_trace(
+    stage: Stage, operator: Callable[[], Operator], tmp_path: Path
+) -> None:
+    stage.start(MODELS, event_log_dir=str(tmp_path))
+    stage.cluster("a", "b")
+    ann = operator()
+    assert ann.refusal(DrainWorker("w9")) == "there is no worker 'w9'; connected are w0"
+    assert ann.refusal(PinModel("c")) == "there is no model 'c'"
+    assert "give more than 0 and at most" in ann.refusal(SetDefaultSlo("a", 0))
+    assert "give more than 0 and at most" in ann.refusal(SetDefaultSlo("a", 1 << 62))
+    assert ann.refusal(SetDefaultSlo("c", MS)) == "there is no model 'c' that clients could ask for"
+    assert "128 characters" in ann.refusal(PinModel("x" * 129))
+    assert "who asks can't be recorded" in ann.refusal(PinModel("a"), who="")
+    stage.stop()
+    assert not [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
+
+
+def test_only_consoles_may_ask(stage: Stage) -> None:
+    stage.start(MODELS)
+    gateway, worker = stage.cluster("a", "b")
+    gateway.send(Operate(1, "mallory", DrainWorker("w0")))
+    dispatched(stage, gateway, 1, "a")
+    assert worker.all(Load)
