@@ -20,8 +20,8 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     point here."""
     token_file: str = ""
     """File of tokens, as `mainspring token new` writes it, with which operators may change what is served;
-    it is read again when it changes. Empty: nobody may change anything from here. Relative to the folder that
-    the console is started in."""
+    it is read again when it changes. Empty: the gateway's, beside `mainspring up`; else nobody may change
+    anything from here. Relative to the folder that the console is started in."""
     token_reload_ms: float = 1_000.0
     """Between two looks at whether the file of tokens has changed."""
     reading_needs_token: bool = False

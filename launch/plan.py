@@ -207,21 +207,7 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
             nice=nice,
             priority=priority,
         ),
-        GatewayJob(
-            name="gateway",
-            gateway=replace(
-                config.gateway,
-                controller_address=address,
-                repository_address=connectable(config.repository.address) if config.repository.path else "",
-                drain_timeout_ms=min(
-                    config.gateway.drain_timeout_ms, DRAIN_SHARE * cluster.stop_timeout_s * 1e3
-                ),
-            ),
-            cores=shared,
-            lent_cores=lent_to_gateway(shared, [core for core in exec_cores if core is not None]),
-            nice=nice,
-            priority=priority,
-        ),
+        _gateway_job(config, address, shared, exec_cores),
     ]
     if config.repository.path:
         jobs.append(repository_job(config.repository, address, shared))
@@ -230,6 +216,25 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     for number, name in enumerate(workers):
         jobs.append(_worker_job(config, number, name, shared, exec_cores[number]))
     return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+
+
+def _gateway_job(
+    config: Config, controller: str, shared: tuple[int, ...], exec_cores: tuple[int | None, ...]
+) -> GatewayJob:
+    realtime, most_ms = config.worker.realtime, DRAIN_SHARE * config.cluster.stop_timeout_s * 1e3
+    return GatewayJob(
+        name="gateway",
+        gateway=msgspec.structs.replace(
+            config.gateway,
+            controller_address=controller,
+            repository_address=connectable(config.repository.address) if config.repository.path else "",
+            drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
+        ),
+        cores=shared,
+        lent_cores=lent_to_gateway(shared, [core for core in exec_cores if core is not None]),
+        nice=CONTROL_NICE if realtime else 0,
+        priority=CONTROL_PRIORITY if realtime else 0,
+    )
 
 
 def _worker_job(
@@ -252,7 +257,9 @@ def _worker_job(
 
 
 def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> ConsoleJob:
-    console = msgspec.structs.replace(config.console, controller_address=controller)
+    # Who may change what is served through a gateway may do so from the console.
+    tokens = config.console.token_file or config.gateway.token_file
+    console = msgspec.structs.replace(config.console, controller_address=controller, token_file=tokens)
     return ConsoleJob(name=CONSOLE, console=console, cores=cores, nice=CONSOLE_NICE)
 
 

@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from mainspring.compiler.profiles import COLUMNS
 from mainspring.console.config import ConsoleConfig
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.config import Config, read_config
@@ -59,6 +60,21 @@ def test_any_port_is_any_for_the_console_too(tmp_path: Path) -> None:
     config = cluster_config(written(tmp_path), {}, Ports(gateway=0))
     assert config.console.address != "http://127.0.0.1:8003"
     assert config.console.address != config.gateway.http_address
+
+
+@pytest.mark.parametrize(
+    ("gateway", "console", "expected"),
+    [("", "", ""), ("a.toml", "", "a.toml"), ("", "b.toml", "b.toml"), ("a.toml", "b.toml", "b.toml")],
+)
+def test_who_may_change_things_through_the_gateway_may_from_the_console(
+    tmp_path: Path, gateway: str, console: str, expected: str
+) -> None:
+    profiles = tmp_path / "profiles.csv"
+    profiles.write_text(f"{','.join(COLUMNS)}\nm,4,4,20,2,2,3,4,6,9\n")
+    cluster = {"engine": "emulated", "profiles": str(profiles), "console": True}
+    tables = {"cluster": cluster, "gateway": {"token_file": gateway}, "console": {"token_file": console}}
+    jobs = make_plan(read_config(tables, "the test")).jobs
+    assert [job.console.token_file for job in jobs if isinstance(job, ConsoleJob)] == [expected]
 
 
 @pytest.mark.parametrize("text", ["eight", "65536", "-1"])
