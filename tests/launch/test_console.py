@@ -72,7 +72,8 @@ def test_who_may_change_things_through_the_gateway_may_from_the_console(
     profiles = tmp_path / "profiles.csv"
     profiles.write_text(f"{','.join(COLUMNS)}\nm,4,4,20,2,2,3,4,6,9\n")
     cluster = {"engine": "emulated", "profiles": str(profiles), "console": True}
-    tables = {"cluster": cluster, "gateway": {"token_file": gateway}, "console": {"token_file": console}}
+    tables: dict[str, dict[str, object]] = {"cluster": cluster}
+    tables |= {"gateway": {"token_file": gateway}, "console": {"token_file": console}}
     jobs = make_plan(read_config(tables, "the test")).jobs
     assert [job.console.token_file for job in jobs if isinstance(job, ConsoleJob)] == [expected]
 
