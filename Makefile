@@ -11,7 +11,8 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: perf-analyzer bench-triton bench-repository bench-observability bench-console
+.PHONY: perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-console bench-console-view bench-console-page
 .PHONY: policies experiments
 
 help: ## Show what can be made
@@ -84,6 +85,12 @@ bench-repository: native ## Serve a model repository of 2,000 models: its start,
 
 bench-console: native ## Measure what consoles cost the controller
 	$(BIN)/python -m mainspring.experiments.bench.console $(ARGS)
+
+bench-console-view: native ## Measure how fast the console follows, and what its history takes
+	$(BIN)/python -m mainspring.experiments.bench.console_view $(ARGS)
+
+bench-console-page: native ## Measure what the console's page takes of a browser (Debian's chromium)
+	$(BIN)/python -m mainspring.experiments.bench.console_page $(ARGS)
 
 bench-observability: native ## Measure what metrics and traces cost the gateway
 	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)

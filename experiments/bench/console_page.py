@@ -3,7 +3,7 @@
 Twelve devices and 4,026 models under 3,000 requests a second, simulated and written as an event log, which
 `mainspring console --log` plays at its own speed: the pictures are those of a live cluster of that size, and
 the cluster takes nothing of the machine that the browser is measured on.
-``python -m mainspring.experiments.bench.console_page`` needs Debian's chromium and ``pip install .[dev]``.
+``make bench-console-page`` runs it; it needs Debian's chromium and ``pip install .[dev]``.
 """
 
 from __future__ import annotations

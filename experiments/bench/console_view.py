@@ -1,7 +1,7 @@
 """How many records a second the console's view takes in on one core, and what its history and queries cost.
 
 Twelve devices and 4,026 models under 3,000 requests a second, played in virtual time; the view takes the
-stream of some seconds as often as minutes need. ``python -m mainspring.experiments.bench.console_view``.
+stream of some seconds as often as minutes need. ``make bench-console-view`` runs it.
 """
 
 from __future__ import annotations
