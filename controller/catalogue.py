@@ -230,6 +230,5 @@ class Catalogue:
         session = self._sessions.workers.get(worker.worker)
         if session is None:
             return worker
-        return msgspec.structs.replace(
-            worker, clock_offset_ns=session.clock.offset_ns, notes=session.hello.notes
-        )
+        notes = (*worker.notes, *session.hello.notes)
+        return msgspec.structs.replace(worker, clock_offset_ns=session.clock.offset_ns, notes=notes)

@@ -28,7 +28,7 @@ def _worker(worker: Worker) -> WorkerStatus:
         resident=len(worker.lru),
         outstanding=len(worker.exec) + len(worker.load) + len(worker.others),
         clock_offset_ns=0,
-        notes=(),
+        notes=("an operator drained it: it gets no work until it is resumed",) if worker.draining else (),
     )
 
 

@@ -105,6 +105,7 @@ def test_wishes_are_carried_out_logged_and_replayed(
 ) -> None:
     stage.start(MODELS, event_log_dir=str(tmp_path))
     gateway, worker = stage.cluster("a", "b")
+    worker_notes = stage.status(gateway).workers[0].notes
     ann = operator()
     assert ann.grant(LoadOn("a", "w0")) == "load a on w0"
     stage.until(lambda: len(worker.all(Load)) == 1 and "a" in worker.resident)
@@ -116,6 +117,8 @@ def test_wishes_are_carried_out_logged_and_replayed(
     refused = rejection(stage, gateway, 2, "a")
     assert refused.reason is Reason.NO_WORKER
     assert "an operator drained every worker" in refused.detail
+    drained = stage.status(gateway).workers[0]
+    assert drained.notes == ("an operator drained it: it gets no work until it is resumed", *worker_notes)
     ann.grant(ResumeWorker("w0"))
     dispatched(stage, gateway, 3, "a")
     stage.until(lambda: len(worker.all(Infer)) == 2)
