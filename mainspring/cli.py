@@ -21,6 +21,7 @@ VERBS = (
     "demo",
     "compile",
     "zoo",
+    "profile",
     "models",
     "status",
     "infer",

@@ -1,0 +1,162 @@
+"""``mainspring profile``: what every model of a store takes on this machine's device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.commands.compile import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from mainspring.compiler.manifest import Manifest
+    from mainspring.compiler.store import Store
+    from mainspring.launch.profiling import Measured
+    from mainspring.launch.timings import Effort
+    from mainspring.worker.config import WorkerConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("profile")(profile)
+
+
+def profile(
+    models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    engine: Annotated[str, typer.Option(help="Engine that runs them.")] = "onnxruntime",
+    device_kind: Annotated[str, typer.Option(help="Under which profiles are stored.")] = "cpu",
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes, separated by commas; all of each model by default.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="For each number; five runs are made in any case.")
+    ] = 1.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
+    csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
+    save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
+    realtime: Annotated[
+        bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
+
+    Durations are medians of what the engine reports; a profile that is stored is near the 99th percentile.
+    """
+    from mainspring.compiler.pipeline import parse_batch_sizes
+    from mainspring.compiler.store import Store
+    from mainspring.launch.profiling import by_executable
+    from mainspring.launch.timings import Effort
+    from mainspring.worker.config import WorkerConfig
+
+    _check_engine(engine)
+    sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
+    opened = Store(store)
+    if save:
+        opened.check_writable()
+    config = WorkerConfig(
+        name="profile", engine=engine, store=str(store), device_kind=device_kind, threads=threads,
+        realtime=realtime,
+    )  # fmt: skip
+    groups = by_executable(_manifests(opened, models or []))
+    rows = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
+    _write(rows, csv, markdown)
+    if save:
+        _save(opened, rows, device_kind)
+    if as_json:
+        _print_json(rows, engine, device_kind)
+    else:
+        _print(rows, engine)
+
+
+def _check_engine(engine: str) -> None:
+    """Raise BadParameter for an engine that there is not."""
+    from mainspring.worker.engines.registry import ENGINES
+
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+
+
+def _manifests(store: Store, names: Sequence[str]) -> list[Manifest]:
+    """Return the named manifests, or all; raise `StoreError` if there is none."""
+    from mainspring.compiler.errors import StoreError
+
+    found = [store.manifest(name) for name in dict.fromkeys(names)] if names else store.manifests()
+    if not found:
+        raise StoreError(f"the store {store.root} holds no model; `mainspring zoo` or `compile` adds some")
+    return found
+
+
+def _measure(
+    config: WorkerConfig,
+    groups: Sequence[Sequence[Manifest]],
+    sizes: Sequence[int],
+    effort: Effort,
+    *,
+    quiet: bool,
+) -> list[Measured]:
+    """Measure in a thread like a worker's EXEC, saying which model is at it."""
+    from rich.console import Console
+
+    from mainspring.launch.lone_device import as_exec_thread, device_for
+    from mainspring.launch.profiling import chosen_sizes, measure_models
+    from mainspring.worker.realtime import Rights
+
+    for group in groups:
+        chosen_sizes(group[0], sizes)
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    with console.status("measuring") as status, device_for([g[0].spec() for g in groups], config) as device:
+        rights = Rights(config.realtime)
+        rights.claim_process()
+        try:
+            found = measure_models(
+                device, groups, sizes, effort, lambda name: status.update(f"measuring {name}")
+            )
+            rows = as_exec_thread(rights, lambda: list(found))
+        finally:
+            rights.release_process()
+    for note in rights.notes:
+        console.print(f"note: {note}")
+    return rows
+
+
+def _write(rows: Sequence[Measured], csv: Path | None, markdown: Path | None) -> None:
+    from mainspring.launch.profile_table import csv_table, markdown_table
+
+    for path, text in ((csv, csv_table(rows)), (markdown, markdown_table(rows))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def _save(store: Store, rows: Sequence[Measured], device_kind: str) -> None:
+    from mainspring.launch.profiling import keep
+
+    for row in rows:
+        keep(store, row, device_kind)
+
+
+def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None:
+    import msgspec
+
+    from mainspring.launch.profile_table import family_of, titles
+
+    models = [
+        {"family": family_of(row), "title": title, **msgspec.to_builtins(row, str_keys=True)}
+        for row, title in zip(rows, titles(rows), strict=True)
+    ]
+    print(json.dumps({"engine": engine, "device_kind": device_kind, "models": models}, indent=2))
+
+
+def _print(rows: Sequence[Measured], engine: str) -> None:
+    from rich.console import Console
+
+    from mainspring.launch.profile_table import terminal_table
+
+    console = Console(highlight=False)
+    console.print(terminal_table(rows, f"Medians in ms on this machine, engine {engine}"))

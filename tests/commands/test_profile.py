@@ -1,0 +1,90 @@
+"""``mainspring profile``: a table of what a store's models take here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mainspring.cli import build_app
+from mainspring.compiler.errors import StoreError
+from mainspring.compiler.profiles import read_profile_table
+from mainspring.compiler.store import Store
+from mainspring.compiler.zoo.copies import compile_zoo
+from mainspring.launch.tables import ConfigError
+
+BRIEF = ["--seconds", "0", "--no-realtime"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("profile") / "store"
+    list(compile_zoo(["digits", "resnet20"], Store(folder), batch_sizes=(1, 2)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def app() -> typer.Typer:
+    return build_app()
+
+
+def test_all_models_are_measured_and_written(app: typer.Typer, store: Path, tmp_path: Path) -> None:
+    files = {"--csv": tmp_path / "a" / "table.csv", "--markdown": tmp_path / "table.md"}
+    named = [str(part) for pair in files.items() for part in pair]
+    result = CliRunner().invoke(app, ["profile", "--store", str(store), *named, *BRIEF])
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:]] == ["digits", "resnet20"]
+    specs = read_profile_table(files["--csv"])
+    assert [spec.batch_sizes for spec in specs] == [(1, 2), (1, 2)]
+    assert "| ResNet | resnet20 |" in files["--markdown"].read_text()
+    manifest = Store(store).manifest("digits")
+    assert specs[0].weights_bytes == pytest.approx(manifest.weights_bytes, rel=1e-5)
+
+
+def test_only_what_is_asked_for_is_measured_and_nothing_stored(app: typer.Typer, store: Path) -> None:
+    before = Store(store).manifest("digits")
+    arguments = ["profile", "digits", "--store", str(store), "--batch-sizes", "2", "--json", *BRIEF]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    shown = json.loads(result.stdout)
+    (model,) = shown["models"]
+    assert (shown["engine"], shown["device_kind"], model["title"]) == ("onnxruntime", "cpu", "digits")
+    assert list(model["infer"]) == ["2"]
+    assert 0 < model["infer"]["2"]["p50_ns"] <= model["infer"]["2"]["max_ns"]
+    assert Store(store).manifest("digits") == before
+
+
+def test_a_profile_is_stored_for_the_device_kind(app: typer.Typer, store: Path) -> None:
+    before = Store(store).manifest("digits").profiles
+    arguments = ["profile", "digits", "--store", str(store), "--save", "--device-kind", "other", *BRIEF]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    after = Store(store).manifest("digits").profiles
+    assert after["cpu"] == before["cpu"]
+    assert list(after["other"].infer_ns) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "says"),
+    [
+        (["nobody"], StoreError, "holds no model 'nobody'"),
+        (["--batch-sizes", "64"], ConfigError, "compiled for batch sizes 1, 2, and none of 64"),
+    ],
+)
+def test_what_can_not_be_measured_is_named(
+    app: typer.Typer, store: Path, arguments: list[str], kind: type[Exception], says: str
+) -> None:
+    result = CliRunner().invoke(app, ["profile", *arguments, "--store", str(store), *BRIEF])
+    assert isinstance(result.exception, kind)
+    assert says in str(result.exception)
+
+
+def test_an_unknown_engine_and_an_empty_store_are_refused(app: typer.Typer, tmp_path: Path) -> None:
+    wrong = CliRunner().invoke(app, ["profile", "--engine", "quantum"], env={"COLUMNS": "200"})
+    assert wrong.exit_code == 2
+    assert "onnxruntime" in wrong.output
+    (tmp_path / "models").mkdir()
+    empty = CliRunner().invoke(app, ["profile", "--store", str(tmp_path), *BRIEF])
+    assert "holds no model" in str(empty.exception)
