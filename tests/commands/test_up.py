@@ -69,7 +69,7 @@ def test_it_says_ready_once_and_a_signal_drains_it(tmp_path: Path, number: signa
     with up(tmp_path) as (process, address), Client(address) as client:
         assert "output" in client.infer("quick", INPUT, slo_ms=5000)
         children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        assert len(children) == 3
+        assert len(children) == 4, "gateway, controller, console and a worker"
         running = client.submit("patient", INPUT, slo_ms=5000)
         wait_until(lambda: client.status().dropped_messages["submitted"] == 2)
         process.send_signal(number)
