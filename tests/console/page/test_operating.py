@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 from mainspring.messages.events import OperatorAsked
+from mainspring.messages.operating import PinModel, UnpinModel, Wish
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open
 from tests.console.page.live import PATIENCE_S, TOKEN, Site, wait_until
@@ -65,14 +66,20 @@ def test_a_default_slo_counts_for_requests_that_bring_none(open_page: Open, site
 
 
 def test_a_wrong_token_changes_nothing(open_page: Open, site: Site) -> None:
-    before = len(asked(site))
     page = open_page("#/operate?model=small-1")
-    page.fill("#operate-token", "ms_of_a_stranger")
-    page.get_by_role("button", name="Use it").click()
-    page.get_by_role("button", name="Unpin", exact=True).click()
-    page.get_by_role("dialog").get_by_role("button", name="Unpin").click()
-    page.locator(".result[data-good=false]", has_text="token").wait_for()
-    assert len(asked(site)) == before
+    for token, verb, good in (("ms_of_a_stranger", "Unpin", "false"), (TOKEN, "Pin", "true")):
+        page.fill("#operate-token", token)
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_role("button", name=verb, exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name=verb).click()
+        page.locator(f".result[data-good={good}]").wait_for()
+        assert ("token" in page.inner_text(".result")) == (good == "false")
+    wait_until(lambda: PinModel("small-1") in wishes(site), "the wish that was granted in the log")
+    assert UnpinModel("small-1") not in wishes(site)
+
+
+def wishes(site: Site) -> list[Wish]:
+    return [one.wish for one in asked(site)]
 
 
 def infer(site: Site, model: str) -> dict[str, Any]:
