@@ -28,16 +28,21 @@ from mainspring.worker.config import WorkerConfig
 WORKER_NAME = "worker"
 """What workers are called before each gets its number."""
 
-ENGINES = ("onnxruntime", "emulated")
+ENGINES = ("onnxruntime", "tvm", "auto", "emulated")
+DEVICES = ("cpu", "cuda")
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A local cluster as a whole. Raises ValueError on a value that can't work."""
 
     workers: int = 1
-    """Worker processes, each one device. The cores of this machine bound what more of them are good for."""
+    """Worker processes, each one device. The cores of this machine bound what more of them are good for. With
+    ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
+    device: str = "cpu"
+    """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
-    """What runs the models: ``onnxruntime`` on the CPU, or ``emulated``, which only sleeps."""
+    """What runs the models: ``onnxruntime``; ``tvm``; on GPUs also ``auto``, for each model the engine that
+    it was compiled for; or ``emulated``, which only sleeps."""
     store: str | None = None
     """Folder of the model store; all of its models are served. Relative to the configuration file."""
     profiles: str | None = None
@@ -71,11 +76,21 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
         if self.restart_delay_max_ms < self.restart_delay_ms:
             raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
-        if self.engine not in ENGINES:
-            nearest = difflib.get_close_matches(self.engine, ENGINES, n=1, cutoff=0.3)
-            hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-            raise ValueError(f"engine {self.engine!r} is not one of {', '.join(ENGINES)}{hint}")
+        _check_one_of("engine", self.engine, ENGINES)
+        _check_one_of("device", self.device, DEVICES)
+        if self.engine == "auto" and self.device == "cpu":
+            raise ValueError("engine 'auto' is for GPUs; on the CPU choose onnxruntime, tvm or emulated")
+        if self.engine == "emulated" and self.device != "cpu":
+            raise ValueError("the emulated engine needs no device: leave device 'cpu'")
         check_logging(self.log_level, self.log_format)
+
+
+def _check_one_of(field: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise `ValueError` that suggests the nearest unless the value is known."""
+    if value not in known:
+        nearest = difflib.get_close_matches(value, known, n=1, cutoff=0.3)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{field} {value!r} is not one of {', '.join(known)}{hint}")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +129,7 @@ DERIVED: dict[tuple[str, str], str] = {
     ("worker", "controller"): "it is [controller] address",
     ("worker", "name"): "workers are named worker-0, worker-1 and so on",
     ("worker", "engine"): "set [cluster] engine",
+    ("worker", "device"): "set [cluster] device",
     ("worker", "store"): "set [cluster] store",
     ("worker", "exec_core"): "the launcher divides the cores; [worker] realtime = false leaves them alone",
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 MIB = 1024 * 1024
+_DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,15 +23,28 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Host that gateways are told to connect to; empty for that of ``data_address``, or for this machine's
     name if that is a wildcard."""
     engine: str = "onnxruntime"
-    """``onnxruntime`` or ``emulated``."""
+    """``onnxruntime``, ``tvm`` or ``emulated``; on a GPU also ``auto``, which runs each model with the engine
+    that it was compiled for."""
+    device: str = "cpu"
+    """``cpu``, or ``cuda:N`` for the GPU number N as CUDA counts them."""
     store: str = "store"
     """Folder of the model store; the emulated engine needs none."""
     device_kind: str = "cpu"
-    """Which of a model's profiles this device has; for the emulated engine, which it acts out."""
+    """Which of a model's profiles this device has; for the emulated engine, which it acts out. A GPU of which
+    nothing else is said has those of its own name, such as nvidia-h200."""
     pages: int = 64
-    """Pages of weights memory, of 16 MiB each; at least 1."""
+    """Pages of weights memory, of 16 MiB each; at least 1. On a GPU 0 for all that its memory holds."""
     io_bytes: int = 256 * MIB
     """IO memory: inputs and outputs of all batches that wait, run or are being sent; at least 1 MiB."""
+    workspace_bytes: int = 512 * MIB
+    """Memory of a GPU for what kernels compute on the way, of each engine in use; at least 1 MiB."""
+    reserve_bytes: int = 1024 * MIB
+    """Memory of a GPU that is left alone: for the driver, libraries, the code of kernels, and graphs."""
+    load_chunk_bytes: int = 4 * MIB
+    """Most bytes of weights that one copy to a GPU moves; the copy of an input waits for two at most."""
+    host_weights_bytes: int = 0
+    """Pinned host memory that workers on GPUs of one machine share for the weights of prepared models; 0 for
+    what the store's models need at the start. It grows when models come that find no room."""
     threads: int = 1
     """Threads that compute one batch (onnxruntime); at least 1. The first is the EXEC thread."""
     realtime: bool = True
@@ -59,12 +75,22 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     drain_timeout_ms: int = 5000
     """Longest wait for running actions when stopping."""
 
+    @property
+    def cuda_device(self) -> int | None:
+        """The number of its GPU; None on the CPU."""
+        kind, _, number = self.device.partition(":")
+        return int(number) if kind == "cuda" else None
+
     def __post_init__(self) -> None:
         """Raise `ValueError` that names the field and its limit."""
         if not 1 <= len(self.name) <= 64:
             raise ValueError(f"name must have 1 to 64 characters, not {len(self.name)}")
+        if _DEVICE.fullmatch(self.device) is None:
+            raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
         least = {
-            "pages": 1, "io_bytes": MIB, "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
+            "pages": 1 if self.cuda_device is None else 0, "io_bytes": MIB,
+            "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
+            "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,
             "output_backlog_bytes": MIB, "controller_silence_ms": 100, "hello_retry_ms": 10,
             "drain_timeout_ms": 0,

@@ -1,13 +1,14 @@
 """The protocol of a device: what the executors ask of it (design.md, section 4).
 
 Each method is called by one thread at a time, named below; the threads run beside each other. What goes
-wrong is raised as any `Exception` and becomes the action's ENGINE_ERROR; an engine must stay usable then.
+wrong is raised as any `Exception` and becomes the action's ENGINE_ERROR; an engine must stay usable then, or
+raise `DeviceLost`, which ends the worker.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,10 @@ Bytes = npt.NDArray[np.uint8]
 
 class EngineError(Exception):
     """The device could not do what was asked; the text says why, and what would help."""
+
+
+class DeviceLost(EngineError):
+    """The device does nothing any more for this process: only a new process can go on."""
 
 
 class Engine(Protocol):
@@ -47,6 +52,31 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give everything back; no other call is running or follows."""
+
+
+class Transfers(Protocol):
+    """What brings inputs to a device with memory of its own, and outputs back, beside EXEC and LOAD.
+
+    The network thread calls it (Clockwork, section 5.2: INPUT and OUTPUT). Nothing is raised: what went wrong
+    with an input is raised by `Engine.execute`.
+    """
+
+    def send(self, io: Reservation, start: int, size: int) -> None:
+        """Begin to bring ``size`` bytes of IO memory, ``start`` bytes into the slot, to the device."""
+
+    def receive(self, io: Reservation) -> str:
+        """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
+
+
+@runtime_checkable
+class OwnMemory(Protocol):
+    """What an `Engine` has besides if its device has memory of its own, which it measures when it starts."""
+
+    pages: int
+    """Pages of weights memory."""
+    device_kind: str
+    """Which of a model's profiles the device has."""
+    transfers: Transfers
 
 
 def wait_until(instant_ns: int, spin_ns: int) -> None:

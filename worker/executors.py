@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.core import WorkerCore
-from mainspring.worker.engine import Engine, wait_until
+from mainspring.worker.engine import DeviceLost, Engine, wait_until
 from mainspring.worker.jobs import Executor, Job, Reservation
 from mainspring.worker.realtime import Rights
 
@@ -242,6 +242,8 @@ class Executors:
     def _carry_out(self, job: Job) -> _Ended:
         try:
             device_ns = self._on_engine(job)
+        except DeviceLost:
+            raise
         except Exception as error:
             detail = str(error) or repr(error)
             return _Ended(job, time.monotonic_ns(), 0, Status.ENGINE_ERROR, detail)

@@ -15,7 +15,7 @@ import numpy as np
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.worker.admission import RecentIds
-from mainspring.worker.engine import Bytes
+from mainspring.worker.engine import Bytes, Transfers
 from mainspring.worker.jobs import Reservation
 
 Frames = Sequence[bytes | memoryview]
@@ -50,8 +50,12 @@ class _Batch:
 class Inputs:
     """Batches that wait for inputs or outputs, and inputs that wait for their batch."""
 
-    def __init__(self, memory: Bytes, limit: int, limit_bytes: int, age_ns: int) -> None:
+    def __init__(
+        self, memory: Bytes, limit: int, limit_bytes: int, age_ns: int, transfers: Transfers | None = None
+    ) -> None:
+        """``transfers`` is of a device that can't read ``memory`` itself."""
         self._memory = memory
+        self._transfers = transfers
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._age_ns = age_ns
@@ -89,6 +93,8 @@ class Inputs:
         ):
             if tensor.row_bytes:
                 self._rows(batch, tensor, start, first, end)[:] = np.frombuffer(frame, np.uint8)
+                if self._transfers is not None:
+                    self._send(self._transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender
         return ""
 
@@ -156,6 +162,10 @@ class Inputs:
                 ],
             )
 
+    def received(self, io: Reservation) -> str:
+        """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
+        return "" if self._transfers is None else self._transfers.receive(io)
+
     def _rows(self, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int) -> Bytes:
         base = batch.io.slot.offset + start
         return self._memory[base + first * tensor.row_bytes : base + end * tensor.row_bytes]
@@ -164,6 +174,14 @@ class Inputs:
         if first < end:
             for tensor, start in zip(batch.model.inputs, batch.io.layout.inputs, strict=True):
                 self._rows(batch, tensor, start, first, end)[:] = 0
+                if self._transfers is not None:
+                    self._send(self._transfers, batch, tensor, start, first, end)
+
+    def _send(
+        self, transfers: Transfers, batch: _Batch, tensor: TensorSpec, start: int, first: int, end: int
+    ) -> None:
+        if tensor.row_bytes:
+            transfers.send(batch.io, start + first * tensor.row_bytes, (end - first) * tensor.row_bytes)
 
     def _drop_oldest(self) -> None:
         _, held = self._early.popitem(last=False)

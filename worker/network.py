@@ -121,8 +121,10 @@ class Network:
         while (end := self._outbox.pop()) is not None:
             result, io = end
             if io is not None:
+                # Also those that nobody wants: afterwards the memory is another's.
+                fault = self._inputs.received(io)
                 if result is not None:
-                    result = self._send_outputs(result)
+                    result = self._send_outputs(result, fault)
                 with self._executors.driving() as core:
                     core.outputs_sent(io.slot)
             if result is not None:
@@ -276,12 +278,16 @@ class Network:
         if result is not None:
             self._finish(result)
 
-    def _send_outputs(self, result: Result) -> Result:
-        """Return the action's result, another one if a gateway that was to have outputs was cut off.
+    def _send_outputs(self, result: Result, fault: str) -> Result:
+        """Return the action's result, another one if a gateway that was to have outputs was cut off, or if
+        they did not come back from the device, for which ``fault`` is why.
 
         Its gateway may be back by the time that the controller has tried again. One that does not read is
         not given the same work twice.
         """
+        if fault:
+            self._drop("outputs lost on the device", fault)
+            return msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=fault)
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
             times = self._moments.times(time.monotonic_ns(), result, request_id)
             header = encode(Output(result.action_id, request_id, result.device_ns, times))

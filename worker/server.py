@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core import WorkerCore
-from mainspring.worker.engine import Engine
+from mainspring.worker.engine import Engine, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import Inputs
@@ -39,6 +41,8 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
     """
     rights = Rights(config.realtime, config.exec_core)
     engine = make_engine(config)
+    if isinstance(engine, OwnMemory):
+        config = msgspec.structs.replace(config, pages=engine.pages, device_kind=engine.device_kind)
     rights.claim_process()
     rights.claim_network()
     outbox = Outbox()
@@ -73,7 +77,11 @@ def _serve(
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
     executors = Executors(core, engine, rights, outbox.put, outbox.ring, config.spin_us * 1000)
     inputs = Inputs(
-        engine.io, config.early_inputs, config.early_input_bytes, config.early_input_age_ms * 1_000_000
+        engine.io,
+        config.early_inputs,
+        config.early_input_bytes,
+        config.early_input_age_ms * 1_000_000,
+        engine.transfers if isinstance(engine, OwnMemory) else None,
     )
     executors.start()
     for note in rights.notes:
