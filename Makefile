@@ -13,7 +13,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
-.PHONY: policies experiments
+.PHONY: policies experiments predictability
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -105,6 +105,9 @@ policies: $(STAMP) ## Compare the policies with each other and with what was pos
 
 experiments: native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
 	$(BIN)/python -m mainspring.experiments.figures $(ARGS)
+
+predictability: native ## Measure figure 2 on this device: one inference at a time, and several
+	$(BIN)/python -m mainspring.experiments.predictability $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)

@@ -28,7 +28,10 @@ def profile(
     models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
     engine: Annotated[str, typer.Option(help="Engine that runs them.")] = "onnxruntime",
-    device_kind: Annotated[str, typer.Option(help="Under which profiles are stored.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0 for the first GPU.")] = "cpu",
+    device_kind: Annotated[
+        str | None, typer.Option(help="Under which profiles are stored; the device's own by default.")
+    ] = None,
     batch_sizes: Annotated[
         str | None, typer.Option(help="Batch sizes, separated by commas; all of each model by default.")
     ] = None,
@@ -52,34 +55,36 @@ def profile(
     from mainspring.compiler.store import Store
     from mainspring.launch.profiling import by_executable
     from mainspring.launch.timings import Effort
-    from mainspring.worker.config import WorkerConfig
 
-    _check_engine(engine)
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
     opened = Store(store)
     if save:
         opened.check_writable()
-    config = WorkerConfig(
-        name="profile", engine=engine, store=str(store), device_kind=device_kind, threads=threads,
-        realtime=realtime,
-    )  # fmt: skip
+    config = _config(engine, device, store, threads, realtime=realtime)
     groups = by_executable(_manifests(opened, models or []))
-    rows = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
+    rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
     _write(rows, csv, markdown)
     if save:
-        _save(opened, rows, device_kind)
+        _save(opened, rows, device_kind or kind)
     if as_json:
-        _print_json(rows, engine, device_kind)
+        _print_json(rows, engine, device_kind or kind)
     else:
         _print(rows, engine)
 
 
-def _check_engine(engine: str) -> None:
-    """Raise BadParameter for an engine that there is not."""
+def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
+    """Return the worker's part of the options; raise BadParameter for what there is not."""
+    from mainspring.worker.config import WorkerConfig
     from mainspring.worker.engines.registry import ENGINES
 
     if engine not in ENGINES:
         raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    try:
+        return WorkerConfig(
+            name="profile", engine=engine, device=device, store=str(store), threads=threads, realtime=realtime
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from None
 
 
 def _manifests(store: Store, names: Sequence[str]) -> list[Manifest]:
@@ -99,8 +104,8 @@ def _measure(
     effort: Effort,
     *,
     quiet: bool,
-) -> list[Measured]:
-    """Measure in a thread like a worker's EXEC, saying which model is at it."""
+) -> tuple[list[Measured], str]:
+    """Measure in a thread like a worker's EXEC; return also the device's kind."""
     from rich.console import Console
 
     from mainspring.launch.lone_device import as_exec_thread, device_for
@@ -122,7 +127,7 @@ def _measure(
             rights.release_process()
     for note in rights.notes:
         console.print(f"note: {note}")
-    return rows
+    return rows, device.kind
 
 
 def _write(rows: Sequence[Measured], csv: Path | None, markdown: Path | None) -> None:

@@ -16,10 +16,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.manifest import CPU
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
-from mainspring.worker.engine import Engine
+from mainspring.worker.engine import Engine, EngineError, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.io_memory import slot_layout
 from mainspring.worker.jobs import Reservation
@@ -38,9 +39,12 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
     otherwise one thread at a time.
     """
 
-    def __init__(self, engine: Engine, pages: int) -> None:
+    def __init__(self, engine: Engine, pages: int, kind: str = CPU) -> None:
+        """``pages`` and ``kind`` are for an engine that does not know them of its device."""
         self.engine = engine
-        self.pages = pages
+        self.pages = engine.pages if isinstance(engine, OwnMemory) else pages
+        self.kind = engine.device_kind if isinstance(engine, OwnMemory) else kind
+        """Which of a model's profiles it has."""
         self._places: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> Self:
@@ -91,9 +95,13 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         """
         self.fill(model, batch_size, inputs)
         self.infer(model, batch_size)()
-        starts = self._place(model, batch_size).layout.outputs
+        place = self._place(model, batch_size)
+        if isinstance(self.engine, OwnMemory):
+            failed = self.engine.transfers.receive(place)
+            if failed:
+                raise EngineError(f"the outputs of {model.name} could not be brought back: {failed}")
         found = []
-        for tensor, start in zip(model.outputs, starts, strict=True):
+        for tensor, start in zip(model.outputs, place.layout.outputs, strict=True):
             bytes_ = self.engine.io[start : start + batch_size * tensor.row_bytes]
             found.append(bytes_.copy().view(tensor.dtype).reshape(batch_size, *tensor.shape))
         return found
@@ -125,7 +133,7 @@ def device_for(models: Sequence[ModelSpec], config: WorkerConfig, copies: int = 
     pages = max(1, copies * max(model.pages for model in models))
     io_bytes = max(slot_layout(model, model.max_rows).size for model in models)
     fitting = msgspec.structs.replace(config, pages=pages, io_bytes=max(MIB, io_bytes))
-    return LoneDevice(make_engine(fitting), pages)
+    return LoneDevice(make_engine(fitting), pages, config.device_kind)
 
 
 def random_rows(model: ModelSpec, rows: int, seed: int = 0) -> list[Array]:

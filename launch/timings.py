@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -54,7 +55,9 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 def quantile(durations_ns: Ints, percent: float) -> int:
     """Return the smallest duration that ``percent`` of all do not exceed: one that did happen."""
-    return int(np.percentile(durations_ns, percent, method="inverted_cdf"))
+    # Rounded, because 99.9 % of 1,000 shall be 999 and not a hair more.
+    rank = max(1, math.ceil(round(len(durations_ns) * percent / 100, 6)))
+    return int(np.partition(durations_ns, rank - 1)[rank - 1])
 
 
 def repeat(run: Callable[[], int], effort: Effort) -> Ints:
