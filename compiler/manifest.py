@@ -1,8 +1,9 @@
 """What an artifact is made of: the manifest of a model, and the facts of an executable.
 
 Clockwork, section 5.1: weights apart from kernels. The *executable* is an ONNX graph whose weights are
-inputs; the *weights* are one file, laid out for pages; the *manifest* says which bytes of it are which
-tensor. Several models may share one executable. Nothing in this file does any input or output.
+inputs, or launch plans with their kernels (`compiler.plan`); the *weights* are one file, laid out for pages;
+the *manifest* says which bytes of it are which tensor. Several models may share one executable. Nothing in
+this file does any input or output.
 """
 
 from __future__ import annotations
@@ -21,7 +22,16 @@ ALIGNMENT_BYTES = 64
 """Every tensor begins at a multiple of this: a cache line, and the widest vector register."""
 
 CPU = "cpu"
-"""The device kind that the ``onnxruntime`` CPU engine runs on."""
+"""The device that an executable runs on unless its facts name another, and the device kind of its profile."""
+
+CUDA = "cuda"
+"""An NVIDIA GPU."""
+
+ONNXRUNTIME = "onnxruntime"
+TVM = "tvm"
+
+ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
+"""For each engine, the file of an executable whose SHA-256 is the executable's name."""
 
 
 class WeightTensor(msgspec.Struct, frozen=True):
@@ -68,18 +78,18 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class ExecutableInfo(msgspec.Struct, frozen=True):
-    """The facts of an executable, stored beside its graph as ``info.json``.
+    """The facts of an executable, stored beside its graph or plans as ``info.json``.
 
-    The saved graph holds the layout that ONNX Runtime chose for one instruction set, so it may only be
-    opened where ``instruction_set`` and ``onnxruntime`` are the same.
+    For the CPU a saved graph holds the layout that ONNX Runtime chose for one instruction set, so it may only
+    be opened where ``instruction_set`` and ``onnxruntime`` are the same; kernels need the former alone.
     """
 
     executable: str
-    """SHA-256 of ``graph.onnx``."""
+    """SHA-256 of the engine's file of `ENTRY_FILES`."""
     instruction_set: str
-    """As `target.instruction_set` names it, such as ``x86_64-avx2``."""
+    """As `target.instruction_set` names it, such as ``x86_64-avx2``; for a GPU's, ``portable``."""
     onnxruntime: str
-    """Version of ONNX Runtime that optimised the graph."""
+    """Version of ONNX Runtime that optimised the graph, or that folded it before TVM had it."""
     cpu_flags: tuple[str, ...]
     """Vector extensions of the machine that compiled it; for people, not compared."""
     weights: tuple[GraphTensor, ...]
@@ -89,6 +99,10 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """In the order of `Manifest.outputs`; shapes without the batch axis."""
     measured: Measured = Measured()
     format: int = FORMAT
+    engine: str = ONNXRUNTIME
+    """Which engine runs it: one of `ENTRY_FILES`."""
+    device: str = CPU
+    """What it runs on: `CPU` or `CUDA`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -115,6 +129,9 @@ class Verification(msgspec.Struct, frozen=True):
     """Largest absolute difference of any output element, at any batch size."""
     rows: int
     """Rows compared."""
+    on: str = CPU
+    """What the kernels ran on. `CPU` for an executable for a GPU: its line of calls, its packed weights and
+    its functions were compared through kernels for the CPU; its own kernels were not run."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -122,7 +139,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     name: str
     executable: str
-    """SHA-256 of the executable's graph."""
+    """SHA-256 of the executable's graph or plans."""
     weights_hash: str
     """SHA-256 of the weights file."""
     weights_bytes: int
@@ -138,8 +155,10 @@ class Manifest(msgspec.Struct, frozen=True):
     source: Source
     verification: Verification
     workspace_bytes: int = 0
-    """Memory for activations at the largest batch size, measured."""
+    """Memory for activations at the largest batch size: measured, or as the plans say."""
     format: int = FORMAT
+    engine: str = ONNXRUNTIME
+    """Which engine the executable is for."""
 
     @property
     def pages(self) -> int:
@@ -164,6 +183,8 @@ class Manifest(msgspec.Struct, frozen=True):
     def problems(self) -> list[str]:
         """Return what contradicts itself in the manifest; an altered file is found here, not in a crash."""
         found = []
+        if self.engine not in ENTRY_FILES:
+            found.append(f"engine {self.engine!r} is none of {', '.join(ENTRY_FILES)}")
         if (
             not self.batch_sizes
             or list(self.batch_sizes) != sorted({*self.batch_sizes})

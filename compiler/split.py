@@ -41,13 +41,19 @@ class Split(NamedTuple):
 
 
 def split(
-    optimised: onnx.ModelProto, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+    optimised: onnx.ModelProto,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    structural: frozenset[str] = frozenset(),
 ) -> Split:
-    """Take an optimised model apart; ``inputs`` and ``outputs`` are the original's, in its order."""
+    """Take an optimised model apart; ``inputs`` and ``outputs`` are the original's, in its order.
+
+    Initializers named in ``structural`` stay in the graph, whatever they are.
+    """
     graph = optimised.graph
     _check_outputs(graph)
     names = _Names([value.name for value in graph.input], [value.name for value in graph.output])
-    weights, constants = _sort_initializers(graph, names)
+    weights, constants = _sort_initializers(graph, names, structural)
     executable = _executable(optimised, names, weights, constants, (inputs, outputs))
     content = bytes(executable.SerializeToString(deterministic=True))
     info = ExecutableInfo(
@@ -92,7 +98,7 @@ def _check_outputs(graph: onnx.GraphProto) -> None:
 
 
 def _sort_initializers(
-    graph: onnx.GraphProto, names: _Names
+    graph: onnx.GraphProto, names: _Names, structural: frozenset[str]
 ) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
     """Return the weights by canonical name and the constants that stay, both in the order of first use."""
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -102,7 +108,7 @@ def _sort_initializers(
         tensor = tensors.pop(name, None)
         if tensor is None:
             continue
-        array = _as_weight(tensor)
+        array = None if name in structural else _as_weight(tensor)
         if array is None:
             constants.append(_constant(tensor, names.add(name, "c")))
         else:

@@ -52,7 +52,19 @@ def optimise(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises `CompileError` for a model that ONNX Runtime can't open.
     """
-    options = _options(_LEVELS.ORT_ENABLE_ALL)
+    return _optimised(model, _LEVELS.ORT_ENABLE_ALL)
+
+
+def optimise_portably(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the graph folded and simplified, in standard operators that do not depend on the machine.
+
+    Raises `CompileError` for a model that ONNX Runtime can't open.
+    """
+    return _optimised(model, _LEVELS.ORT_ENABLE_BASIC)
+
+
+def _optimised(model: onnx.ModelProto, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
+    options = _options(level)
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         path = Path(folder) / "optimised.onnx"
         options.optimized_model_filepath = str(path)

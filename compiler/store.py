@@ -1,9 +1,9 @@
 """The artifacts on disk: content-addressed executables and weights, and a manifest for each model.
 
-``executables/SHA/graph.onnx`` and ``info.json``, ``weights/SHA.bin``, ``models/NAME/manifest.json``. Every
-file is written aside and renamed into place, so a reader sees all of it or none. Names and hashes are
-checked before they become part of a path. Whatever is wrong with a file is a `StoreError` that says which
-file, and which command puts it right.
+``executables/SHA/graph.onnx`` (or ``plans.json`` with its kernels) and ``info.json``, ``weights/SHA.bin``,
+``models/NAME/manifest.json``. Every file is written aside and renamed into place, so a reader sees all of it
+or none. Names and hashes are checked before they become part of a path. Whatever is wrong with a file is a
+`StoreError` that says which file, and which command puts it right.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -23,7 +23,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from mainspring.compiler.errors import DamagedManifest, StoreError
-from mainspring.compiler.manifest import FORMAT, ExecutableInfo, Manifest, Source
+from mainspring.compiler.manifest import ENTRY_FILES, FORMAT, ExecutableInfo, Manifest, Source
 from mainspring.compiler.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
@@ -126,8 +126,8 @@ class Store:
         return path
 
     def executable_path(self, manifest: Manifest) -> Path:
-        """Return the executable's graph, which exists."""
-        path = self.root / "executables" / _hash(manifest.executable) / "graph.onnx"
+        """Return the executable's graph, or its plans, which exist; its kernels are beside it."""
+        path = self.root / "executables" / _hash(manifest.executable) / ENTRY_FILES[manifest.engine]
         self._check_length(path, None, manifest)
         return path
 
@@ -135,7 +135,7 @@ class Store:
         """Return the facts of the model's executable; raise `StoreError` if they are missing or damaged."""
         path = self.executable_path(manifest).with_name("info.json")
         info = _read(path, ExecutableInfo, self._recompile(manifest.name), self.root)
-        if info.executable != manifest.executable:
+        if (info.executable, info.engine) != (manifest.executable, manifest.engine):
             raise StoreError(f"{path} is of another executable; {self._recompile(manifest.name)}")
         return info
 
@@ -144,7 +144,7 @@ class Store:
         path = self.root / "executables" / _hash(executable) / "info.json"
         try:
             info = _read(path, ExecutableInfo, "", self.root)
-            whole = _hash_of_file(path.with_name("graph.onnx"), "") == executable
+            whole = _hash_of_file(path.with_name(ENTRY_FILES.get(info.engine, "")), "") == executable
         except StoreError:
             return None
         return info if info.executable == executable and whole else None
@@ -176,10 +176,14 @@ class Store:
                 _move(file_path, target)
         return digest.hexdigest(), length
 
-    def put_executable(self, graph: bytes, info: ExecutableInfo) -> None:
-        """Store an executable under the SHA-256 in its facts."""
+    def put_executable(
+        self, content: bytes, info: ExecutableInfo, kernels: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Store an executable, its graph or plans, under the SHA-256 in its facts; ``kernels`` beside it."""
         target = self.root / "executables" / _hash(info.executable)
-        self._replace(target / "graph.onnx", graph)
+        for name, code in (kernels or {}).items():
+            self._replace(target / name, code)
+        self._replace(target / ENTRY_FILES[info.engine], content)
         self._replace(target / "info.json", msgspec.json.format(msgspec.json.encode(info)))
 
     def put_manifest(self, manifest: Manifest) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import onnxruntime
 
 from mainspring.compiler.errors import StoreError
-from mainspring.compiler.manifest import ExecutableInfo
+from mainspring.compiler.manifest import CPU, TVM, ExecutableInfo
 
 _VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
 
@@ -38,7 +38,14 @@ def instruction_set() -> str:
 
 
 def check_target(info: ExecutableInfo, remedy: str) -> None:
-    """Raise `StoreError` with ``remedy`` unless the executable was compiled for this machine and library."""
+    """Raise `StoreError` with ``remedy`` unless this machine and library can run the executable.
+
+    One for a GPU is the same wherever it was compiled, so the engine that opens it knows the rest.
+    """
+    if info.device != CPU:
+        return
+    if info.engine == TVM and info.instruction_set == instruction_set():
+        return
     found = (instruction_set(), onnxruntime.__version__)
     if (info.instruction_set, info.onnxruntime) != found:
         raise StoreError(

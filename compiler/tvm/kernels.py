@@ -1,0 +1,217 @@
+"""From functions of loops to kernels: code, and how each function's kernels are launched.
+
+For ``cuda`` TVM splits a function into a host part and kernels; the host part says, after that pass, which
+kernel is launched with which arrays over which grid, and that is all that is kept of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.instrument import pass_instrument
+from tvm_ffi.structural import structural_walk
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.plan import Extent
+from mainspring.compiler.tvm.scratch import Scratch, lift_scratch
+
+_SPLIT = "tirx.SplitHostDevice"
+_DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
+_AXES = ("x", "y", "z")
+
+
+class KernelCall(NamedTuple):
+    """One kernel of a function: what it is launched with."""
+
+    kernel: str
+    arguments: tuple[int, ...]
+    """In the kernel's order: which parameter of the function each is, scratch arrays after the others."""
+    writes: frozenset[int]
+    """Parameters of the function that this kernel writes."""
+    grid: Extent = (1, 1, 1)
+    block: Extent = (1, 1, 1)
+    shared_bytes: int = 0
+
+
+class Generated(NamedTuple):
+    """Code for a number of functions."""
+
+    code: bytes
+    """For ``cpu`` an object file, for ``cuda`` the source."""
+    calls: dict[str, tuple[KernelCall, ...]]
+    """What a call of each function launches, in this order."""
+    scratch: dict[str, tuple[Scratch, ...]]
+    """The arrays that each function needs besides its operands."""
+
+
+Schedule = Callable[[Any], Any]
+"""From a module of functions of loops to one in which these say how they are run."""
+
+
+def generate_cpu(functions: dict[str, Any], target: Any, schedule: Schedule) -> Generated:
+    """Return an object file in which each function is a packed function of tvm_ffi, of the same name."""
+    lifted, scratch = _lifted(functions, target, schedule)
+    calls: dict[str, tuple[KernelCall, ...]] = {}
+    for name, function in lifted.items():
+        every = tuple(range(len(function.params)))
+        read = len(every) - len(scratch[name])
+        written = _stored(function)
+        assert written, f"{name} writes nothing"
+        calls[name] = (KernelCall(name, every, written | frozenset(every[read:])),)
+    module = tirx.build(_module(lifted), target)
+    return Generated(_object_file(module), calls, scratch)
+
+
+def generate_cuda(functions: dict[str, Any], target: Any, schedule: Schedule) -> Generated:
+    """Return CUDA source with the kernels of each function, and how they are launched."""
+    lifted, scratch = _lifted(functions, target, schedule)
+    seen: dict[str, Any] = {}
+
+    @pass_instrument
+    class AfterSplit:
+        """Keeps the module that still says how kernels are launched."""
+
+        def run_after_pass(self, module: Any, info: Any) -> None:
+            """Remember the module after the pass that splits."""
+            if info.name == _SPLIT:
+                seen["module"] = module
+
+    with tvm.transform.PassContext(instruments=[AfterSplit()]), _no_device_compiler():
+        built = tirx.build(_module(lifted), target)
+    split = {str(variable.name_hint): function for variable, function in seen["module"].functions.items()}
+    calls = {name: _launches(name, split) for name in lifted}
+    return Generated(built.imports[0].inspect_source().encode(), calls, scratch)
+
+
+def _lifted(
+    functions: dict[str, Any], target: Any, schedule: Schedule
+) -> tuple[dict[str, Any], dict[str, tuple[Scratch, ...]]]:
+    """Schedule the functions and make parameters of the arrays that they would allocate."""
+    with target:
+        scheduled = schedule(tvm.IRModule(functions))
+    lifted = {
+        str(variable.name_hint): lift_scratch(function) for variable, function in scheduled.functions.items()
+    }
+    return (
+        {name: lifted[name][0] for name in sorted(lifted)},
+        {name: lifted[name][1] for name in sorted(lifted)},
+    )
+
+
+def _module(functions: dict[str, Any]) -> Any:
+    return tvm.IRModule(
+        {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
+    )
+
+
+def _launches(name: str, split: dict[str, Any]) -> tuple[KernelCall, ...]:
+    """Read the launches of a function from its host part."""
+    host = split[name]
+    positions = {parameter: index for index, parameter in enumerate(host.params)}
+    sources: dict[Any, Any] = {}
+    calls: list[Any] = []
+
+    def declared(statement: Any) -> None:
+        sources[statement.buffer] = statement.data.args[0]
+
+    def called(call: Any) -> None:
+        if getattr(call.op, "name", "") == "tirx.call_ffi_kernel":
+            calls.append(call)
+
+    structural_walk(host.body, [(tirx.DeclBuffer, declared), (tvm.ir.Call, called)])
+
+    def position(pointer: Any) -> int:
+        buffer = pointer.args[0]
+        while buffer not in positions:
+            buffer = sources[buffer]
+        return positions[buffer]
+
+    if not calls:
+        raise CompileError(f"TVM generated no kernel for {name}: it can't be run on the device")
+    return tuple(_launch(call, split, position) for call in calls)
+
+
+def _launch(call: Any, split: dict[str, Any], position: Callable[[Any], int]) -> KernelCall:
+    kernel = str(call.args[0].value)
+    shape = [str(parameter) for parameter in call.attrs.launch_params]
+    count = len(call.args) - 1 - len(shape)
+    arguments = tuple(position(pointer) for pointer in call.args[1 : 1 + count])
+    extents = dict(zip(shape, map(_number, call.args[1 + count :]), strict=True))
+    written = frozenset(arguments[index] for index in _stored(split[kernel]))
+    known = {f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in _AXES}
+    unknown = extents.keys() - known - {_DYNAMIC_SHARED}
+    if unknown:
+        raise CompileError(f"kernel {kernel} is launched with {sorted(unknown)}, which plans don't have")
+    return KernelCall(
+        kernel,
+        arguments,
+        written,
+        _extent(extents, "blockIdx"),
+        _extent(extents, "threadIdx"),
+        extents.get(_DYNAMIC_SHARED, 0),
+    )
+
+
+def _extent(extents: dict[str, int], kind: str) -> Extent:
+    x, y, z = (extents.get(f"{kind}.{axis}", 1) for axis in _AXES)
+    return x, y, z
+
+
+def _number(expression: Any) -> int:
+    try:
+        return int(expression)
+    except TypeError:
+        raise CompileError(f"a kernel's grid depends on {expression}, which no plan can hold") from None
+
+
+def _stored(function: Any) -> frozenset[int]:
+    """Return which of the function's parameters are stored to."""
+    positions = {parameter: index for index, parameter in enumerate(function.params)}
+    sources: dict[Any, Any] = {}
+    stored: set[Any] = set()
+
+    def declared(statement: Any) -> None:
+        data = statement.data
+        sources[statement.buffer] = data.args[0] if isinstance(data, tvm.ir.Call) else data
+
+    def stores(statement: Any) -> None:
+        stored.add(statement.buffer)
+
+    structural_walk(function.body, [(tirx.DeclBuffer, declared), (tirx.BufferStore, stores)])
+    found = set()
+    for buffer in stored:
+        root = buffer
+        while root in sources and root not in positions:
+            root = sources[root]
+        if root in positions:
+            found.add(positions[root])
+    return frozenset(found)
+
+
+class _no_device_compiler:  # noqa: N801
+    """Has TVM generate source alone: a GPU's compiler is ours to call, with our options."""
+
+    _NAME = "tvm_callback_cuda_compile"
+
+    def __enter__(self) -> None:
+        self._before = tvm_ffi.get_global_func(self._NAME, allow_missing=True)
+        tvm_ffi.register_global_func(self._NAME, lambda _source: b"", override=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            tvm_ffi.register_global_func(self._NAME, self._before, override=True)
+
+
+def _object_file(module: Any) -> bytes:
+    """Return the object file of a module for the CPU."""
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+        path = Path(folder) / "kernels.o"
+        module.write_to_file(str(path), "o")
+        return path.read_bytes()

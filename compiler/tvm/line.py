@@ -1,0 +1,158 @@
+"""Reading a lowered Relax function: a straight line of calls on values whose shapes are numbers.
+
+What is read is data without TVM: which function is called with which values, which value is a view of which
+other one, and which are the model's outputs. Anything else in the function (a branch, a shape that depends on
+values, a call into TVM's runtime) can't be launched from a plan and is a `CompileError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+from tvm.ir import GenericConst
+
+from mainspring.compiler.errors import CompileError
+
+Kind = Literal["input", "weight", "constant", "result"]
+
+
+class Value(NamedTuple):
+    """An array that calls read or write."""
+
+    kind: Kind
+    number: int
+    """Which input, weight, constant or result it is."""
+
+
+class Argument(NamedTuple):
+    """A value as one call sees it: its own shape, or that of a view of it."""
+
+    value: Value
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Step(NamedTuple):
+    """One call: the function's parameters are ``reads``, then ``writes``."""
+
+    function: str
+    reads: tuple[Argument, ...]
+    writes: tuple[Argument, ...]
+
+
+class Line(NamedTuple):
+    """A model at one batch size."""
+
+    steps: tuple[Step, ...]
+    outputs: tuple[Value, ...]
+    constants: tuple[npt.NDArray[np.generic], ...]
+    """Arrays that are part of the computation and no weight of the model."""
+
+
+def read_line(function: Any, inputs: int, views: frozenset[str] = frozenset()) -> Line:
+    """Return the line of a Relax function of ``inputs`` inputs, then weights; raise `CompileError`.
+
+    Functions named in ``views`` only copy: of a result, they need not be called.
+    """
+    return _Reader(function, inputs, views).read()
+
+
+class _Reader:
+    """Walks through the function's bindings in their order."""
+
+    def __init__(self, function: Any, inputs: int, views: frozenset[str]) -> None:
+        self._function = function
+        self._views = views
+        self._known: dict[Any, list[Argument]] = {}
+        """What each variable stands for: one argument, or those of a tuple."""
+        self._steps: list[Step] = []
+        self._constants: dict[str, tuple[int, npt.NDArray[np.generic]]] = {}
+        self._results = 0
+        for index, parameter in enumerate(function.params):
+            value = Value("input", index) if index < inputs else Value("weight", index - inputs)
+            self._known[parameter] = [_argument(value, parameter.ty)]
+
+    def read(self) -> Line:
+        """Return the line."""
+        for block in self._function.body.blocks:
+            for binding in block.bindings:
+                self._known[binding.var] = self._value_of(binding.value)
+        outputs = tuple(argument.value for argument in self._arguments(self._function.body.body))
+        arrays = tuple(array for _, array in self._constants.values())
+        return Line(tuple(self._steps), outputs, arrays)
+
+    def _value_of(self, expression: Any) -> list[Argument]:
+        match expression:
+            case relax.Call() if _operator(expression) == "relax.call_tir":
+                return self._call(expression)
+            case relax.Call() if _operator(expression) == "relax.reshape":
+                source = self._arguments(expression.args[0])[0]
+                return [_argument(source.value, expression.ty)]
+            case relax.Call():
+                raise CompileError(
+                    f"TVM left a call of {_operator(expression)} in the model, which needs its runtime"
+                )
+            case relax.If():
+                raise CompileError("the model branches on a value, so no plan can say what is launched")
+        return self._arguments(expression)
+
+    def _call(self, call: Any) -> list[Argument]:
+        """Record a call of a kernel function; return what it writes."""
+        if len(call.args) > 2:
+            raise CompileError("a kernel depends on a number that only a request knows")
+        reads = [argument for part in call.args[1].fields for argument in self._arguments(part)]
+        types = call.ty.fields if hasattr(call.ty, "fields") else [call.ty]
+        if str(call.args[0].name_hint) in self._views and reads[0].value.kind == "result":
+            return [_argument(reads[0].value, types[0])]
+        writes = []
+        for each in types:
+            writes.append(_argument(Value("result", self._results), each))
+            self._results += 1
+        self._steps.append(Step(str(call.args[0].name_hint), tuple(reads), tuple(writes)))
+        return writes
+
+    def _arguments(self, expression: Any) -> list[Argument]:
+        """Return what an expression without calls stands for."""
+        match expression:
+            case GenericConst():
+                return [self._constant(expression)]
+            case relax.Tuple():
+                return [argument for field in expression.fields for argument in self._arguments(field)]
+            case relax.TupleGetItem():
+                return [self._arguments(expression.tuple_value)[expression.index]]
+            case relax.Var():
+                return self._known[expression]
+        raise CompileError(f"TVM left {type(expression).__name__} in the model, which no plan can hold")
+
+    def _constant(self, constant: Any) -> Argument:
+        """Return the argument of a constant; equal ones are one."""
+        array = np.ascontiguousarray(constant.value.numpy())
+        key = f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
+        index, _ = self._constants.setdefault(key, (len(self._constants), array))
+        return _argument(Value("constant", index), constant.ty)
+
+
+def _operator(call: Any) -> str:
+    return str(getattr(call.op, "name", None) or getattr(call.op, "name_hint", None) or call.op)
+
+
+def _argument(value: Value, kind: Any) -> Argument:
+    """Return the value with the type that Relax inferred; raise `CompileError` if its shape is open."""
+    try:
+        shape = tuple(int(dimension) for dimension in kind.shape)
+    except TypeError:
+        raise CompileError(
+            f"the shape of a value is not known before a request is ({kind}); export the model with fixed "
+            "shapes besides the batch"
+        ) from None
+    return Argument(value, str(kind.dtype), shape)

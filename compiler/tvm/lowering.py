@@ -1,0 +1,138 @@
+"""From an ONNX graph to functions of loops and a straight line of calls of them, with Relax.
+
+Weights are parameters of the model's function. What depends on them alone (a transpose, another layout, a sum
+of a batch norm's numbers) TVM lifts into a function of its own, which ``packing`` runs once, offline.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import onnx
+import tvm
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx import from_onnx
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import GraphTensor
+from mainspring.compiler.tvm.channels_last import channels_last
+from mainspring.compiler.tvm.line import Line, read_line
+
+_LIFTED = "main_transform_params"
+_PASSES = relax.transform
+
+
+class Lowered(NamedTuple):
+    """A model at one batch size."""
+
+    line: Line
+    functions: dict[str, Any]
+    """The functions of loops that the line calls, by name."""
+    packing: Any
+    """A Relax function from the model's weights to those that the line reads."""
+
+
+def lower(
+    graph: bytes, batch_size: int, inputs: Sequence[GraphTensor], weights: Sequence[GraphTensor]
+) -> Lowered:
+    """Lower ``graph``, which has its weights as inputs, for one batch size; raise `CompileError`.
+
+    ``inputs`` are those that a request brings, their shapes without the batch axis.
+    """
+    shapes: dict[str, list[int]] = {tensor.name: [batch_size, *tensor.shape] for tensor in inputs}
+    shapes |= {tensor.name: list(tensor.shape) for tensor in weights}
+    dtypes = {tensor.name: tensor.dtype for tensor in (*inputs, *weights)}
+    with tvm_errors():
+        module = _imported(graph, shapes, dtypes)
+        module = _in_order(module, [tensor.name for tensor in (*inputs, *weights)], len(inputs))
+        module = _optimised(module)
+        packing = module[_LIFTED]
+        del module[_LIFTED]
+        module = _fused(module)
+        functions = {
+            str(variable.name_hint): function
+            for variable, function in module.functions.items()
+            if isinstance(function, tirx.PrimFunc)
+        }
+        views = frozenset(
+            name for name, each in functions.items() if relax.analysis.has_reshape_pattern(each)
+        )
+        line = read_line(module["main"], len(inputs), views)
+    called = {step.function: functions[step.function] for step in line.steps}
+    return Lowered(line, called, packing)
+
+
+@contextmanager
+def tvm_errors() -> Iterator[None]:
+    """Turn whatever TVM raises into a `CompileError` that says what TVM said first."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except CompileError:
+        raise
+    except Exception as error:  # TVM raises built-in errors, its own and bare RuntimeErrors.
+        lines = [text for text in str(error).splitlines() if text.strip()]
+        said = lines[-1].strip() if lines else type(error).__name__
+        raise CompileError(
+            f"TVM {tvm.__version__} can't compile the model: {said[:300]}; `--engine onnxruntime` can"
+        ) from error
+
+
+def _imported(graph: bytes, shapes: dict[str, list[int]], dtypes: dict[str, str]) -> tvm.IRModule:
+    return from_onnx(onnx.load_from_string(graph), shape_dict=shapes, dtype_dict=dtypes)
+
+
+def _in_order(module: tvm.IRModule, names: Sequence[str], inputs: int) -> tvm.IRModule:
+    """Give the function its parameters in the order of ``names``; those after ``inputs`` are weights."""
+    function = module["main"]
+    by_name = {parameter.name: parameter for parameter in function.params}
+    ordered = relax.Function(
+        [by_name[name] for name in names], function.body, function.ret_ty, function.is_pure, function.attrs
+    )
+    module.update_func(module.get_global_var("main"), ordered.with_attr("num_input", inputs))
+    return module
+
+
+def _optimised(module: tvm.IRModule) -> tvm.IRModule:
+    """Fold what is constant, choose the layout, lift what depends on weights alone."""
+    simplify = tvm.transform.Sequential(
+        [
+            _PASSES.DecomposeOpsForInference(),
+            _PASSES.CanonicalizeBindings(),
+            _PASSES.FoldConstant(),
+            _PASSES.CanonicalizeBindings(),
+            _PASSES.DeadCodeElimination(),
+        ]
+    )
+    lift = tvm.transform.Sequential(
+        [
+            _PASSES.EliminateCommonSubexpr(),
+            _PASSES.CanonicalizeBindings(),
+            _PASSES.DeadCodeElimination(),
+            _PASSES.LiftTransformParams(),
+        ]
+    )
+    with tvm.target.Target("llvm"):
+        return lift(channels_last(simplify(module)))
+
+
+def _fused(module: tvm.IRModule) -> tvm.IRModule:
+    """Turn operators into loops, and fuse those that need no others between."""
+    passes = tvm.transform.Sequential(
+        [
+            _PASSES.LegalizeOps(),
+            _PASSES.AnnotateTIROpPattern(),
+            _PASSES.FoldConstant(),
+            _PASSES.FuseOps(),
+            _PASSES.FuseTIR(),
+            _PASSES.RewriteDataflowReshape(),
+            _PASSES.ToNonDataflow(),
+            _PASSES.RemovePurityChecking(),
+        ]
+    )
+    with tvm.target.Target("llvm"):
+        return passes(module)

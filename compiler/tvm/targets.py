@@ -1,0 +1,49 @@
+"""What TVM generates code for: this machine's CPU, or a GPU named by its architecture."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tvm
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.target import cpu_flags
+
+_V4 = {"avx512f", "avx512bw", "avx512vl"}
+_V3 = {"avx2", "fma"}
+_ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
+_SHARED_BYTES = 48 * 1024
+"""Static shared memory of a block on every architecture."""
+
+
+def cpu_level() -> str:
+    """Return the level of x86-64 that this machine has, as LLVM names it."""
+    flags = {*cpu_flags()}
+    return "x86-64-v4" if flags >= _V4 else "x86-64-v3" if flags >= _V3 else "x86-64"
+
+
+def llvm_options() -> str:
+    """Return the options that kernels for this machine are generated with."""
+    return f"-mcpu={cpu_level()}"
+
+
+def cpu_target() -> Any:
+    """Return the target for this machine's CPU."""
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu_level()})
+
+
+def cuda_target(arch: str) -> Any:
+    """Return the target for a GPU; raise `CompileError` for what is no architecture."""
+    if not _ARCH.fullmatch(arch):
+        raise CompileError(
+            f"{arch!r} is no architecture of a GPU: it is sm_90 for an H100, sm_80 for an A100"
+        )
+    description = {
+        "kind": "cuda",
+        "arch": arch,
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": _SHARED_BYTES,
+        "thread_warp_size": 32,
+    }
+    return tvm.target.Target(description, host="llvm")
