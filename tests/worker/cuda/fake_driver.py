@@ -1,0 +1,350 @@
+"""A GPU that is not there: it records what it is told and plays it in virtual time, on real bytes.
+
+Work is done when somebody waits for it, in the order that streams, events and engines allow: one copy at a
+time in each direction, one kernel at a time. So work that lacks a wait finds bytes that are not there yet.
+Calls take no time; only waiting does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from mainspring.worker.cuda.driver import Copy, Extent, MemoryState
+from mainspring.worker.engine import EngineError
+
+BYTES_PER_NS = 50
+LAUNCH_NS = 1_000
+ENGINES = {Copy.TO_DEVICE: "to device", Copy.TO_HOST: "to host", Copy.ON_DEVICE: "compute"}
+
+
+class Kernel(NamedTuple):
+    """What a kernel computes, given the values of its parameters, and how long that takes."""
+
+    run: Callable[..., None]
+    duration_ns: int = 10_000
+    parameters: int = 1
+
+
+def _move(target: int, source: int, size: int) -> None:
+    ctypes.memmove(target, source, size)
+
+
+class Work:
+    """One thing that a stream was told."""
+
+    def __init__(
+        self,
+        number: int,
+        what: str,
+        stream: int,
+        engine: str | None = None,
+        duration_ns: int = 0,
+        run: Callable[[], None] = lambda: None,
+        after: Work | None = None,
+    ) -> None:
+        self.number = number
+        self.what = what
+        self.stream = stream
+        self.engine = engine
+        self.duration_ns = duration_ns
+        self.run = run
+        self.after = after
+        self.told_ns = 0
+        self.begin_ns = -1
+        self.end_ns = -1
+        self.size = 0
+
+
+class FakeDriver:
+    """`mainspring.worker.cuda.driver.Driver` in virtual time."""
+
+    def __init__(self, total_bytes: int = 1 << 30, kernels: dict[str, Kernel] | None = None) -> None:
+        self.device = 0
+        self.total_bytes = total_bytes
+        self.kernels = kernels or {}
+        self.now_ns = 0
+        self.done: list[Work] = []
+        self.calls: list[str] = []
+        self.allocations: list[str] = []
+        """Every call that gives the caller something to keep."""
+        self.graphs_break = False
+        self.updates_fail = False
+        self.before_copy: Callable[[Copy], None] = lambda _: None
+        self.fails: dict[str, Exception] = {}
+        self.attached: set[int] = set()
+        self._numbers = itertools.count(1)
+        self._memory: dict[int, np.ndarray] = {}
+        self._pinned: dict[int, int] = {}
+        self._queues: dict[int, deque[Work]] = {}
+        self._last: dict[int, Work] = {}
+        self._free_ns: dict[str, int] = {}
+        self._stream_ns: dict[int, int] = {}
+        self._captured: dict[int, list[Callable[[int], None]]] = {}
+        self._graphs: dict[int, list[Callable[[int], None]]] = {}
+        self._executables: dict[int, list[Callable[[int], None]]] = {}
+        self._functions: dict[int, str] = {}
+        self._modules: set[int] = set()
+        self._lock = threading.RLock()
+        self.closed = False
+
+    def attach(self) -> None:
+        self.attached.add(threading.get_ident())
+
+    def name(self) -> str:
+        return "NVIDIA Fake 1"
+
+    def arch(self) -> str:
+        return "sm_90"
+
+    def bus_id(self) -> str:
+        return "0000:3b:00.0"
+
+    def memory(self) -> MemoryState:
+        used = sum(memory.nbytes for memory in self._memory.values())
+        return MemoryState(self.total_bytes - used, self.total_bytes)
+
+    def allocate(self, size: int) -> int:
+        return self._allocate("allocate", size)
+
+    def free(self, address: int) -> None:
+        del self._memory[address]
+
+    def allocate_host(self, size: int) -> int:
+        address = self._allocate("allocate_host", size)
+        self._pinned[address] = size
+        return address
+
+    def free_host(self, address: int) -> None:
+        del self._memory[address], self._pinned[address]
+
+    def register_host(self, address: int, size: int) -> None:
+        self._note("register_host", keeps=True)
+        self._pinned[address] = size
+
+    def unregister_host(self, address: int) -> None:
+        del self._pinned[address]
+
+    def stream(self, *, urgent: bool = False) -> int:
+        self._note("stream", keeps=True)
+        number = next(self._numbers)
+        self._queues[number] = deque()
+        return number
+
+    def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
+        self._note("event", keeps=True)
+        return next(self._numbers)
+
+    def record(self, event: int, stream: int) -> None:
+        self._note("record")
+        with self._lock:
+            self._last[event] = self._tell(Work(next(self._numbers), f"event {event}", stream))
+
+    def wait(self, stream: int, event: int) -> None:
+        self._note("wait")
+        with self._lock:
+            self._tell(Work(next(self._numbers), f"wait {event}", stream, after=self._last.get(event)))
+
+    def synchronize(self, event: int) -> None:
+        self._note("synchronize")
+        with self._lock:
+            work = self._last[event]
+            while work.end_ns < 0:
+                self._step()
+            self.now_ns = max(self.now_ns, work.end_ns)
+
+    def elapsed_ns(self, begin: int, end: int) -> int:
+        assert self._last[end].end_ns >= 0, "the event has not happened"
+        return self._last[end].end_ns - self._last[begin].end_ns
+
+    def copy(self, target: int, source: int, size: int, kind: Copy, stream: int) -> None:
+        self._note("copy")
+        self.before_copy(kind)
+        host = {Copy.TO_DEVICE: source, Copy.TO_HOST: target}.get(kind)
+        if host is not None:
+            pinned = any(
+                begin <= host and host + size <= begin + length for begin, length in self._pinned.items()
+            )
+            assert pinned, "a copy from or to host memory that is not pinned"
+        with self._lock:
+            work = Work(
+                next(self._numbers),
+                f"copy {kind.name}",
+                stream,
+                ENGINES[kind],
+                LAUNCH_NS + size // BYTES_PER_NS,
+                lambda: _move(target, source, size),
+            )
+            work.size = size
+            self._tell(work)
+
+    def compile(self, source: str, arch: str) -> bytes:
+        self._note("compile", keeps=True)
+        return f"{arch} of {source}".encode()
+
+    def load_module(self, image: bytes) -> int:
+        self._note("load_module", keeps=True)
+        self._modules.add(number := next(self._numbers))
+        return number
+
+    def unload_module(self, module: int) -> None:
+        self._modules.remove(module)
+
+    def function(self, module: int, symbol: str, shared_bytes: int) -> int:
+        assert module in self._modules
+        if symbol not in self.kernels:
+            raise RuntimeError(f"named symbol not found: {symbol}")
+        self._functions[number := next(self._numbers)] = symbol
+        return number
+
+    def launch(
+        self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
+    ) -> None:
+        self._note("launch")
+        symbol = self._functions[function]
+        kernel = self.kernels[symbol]
+        pointers = (ctypes.c_uint64 * kernel.parameters).from_address(parameters)
+        # Arguments are copied when the launch is told, as CUDA does.
+        values = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
+
+        def tell(target: int) -> None:
+            self._tell(
+                Work(
+                    next(self._numbers),
+                    f"kernel {symbol}",
+                    target,
+                    "compute",
+                    kernel.duration_ns,
+                    lambda: kernel.run(*values),
+                )
+            )
+
+        with self._lock:
+            if stream in self._captured:
+                self._captured[stream].append(tell)
+            else:
+                tell(stream)
+
+    def begin_capture(self, stream: int) -> None:
+        self._note("begin_capture")
+        if self.graphs_break:
+            raise RuntimeError("operation not supported")
+        assert stream not in self._captured, "the stream is being captured already"
+        self._captured[stream] = []
+
+    def end_capture(self, stream: int) -> int:
+        self._graphs[number := next(self._numbers)] = self._captured.pop(stream)
+        return number
+
+    def instantiate(self, graph: int) -> int:
+        self._note("instantiate", keeps=True)
+        self._executables[number := next(self._numbers)] = list(self._graphs[graph])
+        return number
+
+    def update(self, executable: int, graph: int) -> bool:
+        self._note("update")
+        if self.updates_fail or len(self._executables[executable]) != len(self._graphs[graph]):
+            return False
+        self._executables[executable] = list(self._graphs[graph])
+        return True
+
+    def upload(self, executable: int, stream: int) -> None:
+        self._note("upload")
+        assert executable in self._executables
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self._note("launch_graph")
+        with self._lock:
+            for tell in self._executables[executable]:
+                tell(stream)
+
+    def destroy_graph(self, graph: int) -> None:
+        del self._graphs[graph]
+
+    def destroy_executable(self, executable: int) -> None:
+        del self._executables[executable]
+
+    def explain(self, error: Exception) -> EngineError:
+        return error if isinstance(error, EngineError) else EngineError(f"GPU 0: {error}")
+
+    def close(self) -> None:
+        self.closed = True
+
+    # --- for tests ---
+
+    @property
+    def leaks(self) -> dict[str, int]:
+        """What was not given back."""
+        kept = {
+            "memory": len(self._memory),
+            "pinned": len(self._pinned),
+            "graphs": len(self._graphs),
+            "executables": len(self._executables),
+            "modules": len(self._modules),
+        }
+        return {name: count for name, count in kept.items() if count}
+
+    def run_all(self) -> None:
+        """Do all work that was told."""
+        with self._lock:
+            while any(self._queues.values()):
+                self._step()
+
+    def find(self, what: str) -> list[Work]:
+        """Return the work done whose name begins so."""
+        return [work for work in self.done if work.what.startswith(what)]
+
+    # --- inside ---
+
+    def _note(self, call: str, keeps: bool = False) -> None:
+        assert threading.get_ident() in self.attached, f"{call} in a thread that is not attached"
+        if call in self.fails:
+            raise self.fails[call]
+        with self._lock:
+            self.calls.append(call)
+            if keeps:
+                self.allocations.append(call)
+
+    def _allocate(self, call: str, size: int) -> int:
+        self._note(call, keeps=True)
+        whole = np.zeros(size + 256, np.uint8)
+        address = whole.ctypes.data + -whole.ctypes.data % 256
+        self._memory[address] = whole
+        return address
+
+    def _tell(self, work: Work) -> Work:
+        assert work.stream not in self._captured, f"{work.what} in a stream that is being captured"
+        work.told_ns = self.now_ns
+        self._queues[work.stream].append(work)
+        return work
+
+    def _step(self) -> None:
+        """Do the piece of work that can begin first; of several the one that was told first."""
+        ready = [
+            (self._begin_ns(queue[0]), queue[0].number, queue[0])
+            for queue in self._queues.values()
+            if queue and (queue[0].after is None or queue[0].after.end_ns >= 0)
+        ]
+        assert ready, "streams wait for each other, or for an event that nobody records"
+        begin_ns, _, work = min(ready)
+        self._queues[work.stream].popleft()
+        work.begin_ns, work.end_ns = begin_ns, begin_ns + work.duration_ns
+        self._stream_ns[work.stream] = work.end_ns
+        if work.engine is not None:
+            self._free_ns[work.engine] = work.end_ns
+        work.run()
+        self.done.append(work)
+
+    def _begin_ns(self, work: Work) -> int:
+        return max(
+            work.told_ns,
+            self._stream_ns.get(work.stream, 0),
+            self._free_ns.get(work.engine, 0) if work.engine else 0,
+            work.after.end_ns if work.after else 0,
+        )
