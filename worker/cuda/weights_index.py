@@ -1,0 +1,133 @@
+"""Which weights lie where in the host memory that the workers of one machine share, and who uses them. Pure.
+
+Memory is made in *segments*, each a file without a name that its *holders* have open; a *blob* is one
+weights file's bytes. What nobody uses stays until its room is needed, so that a model that comes back is
+there already.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+ALIGNMENT_BYTES = 4096
+
+
+class Place(NamedTuple):
+    """Where a blob begins."""
+
+    segment: int
+    offset: int
+
+
+class Blob(msgspec.Struct):
+    """A weights file in memory."""
+
+    segment: int
+    offset: int
+    size: int
+    users: list[str]
+    """Holders that have models with these weights prepared."""
+
+    @property
+    def place(self) -> Place:
+        """Where it begins."""
+        return Place(self.segment, self.offset)
+
+    @property
+    def end(self) -> int:
+        """The first aligned byte behind it."""
+        return self.offset + -(-self.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A piece of shared memory."""
+
+    size: int
+    inode: int
+    """Of its file, to know it again."""
+
+
+class Holder(msgspec.Struct):
+    """A worker."""
+
+    pid: int
+    started: int
+    """When the process started, in the kernel's ticks: a number may be another process's later."""
+    files: dict[int, int]
+    """By segment, the number of its file among the process's open files."""
+
+
+class Index(msgspec.Struct):
+    """Everything that holders have to agree on."""
+
+    holders: dict[str, Holder] = {}
+    segments: list[Segment] = []
+    blobs: dict[str, Blob] = {}
+
+    def remove_holder(self, key: str) -> None:
+        """Forget a holder that ended, and the segments that nobody else has: their memory is gone."""
+        self.holders.pop(key, None)
+        for blob in self.blobs.values():
+            if key in blob.users:
+                blob.users.remove(key)
+        if not self.holders:
+            self.segments.clear()
+        for number in range(len(self.segments)):
+            if not any(number in holder.files for holder in self.holders.values()):
+                self.segments[number] = Segment(0, 0)
+        self.blobs = {name: blob for name, blob in self.blobs.items() if self._is_there(blob)}
+
+    def place(self, size: int) -> Place | None:
+        """Return room for a blob, the first there is, forgetting unused ones where it takes that; or None."""
+        found = self._room(size)
+        if found is not None:
+            return found
+        # The oldest first, and no more than it takes.
+        for key in [key for key, blob in self.blobs.items() if not blob.users]:
+            del self.blobs[key]
+            found = self._room(size)
+            if found is not None:
+                return found
+        return None
+
+    def problems(self) -> list[str]:
+        """Return what can't be: blobs outside their segment or over each other, users that hold nothing."""
+        found = []
+        for number, segment in enumerate(self.segments):
+            cursor = 0
+            for key, blob in self._in_order(number):
+                if blob.offset < cursor or blob.offset + blob.size > segment.size:
+                    found.append(f"blob {key} at {blob.offset} of segment {number}")
+                cursor = blob.end
+        for key, blob in self.blobs.items():
+            if not 0 <= blob.segment < len(self.segments):
+                found.append(f"blob {key} in segment {blob.segment}")
+            found += [f"blob {key} of {user}" for user in blob.users if user not in self.holders]
+        return found
+
+    def _is_there(self, blob: Blob) -> bool:
+        return blob.segment < len(self.segments) and self.segments[blob.segment].size > 0
+
+    def _room(self, size: int) -> Place | None:
+        for number, segment in enumerate(self.segments):
+            cursor = 0
+            for _, blob in self._in_order(number):
+                if blob.offset - cursor >= size:
+                    break
+                cursor = blob.end
+            if segment.size - cursor >= size and self._fits(number, cursor, size):
+                return Place(number, cursor)
+        return None
+
+    def _fits(self, segment: int, offset: int, size: int) -> bool:
+        return all(
+            blob.end <= offset or blob.offset >= offset + size
+            for blob in self.blobs.values()
+            if blob.segment == segment
+        )
+
+    def _in_order(self, segment: int) -> list[tuple[str, Blob]]:
+        inside = [(key, blob) for key, blob in self.blobs.items() if blob.segment == segment]
+        return sorted(inside, key=lambda item: item[1].offset)
