@@ -29,6 +29,13 @@ def compile_model(
             help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
         ),
     ] = None,
+    engine: Annotated[
+        str, typer.Option(help="What runs the model: onnxruntime, tvm, or auto for the faster one here.")
+    ] = "onnxruntime",
+    device: Annotated[str, typer.Option(help="What it runs on: cpu or cuda.")] = "cpu",
+    arch: Annotated[
+        str, typer.Option(help="Architecture of the GPU that kernels are generated for.")
+    ] = "sm_90",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
@@ -36,9 +43,11 @@ def compile_model(
 
     from rich.console import Console
 
+    from mainspring.compiler.artifact import Target
     from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
     from mainspring.compiler.report import (
         describe_artifact,
+        describe_engines,
         describe_profile,
         describe_repairs,
         describe_verification,
@@ -50,7 +59,12 @@ def compile_model(
     console = Console(highlight=False, soft_wrap=True, stderr=as_json)
     with console.status(f"compiling {model}"):
         compiled = compile_file(
-            model, name, Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+            model,
+            name,
+            Store(store),
+            parse_batch_sizes(batch_sizes),
+            parse_shapes(shape or []),
+            Target(engine, device, arch),
         )
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
@@ -58,5 +72,7 @@ def compile_model(
     console.print(describe_artifact(compiled))
     console.print(f"  {describe_profile(compiled)}")
     console.print(f"  {describe_verification(compiled)}")
+    if compiled.engines:
+        console.print(f"  {describe_engines(compiled)}")
     if compiled.repaired:
         console.print(f"  {describe_repairs(compiled)}")

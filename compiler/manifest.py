@@ -118,6 +118,10 @@ class Source(msgspec.Struct, frozen=True):
     """Of a zoo model's weights."""
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions that inputs were given when the file was compiled, the batch first."""
+    engine: str = ONNXRUNTIME
+    """The engine that was asked for, which may have been ``auto``."""
+    device: str = CPU
+    """The device that was asked for."""
 
 
 class Verification(msgspec.Struct, frozen=True):

@@ -2,12 +2,14 @@
 
 ``reading`` gets the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give it one form; ``stock``
 has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them; ``verify``
-compares; ``profiler`` measures; ``store`` keeps. A model that can't be served, or whose outputs differ, is a
-`CompileError` and is not stored.
+compares; ``profiler`` measures; ``store`` keeps. ``artifact`` has what differs between engines: for ``tvm``
+the folder of that name does what ``stock`` and ``split`` do for ``onnxruntime``. A model that can't be
+served, or whose outputs differ, is a `CompileError` and is not stored.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,26 +17,30 @@ from typing import NamedTuple
 import msgspec
 import onnx
 
-from mainspring.compiler.arena import Arena, place_tensors, weights_image
+from mainspring.compiler.artifact import MAKERS, Artifact, Target
 from mainspring.compiler.errors import CompileError, ExecutableError
-from mainspring.compiler.executable import BoundModel, Executable
-from mainspring.compiler.layout import lay_out
-from mainspring.compiler.manifest import CPU, Manifest, Measured, Source, Verification
-from mainspring.compiler.profiler import measure_infer, measure_load, measure_workspace
+from mainspring.compiler.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest, Measured, Source, Verification
+from mainspring.compiler.profiler import measure_infer, measure_load
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.runnable import Runnable
 from mainspring.compiler.shapes import Shapes, fix_shapes
-from mainspring.compiler.split import Split, split
-from mainspring.compiler.stock import optimise
 from mainspring.compiler.store import Store, check_name
 from mainspring.compiler.verify import verify
-from mainspring.messages.model import Profile, TensorSpec
+from mainspring.messages.model import Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 """What models are compiled for unless someone says otherwise (Clockwork, section 5.1)."""
 
 MOST_ROWS = 1024
 """Largest batch size that may be asked for."""
+
+AUTO = "auto"
+"""Instead of an engine: whichever is faster on this machine."""
+
+DEFAULT_TARGET = Target()
+
+_NS_PER_MS = 1e6
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -47,6 +53,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """The model was in the store already, and nothing was done."""
     repaired: tuple[str, ...] = ()
     """Nodes whose baked batch was replaced."""
+    engines: dict[str, str] = {}
+    """Where the faster engine was to be kept: how each did, in words."""
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
@@ -74,6 +82,7 @@ def compile_file(
     store: Store,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     shapes: Shapes | None = None,
+    target: Target = DEFAULT_TARGET,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
@@ -81,11 +90,19 @@ def compile_file(
     """
     check_name(name)
     sizes = check_batch_sizes(batch_sizes)
+    check_target_names(target)
     model, digest = read_model(path)
     fix_shapes(model, shapes or {})
     store.check_writable()
-    source = Source("onnx", str(path.resolve()), digest, shapes=dict(shapes or {}))
-    return compile_model(model, name, store, sizes, source)
+    source = Source(
+        "onnx",
+        str(path.resolve()),
+        digest,
+        shapes=dict(shapes or {}),
+        engine=target.engine,
+        device=target.device,
+    )
+    return compile_model(model, name, store, sizes, source, target=target)
 
 
 def compile_model(
@@ -95,6 +112,7 @@ def compile_model(
     batch_sizes: tuple[int, ...],
     source: Source,
     quick: bool = False,
+    target: Target = DEFAULT_TARGET,
 ) -> Compiled:
     """Compile a model into ``store``.
 
@@ -102,91 +120,134 @@ def compile_model(
     same executable, only the smallest two are compared: enough to see that the weights are where they belong.
     Raises `CompileError` for a model that can't be served, `StoreError` if it can't be stored.
     """
+    check_target_names(target)
     prepared = Prepared(model, batch_sizes[-1])
-    artifact = _Artifact(split(optimise(prepared.model), prepared.inputs, prepared.outputs))
-    known = store.known_executable(artifact.parts.info.executable)
-    before = known.measured if known else Measured()
-    checked = batch_sizes
-    if quick:
-        checked = tuple(
-            size for size in batch_sizes if size in batch_sizes[:2] or size not in before.infer_ns
+    task = _Task(name, store, batch_sizes, source, quick, target)
+    candidates, said = _candidates(prepared, task)
+    chosen = min(candidates, key=lambda candidate: _per_row_ns(candidate.measured))
+    manifest = _keep(chosen, prepared, task)
+    return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=said)
+
+
+def check_target_names(target: Target) -> None:
+    """Raise `CompileError` for an engine or a device that there is not, or a choice that nothing decides."""
+    if target.engine not in (*MAKERS, AUTO):
+        raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
+    if target.device not in (CPU, CUDA):
+        raise CompileError(f"device {target.device!r} is none of: {CPU}, {CUDA}")
+    if target.engine == AUTO and target.device != CPU:
+        raise CompileError(
+            f"which engine is faster on {target.device} only a measurement there can tell: compile the model "
+            "for each engine under another name, and have `mainspring profile` measure both on the device"
         )
+
+
+class _Task(NamedTuple):
+    """What is to be done."""
+
+    name: str
+    store: Store
+    batch_sizes: tuple[int, ...]
+    source: Source
+    quick: bool
+    target: Target
+
+
+class _Candidate(NamedTuple):
+    """An artifact that computes what the original does."""
+
+    artifact: Artifact
+    verification: Verification
+    measured: Measured
+    shared: bool
+
+
+def _candidates(prepared: Prepared, task: _Task) -> tuple[list[_Candidate], dict[str, str]]:
+    """Return an artifact of each engine that may be chosen, and what there is to say of each."""
+    if task.target.engine != AUTO:
+        return [_candidate(prepared, task, task.target.engine)], {}
+    found, said = [], {}
+    for engine in (ONNXRUNTIME, TVM):
+        try:
+            candidate = _candidate(prepared, task, engine)
+        except CompileError as error:
+            if engine == ONNXRUNTIME:
+                raise
+            said[engine] = f"can't: {error}"
+        else:
+            found.append(candidate)
+            per_row_ms = _per_row_ns(candidate.measured) / _NS_PER_MS
+            said[engine] = f"{per_row_ms:.2f} ms for each row, over all batch sizes"
+    return found, said
+
+
+def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
+    """Compile for one engine, compare and measure; raise `CompileError`."""
+    artifact = MAKERS[engine](prepared, task.batch_sizes, task.target)
+    known = task.store.known_executable(artifact.info.executable)
+    before = known.measured if known else Measured()
+    checked = task.batch_sizes
+    if task.quick and known:
+        checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
     try:
         bound = artifact.bind()
         verification = verify(bound, prepared, checked)
-        measured = _measure(artifact, bound, batch_sizes, before)
+        measured = _measure(artifact, bound, task.batch_sizes, before)
     except ExecutableError as error:
         raise prepared.refusal(str(error)) from error
-    facts = _Facts(name, prepared.inputs, prepared.outputs, batch_sizes, source, verification)
-    manifest = _keep(artifact, measured, store, facts)
-    return Compiled(manifest, shared=known is not None, repaired=tuple(prepared.repaired))
+    return _Candidate(artifact, verification, measured, known is not None)
 
 
-class _Facts(NamedTuple):
-    """What the manifest says that is not in the artifact's files."""
+def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], known: Measured) -> Measured:
+    """Return what was known of the executable, and by measurement what was not.
 
-    name: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    batch_sizes: tuple[int, ...]
-    source: Source
-    verification: Verification
-
-
-class _Artifact:
-    """A model taken apart, its weights in the pages of an arena."""
-
-    def __init__(self, parts: Split) -> None:
-        self.parts = parts
-        self.layout = lay_out([array.nbytes for array in parts.weights])
-        self.tensors = place_tensors(parts.info, self.layout)
-        self.image = weights_image(self.tensors, parts.weights, self.layout.total_bytes)
-        self.arena = Arena(self.image, self.layout.extents)
-        self.arena.load()
-
-    def bind(self, own_workspace: bool = False) -> BoundModel:
-        """Open the executable as a worker does, with the weights in the arena."""
-        executable = Executable(self.parts.graph, self.parts.info, own_workspace=own_workspace)
-        return executable.bind(self.tensors, self.arena.address_of)
-
-
-def _measure(
-    artifact: _Artifact, bound: BoundModel, batch_sizes: tuple[int, ...], known: Measured
-) -> Measured:
-    """Return what was known of the executable, and by measurement what was not."""
+    What a GPU takes is not measured here: a profile of the CPU would be wrong for it.
+    """
     missing = [size for size in batch_sizes if size not in known.infer_ns]
     largest = batch_sizes[-1]
     workspace = dict(known.workspace_bytes)
     if largest not in workspace:
-        workspace[largest] = measure_workspace(artifact.bind(own_workspace=True), largest)
+        workspace[largest] = artifact.workspace_bytes(largest)
+    if artifact.info.device != CPU:
+        return Measured(workspace_bytes=workspace)
     return Measured(
-        infer_ns=known.infer_ns | measure_infer(bound, artifact.parts.info, missing),
+        infer_ns=known.infer_ns | measure_infer(bound, artifact.info, missing),
         load_ns=known.load_ns or measure_load(artifact.arena),
         workspace_bytes=workspace,
     )
 
 
-def _keep(artifact: _Artifact, measured: Measured, store: Store, facts: _Facts) -> Manifest:
+def _per_row_ns(measured: Measured) -> float:
+    """Return the geometric mean, over the batch sizes, of the time for one row; 0 if nothing was measured."""
+    logs = [math.log(ns / size) for size, ns in measured.infer_ns.items() if ns > 0]
+    return math.exp(sum(logs) / len(logs)) if logs else 0.0
+
+
+def _keep(chosen: _Candidate, prepared: Prepared, task: _Task) -> Manifest:
     """Store all files of the artifact, the manifest last; return it."""
-    info = msgspec.structs.replace(artifact.parts.info, measured=measured)
-    store.put_executable(artifact.parts.graph, info)
+    artifact, measured, store = chosen.artifact, chosen.measured, task.store
+    info = msgspec.structs.replace(artifact.info, measured=measured)
+    store.put_executable(artifact.content, info, artifact.kernels)
     weights_hash, weights_bytes = store.put_weights([artifact.image.data])
+    profiles = {}
+    if measured.infer_ns:
+        seeds = {size: measured.infer_ns[size] for size in task.batch_sizes}
+        profiles[CPU] = Profile(seeds, measured.load_ns)
     manifest = Manifest(
-        name=facts.name,
+        name=task.name,
         executable=info.executable,
         weights_hash=weights_hash,
         weights_bytes=weights_bytes,
         extents=artifact.layout.extents,
         tensors=artifact.tensors,
-        inputs=facts.inputs,
-        outputs=facts.outputs,
-        batch_sizes=facts.batch_sizes,
-        profiles={
-            CPU: Profile({size: measured.infer_ns[size] for size in facts.batch_sizes}, measured.load_ns)
-        },
-        source=facts.source,
-        verification=facts.verification,
-        workspace_bytes=measured.workspace_bytes[facts.batch_sizes[-1]],
+        inputs=prepared.inputs,
+        outputs=prepared.outputs,
+        batch_sizes=task.batch_sizes,
+        profiles=profiles,
+        source=task.source,
+        verification=chosen.verification,
+        workspace_bytes=measured.workspace_bytes[task.batch_sizes[-1]],
+        engine=info.engine,
     )
     store.put_manifest(manifest)
     return manifest

@@ -17,6 +17,7 @@ import psutil
 from mainspring.compiler.arena import Arena
 from mainspring.compiler.executable import BoundModel, aligned_zeros
 from mainspring.compiler.manifest import ExecutableInfo
+from mainspring.compiler.runnable import Runnable
 
 _MOST_RUNS = 15
 _FEWEST_RUNS = 2
@@ -26,7 +27,7 @@ _DISTURBED = 1.25
 """A duration beyond this multiple of the median is put down to caches that other processes emptied."""
 
 
-def measure_infer(model: BoundModel, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
+def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
     """Return the seed duration in nanoseconds of each batch size."""
     seeds = {}
     for batch_size in batch_sizes:

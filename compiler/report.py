@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from mainspring.compiler.manifest import CPU
+from mainspring.compiler.manifest import CPU, ONNXRUNTIME
 from mainspring.compiler.pipeline import Compiled
+from mainspring.messages.model import Profile
 
 _NS_PER_MS = 1e6
 _BYTES_PER_MB = 1e6
@@ -27,12 +28,16 @@ def describe_artifact(compiled: Compiled) -> str:
     return (
         f"{manifest.name:<16} {megabytes:6.1f} MB in {pages:>8} "
         f"({describe_extents(manifest.extents)}), executable {manifest.executable[:12]} ({state})"
+        f"{'' if manifest.engine == ONNXRUNTIME else f' for {manifest.engine}'}"
     )
 
 
 def describe_profile(compiled: Compiled) -> str:
     """Say in one line what an executable takes: seed durations and workspace."""
-    profile = compiled.manifest.profiles[CPU]
+    profile = compiled.manifest.profiles.get(CPU)
+    if profile is None:
+        workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
+        return f"no seeds: `mainspring profile --save` measures on the device; workspace {workspace:.0f} MB"
     infer = ", ".join(f"{size}: {ns / _NS_PER_MS:.1f}" for size, ns in sorted(profile.infer_ns.items()))
     workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
     return (
@@ -43,9 +48,10 @@ def describe_profile(compiled: Compiled) -> str:
 def fields(compiled: Compiled) -> dict[str, Any]:
     """Return what a program wants to know of a compilation, ready for JSON; names end in their unit."""
     manifest = compiled.manifest
-    profile = manifest.profiles[CPU]
+    profile = manifest.profiles.get(CPU) or Profile({}, 0)
     return {
         "name": manifest.name,
+        "engine": manifest.engine,
         "executable": manifest.executable,
         "executable_shared": compiled.shared,
         "kept": compiled.kept,
@@ -60,6 +66,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "outputs": msgspec.to_builtins(manifest.outputs),
         "verification": msgspec.to_builtins(manifest.verification),
         "repaired_nodes": list(compiled.repaired),
+        "engines": compiled.engines,
     }
 
 
@@ -77,6 +84,12 @@ def describe_verification(compiled: Compiled) -> str:
         f"{done.largest_difference:.2g} (tolerance: {done.relative_tolerance:g} of the element, plus "
         f"{done.absolute_tolerance:g} of the largest one)"
     )
+
+
+def describe_engines(compiled: Compiled) -> str:
+    """Say in one line how the engines did that the faster one was chosen of."""
+    each = "; ".join(f"{engine}: {said}" for engine, said in compiled.engines.items())
+    return f"kept {compiled.manifest.engine}: {each}"
 
 
 def describe_repairs(compiled: Compiled) -> str:

@@ -23,7 +23,15 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from mainspring.compiler.errors import DamagedManifest, StoreError
-from mainspring.compiler.manifest import ENTRY_FILES, FORMAT, ExecutableInfo, Manifest, Source
+from mainspring.compiler.manifest import (
+    CPU,
+    ENTRY_FILES,
+    FORMAT,
+    ONNXRUNTIME,
+    ExecutableInfo,
+    Manifest,
+    Source,
+)
 from mainspring.compiler.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
@@ -292,7 +300,11 @@ def recompile_command(name: str, source: Source, root: Path) -> str:
     if source.kind == "zoo":
         return f"`mainspring zoo {source.path} --store {root}` (seed {source.seed}) makes it again"
     shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
-    return f"`mainspring compile {source.path} --name {name} --store {root}{shapes}` compiles it again"
+    target = f" --engine {source.engine}" if source.engine != ONNXRUNTIME else ""
+    target += f" --device {source.device}" if source.device != CPU else ""
+    return (
+        f"`mainspring compile {source.path} --name {name} --store {root}{shapes}{target}` compiles it again"
+    )
 
 
 def _hash(value: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.executable import BoundModel
 from mainspring.compiler.manifest import Verification
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.runnable import Runnable
 from mainspring.messages.model import TensorSpec
 
 RELATIVE_TOLERANCE = 1e-3
@@ -22,7 +22,7 @@ HALF_TOLERANCE = 2e-2
 Array = npt.NDArray[np.generic]
 
 
-def verify(model: BoundModel, prepared: Prepared, batch_sizes: Sequence[int]) -> Verification:
+def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> Verification:
     """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
 
     Every row of a batch is compared with what the original makes of the same batch and, since requests of
@@ -47,7 +47,7 @@ def verify(model: BoundModel, prepared: Prepared, batch_sizes: Sequence[int]) ->
     return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
 
 
-def _rows_alone(model: BoundModel, prepared: Prepared, rows: int) -> list[Array]:
+def _rows_alone(model: Runnable, prepared: Prepared, rows: int) -> list[Array]:
     """Return the outputs of the first rows of the pool, each in a batch of its own."""
     single = [model.run_arrays(1, [array[row : row + 1] for array in prepared.rows]) for row in range(rows)]
     return [np.concatenate(parts) for parts in zip(*single, strict=True)]

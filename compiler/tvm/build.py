@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import tvm
 
-from mainspring.compiler.manifest import GraphTensor
+from mainspring.compiler.manifest import CPU, GraphTensor
 from mainspring.compiler.plan import CUBIN, SHARED_OBJECT, SOURCE, Plans
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
@@ -26,7 +26,6 @@ from mainspring.compiler.tvm.targets import cpu_target, cuda_target, llvm_option
 from mainspring.compiler.tvm.toolchain import cubin, shared_object
 
 Array = npt.NDArray[np.generic]
-TargetName = Literal["cpu", "cuda"]
 
 
 class Built(NamedTuple):
@@ -69,15 +68,15 @@ class Model:
             for index, array in enumerate(self.weights)
         )
 
-    def build(self, target: TargetName, arch: str = "") -> Built:
-        """Return the artifact for a target; ``arch`` is a GPU's, such as ``sm_90``."""
+    def build(self, target: str, arch: str = "") -> Built:
+        """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``."""
         functions = {
             _symbol(size, name): function
             for size, lowered in self._lowered.items()
             for name, function in lowered.functions.items()
         }
         with tvm_errors():
-            if target == "cpu":
+            if target == CPU:
                 generated = generate_cpu(functions, cpu_target(), schedule_cpu)
                 files = {SHARED_OBJECT: shared_object(generated.code)}
                 arch = llvm_options()
@@ -85,7 +84,7 @@ class Model:
                 generated = generate_cuda(functions, cuda_target(arch), schedule_cuda)
                 files = _cuda_files(generated, arch)
         plans = Plans(
-            target=target,
+            target="cpu" if target == CPU else "cuda",
             arch=arch,
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},

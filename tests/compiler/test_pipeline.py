@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler import pipeline
+from mainspring.compiler import artifact
 from mainspring.compiler.errors import CompileError
 from mainspring.compiler.manifest import Manifest, Source
 from mainspring.compiler.pipeline import check_batch_sizes, compile_file, compile_model, parse_batch_sizes
@@ -199,7 +199,7 @@ def test_weights_that_differ_from_the_original_are_found(
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
         return optimised
 
-    monkeypatch.setattr(pipeline, "optimise", spoiled)
+    monkeypatch.setattr(artifact, "optimise", spoiled)
     with pytest.raises(
         CompileError, match=r"output 'y' at batch size 1 differs .* by .* in row 0, element \(1,\)"
     ):
