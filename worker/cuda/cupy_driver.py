@@ -136,6 +136,10 @@ class CupyDriver:
         """See `Driver`."""
         self._runtime.memcpyAsync(target, source, size, kind, stream)
 
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.memsetAsync(address, 0, size, stream)
+
     # --- kernels and graphs ---
 
     def compile(self, source: str, arch: str) -> bytes:

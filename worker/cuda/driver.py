@@ -99,6 +99,9 @@ class Driver(Protocol):
     def copy(self, target: int, source: int, size: int, kind: Copy, stream: int) -> None:
         """Copy bytes."""
 
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Write zeros to device memory."""
+
     # --- kernels and graphs ---
 
     def compile(self, source: str, arch: str) -> bytes:

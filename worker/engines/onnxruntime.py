@@ -7,22 +7,20 @@ they are bound there already; INFER binds only its slot.
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from mainspring.compiler.executable import BoundModel, Executable, WeightsPlan, open_executable
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import PAGE_BYTES, ModelSpec, TensorSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.arena import allocate
 from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.artifacts import check_artifact
 from mainspring.worker.engines.copying import MappedFile
 from mainspring.worker.engines.integrity import Integrity
 from mainspring.worker.engines.placements import Pages, Placements
@@ -67,11 +65,7 @@ class OnnxRuntimeEngine:
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError`, `ExecutableError` or `EngineError` if the store's artifact can't be served."""
         manifest = self._store.manifest(model.name)
-        if _artifact(manifest.spec()) != _artifact(model):
-            raise EngineError(
-                f"the store holds another artifact named {model.name} than the controller asks for: "
-                "give the controller and the workers the same store, or compile the model again"
-            )
+        check_artifact(manifest, model)
         executable = self._executables.get(manifest.executable)
         fresh = executable is None
         if executable is None:
@@ -166,20 +160,6 @@ class OnnxRuntimeEngine:
 
     def _remedy(self, manifest: Manifest) -> str:
         return recompile_command(manifest.name, manifest.source, self._store.root)
-
-
-def _artifact(model: ModelSpec) -> ModelSpec:
-    """What must be equal for two specifications to be of one artifact: not what clients call it, nor the
-    shape in which they see its tensors.
-    """
-    inputs, outputs = (tuple(map(_flat, tensors)) for tensors in (model.inputs, model.outputs))
-    return msgspec.structs.replace(
-        model, profiles={}, workspace_bytes=0, served_as="", version=1, inputs=inputs, outputs=outputs
-    )
-
-
-def _flat(tensor: TensorSpec) -> TensorSpec:
-    return msgspec.structs.replace(tensor, shape=(math.prod(tensor.shape),))
 
 
 @contextmanager

@@ -10,10 +10,24 @@ from mainspring.worker.engines.emulated import EmulatedEngine
 
 
 def make_engine(config: WorkerConfig) -> Engine:
-    """Return the configured engine; raise `ValueError`, which names those there are, if it is unknown."""
+    """Return the configured engine; raise `ValueError`, which names those there are, if it is unknown.
+
+    On a GPU raises `EngineError` if it can't be used.
+    """
+    if config.cuda_device is not None:
+        return _cuda(config, config.cuda_device)
     if config.engine not in ENGINES:
         raise ValueError(f"engine {config.engine!r} is none of: {', '.join(ENGINES)}")
     return ENGINES[config.engine](config)
+
+
+def _cuda(config: WorkerConfig, device: int) -> Engine:
+    if config.engine not in CUDA_ENGINES:
+        raise ValueError(f"engine {config.engine!r} is none of a GPU's: {', '.join(CUDA_ENGINES)}")
+    from mainspring.worker.cuda.driver import open_driver
+    from mainspring.worker.engines.cuda import CudaEngine
+
+    return CudaEngine(config, open_driver(device))
 
 
 def _onnxruntime(config: WorkerConfig) -> Engine:
@@ -35,3 +49,6 @@ def _emulated(config: WorkerConfig) -> Engine:
 
 ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {"onnxruntime": _onnxruntime, "emulated": _emulated}
 """Every engine by name."""
+
+CUDA_ENGINES = ("auto", "onnxruntime", "tvm")
+"""What a worker on a GPU may be told to run: ``auto`` is each model's own engine."""

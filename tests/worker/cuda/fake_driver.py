@@ -12,54 +12,16 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from mainspring.worker.cuda.driver import Copy, Extent, MemoryState
 from mainspring.worker.engine import EngineError
+from tests.worker.cuda.fake_work import Kernel, Work, clear, move
 
 BYTES_PER_NS = 50
 LAUNCH_NS = 1_000
 ENGINES = {Copy.TO_DEVICE: "to device", Copy.TO_HOST: "to host", Copy.ON_DEVICE: "compute"}
-
-
-class Kernel(NamedTuple):
-    """What a kernel computes, given the values of its parameters, and how long that takes."""
-
-    run: Callable[..., None]
-    duration_ns: int = 10_000
-    parameters: int = 1
-
-
-def _move(target: int, source: int, size: int) -> None:
-    ctypes.memmove(target, source, size)
-
-
-class Work:
-    """One thing that a stream was told."""
-
-    def __init__(
-        self,
-        number: int,
-        what: str,
-        stream: int,
-        engine: str | None = None,
-        duration_ns: int = 0,
-        run: Callable[[], None] = lambda: None,
-        after: Work | None = None,
-    ) -> None:
-        self.number = number
-        self.what = what
-        self.stream = stream
-        self.engine = engine
-        self.duration_ns = duration_ns
-        self.run = run
-        self.after = after
-        self.told_ns = 0
-        self.begin_ns = -1
-        self.end_ns = -1
-        self.size = 0
 
 
 class FakeDriver:
@@ -179,9 +141,16 @@ class FakeDriver:
                 stream,
                 ENGINES[kind],
                 LAUNCH_NS + size // BYTES_PER_NS,
-                lambda: _move(target, source, size),
+                lambda: move(target, source, size),
             )
             work.size = size
+            self._tell(work)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        self._note("clear")
+        with self._lock:
+            work = Work(next(self._numbers), "clear", stream, "compute", LAUNCH_NS)
+            work.run = lambda: clear(address, size)
             self._tell(work)
 
     def compile(self, source: str, arch: str) -> bytes:

@@ -12,7 +12,8 @@ from mainspring.worker.cuda.driver import Copy
 from mainspring.worker.cuda.io_copies import EVENTS, IoCopies
 from mainspring.worker.jobs import Reservation
 from mainspring.worker.slots import Slot, SlotLayout
-from tests.worker.cuda.fake_driver import FakeDriver, Kernel
+from tests.worker.cuda.fake_driver import FakeDriver
+from tests.worker.cuda.fake_work import Kernel
 
 SIZE = 1 << 16
 LAYOUT = SlotLayout((0, 256), (512,), 1024)

@@ -17,7 +17,7 @@ from mainspring.compiler.plan import Launch, LaunchPlan, Operand, Plans
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.io_memory import align
 from mainspring.worker.slots import SlotLayout
-from tests.worker.cuda.fake_driver import Kernel
+from tests.worker.cuda.fake_work import Kernel
 
 WIDTH = 24
 ROW_BYTES = 4 * WIDTH
