@@ -112,6 +112,10 @@ class WeightsPlan:
             binding.input(name, dtype, shape, address_of(offset))
         return BoundModel(self._session, self.info, binding)
 
+    def warm(self, address_of: Callable[[int], int], batch_sizes: Sequence[int]) -> None:
+        """Warm a model whose weights are at ``address_of(offset)``, as `BoundModel.warm` does."""
+        self.bind(address_of).warm(batch_sizes)
+
 
 class BoundModel:
     """An executable with one model's weights, ready to run."""

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler.launching",
         "compiler.plan",
         "compiler.plan_files",
+        "compiler.target",
     },
     "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},
     "client": {"messages"},

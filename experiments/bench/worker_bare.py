@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mainspring.compiler.executable import BoundModel
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
@@ -82,6 +83,7 @@ class MeasuredEngine(OnnxRuntimeEngine):
 
     def _bare_exec(self, action: Infer, io: Reservation) -> int:
         bound = self._bound[action.model]
+        assert isinstance(bound, BoundModel)
         start = self._io_base + io.slot.offset
         bound.run(
             action.batch_size,

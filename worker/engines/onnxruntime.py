@@ -1,186 +1,28 @@
-"""ONNX Runtime on the CPU: weights in a page arena, bound at their addresses (design.md, section 4).
-
-PREPARE checks the hashes of weights and executable, maps the weights, opens the executable once for all
-models that share it and warms it. LOAD copies the file's pages into the arena and binds the weights, unless
-they are bound there already; INFER binds only its slot.
-"""
+"""ONNX Runtime on the CPU: graphs whose weights are inputs (design.md, section 4)."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from mainspring.compiler.executable import BoundModel, Executable, WeightsPlan, open_executable
-from mainspring.compiler.manifest import Manifest
-from mainspring.compiler.store import Store, recompile_command
-from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import PAGE_BYTES, ModelSpec
-from mainspring.worker.arena import allocate
-from mainspring.worker.engine import EngineError
-from mainspring.worker.engines.artifacts import check_artifact
-from mainspring.worker.engines.copying import MappedFile
-from mainspring.worker.engines.integrity import Integrity
-from mainspring.worker.engines.placements import Pages, Placements
-from mainspring.worker.jobs import Reservation
+from mainspring.compiler.executable import Executable, open_executable
+from mainspring.compiler.manifest import ONNXRUNTIME, Manifest
+from mainspring.compiler.store import Store
+from mainspring.worker.engines.cpu import CpuEngine
 
 
-class _Prepared:
-    """A model that may be loaded: its manifest, its open weights file, how its executable binds them."""
+class OnnxRuntimePrograms:
+    """Opens executables of the ``onnxruntime`` engine, each batch of which ``threads`` threads compute."""
 
-    def __init__(
-        self, manifest: Manifest, weights: int, mapped: MappedFile | None, plan: WeightsPlan
-    ) -> None:
-        """``weights`` is the open file, ``mapped`` None if it is empty; `close` closes both."""
-        self.manifest = manifest
-        self.weights = weights
-        self.mapped = mapped
-        self.plan = plan
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
 
-    def close(self) -> None:
-        """Unmap and close the weights file."""
-        if self.mapped is not None:
-            self.mapped.close()
-        os.close(self.weights)
+    def __call__(self, store: Store, manifest: Manifest) -> Executable:
+        """Open a model's graph; raise `StoreError` or `ExecutableError`."""
+        return open_executable(store, manifest, self._threads)
 
 
-class OnnxRuntimeEngine:
-    """The CPU as a device with ``pages`` pages of weights memory and a store of artifacts."""
+class OnnxRuntimeEngine(CpuEngine):
+    """The CPU as a device for models that were compiled for the engine ``onnxruntime``."""
 
     def __init__(self, store: Path | str, pages: int, io_bytes: int, threads: int = 1) -> None:
-        self._store = Store(store)
-        self._threads = threads
-        self._arena = allocate(pages * PAGE_BYTES)
-        self.io = allocate(io_bytes)
-        self._base = int(self._arena.ctypes.data)
-        self._io_base = int(self.io.ctypes.data)
-        self._integrity = Integrity()
-        self._prepared: dict[str, _Prepared] = {}
-        self._executables: dict[str, Executable] = {}
-        self._placements = Placements()
-        self._bound: dict[str, BoundModel] = {}
-
-    def prepare(self, model: ModelSpec) -> None:
-        """Raise `StoreError`, `ExecutableError` or `EngineError` if the store's artifact can't be served."""
-        manifest = self._store.manifest(model.name)
-        check_artifact(manifest, model)
-        executable = self._executables.get(manifest.executable)
-        fresh = executable is None
-        if executable is None:
-            self._check_executable(manifest)
-            executable = open_executable(self._store, manifest, self._threads)
-        prepared = self._open_weights(manifest, executable.plan(manifest.tensors))
-        try:
-            if fresh:
-                _warm(prepared)
-        except BaseException:
-            prepared.close()
-            raise
-        self._executables[manifest.executable] = executable
-        self._prepared[model.name] = prepared
-
-    def release(self, name: str) -> None:
-        """Close the weights file, and the executable after its last model."""
-        prepared = self._prepared.pop(name, None)
-        if prepared is None:
-            return
-        prepared.close()
-        shared = prepared.manifest.executable
-        if all(other.manifest.executable != shared for other in self._prepared.values()):
-            self._executables.pop(shared, None)
-            self._placements.forget(shared)
-
-    def load(self, action: Load) -> int:
-        """Copy page by page, each in one call that releases the interpreter's lock; bind the weights."""
-        prepared = self._prepared[action.model]
-        manifest, pages, mapped = prepared.manifest, action.pages, prepared.mapped
-        if not self._integrity.holds(prepared.weights, manifest.weights_hash):
-            self._check_weights(prepared.weights, manifest)
-        begin_ns = time.monotonic_ns()
-        for file_page, arena_page in enumerate(pages):
-            assert mapped is not None, f"{action.model} has pages without weights"
-            offset = file_page * PAGE_BYTES
-            size = min(PAGE_BYTES, manifest.weights_bytes - offset)
-            with _explained(action.model):
-                mapped.copy(offset, size, self._base + arena_page * PAGE_BYTES)
-        device_ns = time.monotonic_ns() - begin_ns
-        self._bound[action.model] = self._placements.find(prepared.plan, pages) or self._bind(
-            prepared.plan, pages
-        )
-        return device_ns
-
-    def unload(self, name: str) -> None:
-        """Forget the binding: its addresses mean nothing any more."""
-        self._bound.pop(name, None)
-
-    def execute(self, action: Infer, io: Reservation) -> int:
-        """Run the bound model; only addresses of inputs and outputs are set."""
-        bound = self._bound[action.model]
-        start = self._io_base + io.slot.offset
-        inputs = [start + offset for offset in io.layout.inputs]
-        outputs = [start + offset for offset in io.layout.outputs]
-        begin_ns = time.monotonic_ns()
-        bound.run(action.batch_size, inputs, outputs)
-        return time.monotonic_ns() - begin_ns
-
-    def close(self) -> None:
-        """Close all files and executables."""
-        self._bound.clear()
-        for name in list(self._prepared):
-            self.release(name)
-
-    def _open_weights(self, manifest: Manifest, plan: WeightsPlan) -> _Prepared:
-        weights = os.open(self._store.weights_path(manifest), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._check_weights(weights, manifest)
-            with _explained(manifest.name):
-                mapped = MappedFile(weights, manifest.weights_bytes) if manifest.weights_bytes else None
-        except BaseException:
-            os.close(weights)
-            raise
-        return _Prepared(manifest, weights, mapped, plan)
-
-    def _bind(self, plan: WeightsPlan, pages: Pages) -> BoundModel:
-        bound = plan.bind(
-            lambda offset: self._base + pages[offset // PAGE_BYTES] * PAGE_BYTES + offset % PAGE_BYTES
-        )
-        self._placements.keep(plan, pages, bound)
-        return bound
-
-    def _check_executable(self, manifest: Manifest) -> None:
-        path = self._store.executable_path(manifest)
-        with path.open("rb") as graph:
-            self._integrity.check(graph.fileno(), manifest.executable, path, self._remedy(manifest))
-
-    def _check_weights(self, weights: int, manifest: Manifest) -> None:
-        path = self._store.root / "weights" / f"{manifest.weights_hash}.bin"
-        self._integrity.check(weights, manifest.weights_hash, path, self._remedy(manifest))
-
-    def _remedy(self, manifest: Manifest) -> str:
-        return recompile_command(manifest.name, manifest.source, self._store.root)
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Say whose weights file it is that can't be copied from."""
-    try:
-        yield
-    except EOFError:
-        raise EngineError(
-            f"the weights file of {name} ends early: it was altered; compile it again"
-        ) from None
-    except OSError as error:
-        raise EngineError(f"the weights file of {name} can't be read: {error.strerror}") from error
-
-
-def _warm(prepared: _Prepared) -> None:
-    """Run the largest batch size and the smallest, so that nothing is set up while serving.
-
-    The sizes between need no more than these have set up: their first runs take as long as later ones
-    (measured), and warming all takes twice as long, which a restarted worker's requests would wait for.
-    """
-    sizes = prepared.manifest.batch_sizes
-    base = 0 if prepared.mapped is None else prepared.mapped.address
-    prepared.plan.bind(lambda offset: base + offset).warm((sizes[-1], sizes[0]))
+        super().__init__(store, pages, io_bytes, {ONNXRUNTIME: OnnxRuntimePrograms(threads)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from mainspring.compiler.executable import BoundModel, WeightsPlan
+from mainspring.worker.engines.cpu_programs import Bound, Plan
 
 REMEMBERED = 1024
 """Bindings that are kept, at 400 bytes for each tensor; beyond, the one that was longest not loaded goes."""
@@ -23,13 +23,13 @@ class Placements:
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
-        self._bound: OrderedDict[tuple[WeightsPlan, Pages], BoundModel] = OrderedDict()
+        self._bound: OrderedDict[tuple[Plan, Pages], Bound] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._bound)
 
-    def find(self, plan: WeightsPlan, pages: Pages) -> BoundModel | None:
+    def find(self, plan: Plan, pages: Pages) -> Bound | None:
         """Return what is bound there, or None. Two models are never in the same pages at a time."""
         key = plan, pages
         with self._lock:
@@ -38,7 +38,7 @@ class Placements:
                 self._bound.move_to_end(key)
             return bound
 
-    def keep(self, plan: WeightsPlan, pages: Pages, bound: BoundModel) -> None:
+    def keep(self, plan: Plan, pages: Pages, bound: Bound) -> None:
         """Remember a binding."""
         with self._lock:
             self._bound[plan, pages] = bound
