@@ -36,6 +36,7 @@ from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.mirror import Worker
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.picture import Told, picture
+from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.requests import Request
 from mainspring.scheduler.residency import Residency
@@ -43,7 +44,7 @@ from mainspring.scheduler.status import cluster_status
 from mainspring.scheduler.validate import validate
 
 MISSED_RETRY_NS: Final = 100_000_000
-"""How often a missed model that could not be loaded is tried again."""
+"""How often a missed or pinned model that could not be loaded is tried again."""
 
 
 RUNG_AT_ONCE: Final = 100
@@ -67,12 +68,15 @@ class Scheduler:
         self._backlog = Backlog(books, self._policy)
         self._missed = MissedModels(books, self._policy)
         self._retry_ns = 0
-        self._residency = Residency(books, self._policy, self._missed)
+        self._pins = Pins(books)
+        self._residency = Residency(books, self._policy, self._missed, self._pins)
         self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
         self._dispatcher = Dispatcher(books, self._policy, self._residency, self._backlog, self._intake)
-        self._operating = Operating(books, self._policy, self._residency, self._backlog, self._missed)
+        self._operating = Operating(
+            books, self._policy, self._residency, self._backlog, self._intake, self._pins
+        )
         self._membership = Membership(
-            books, self._policy, self._residency, self._backlog, self._intake, self._operating
+            books, self._policy, self._residency, self._backlog, self._intake, self._pins
         )
 
     def handle(self, now_ns: int, event: Event) -> None:
@@ -166,8 +170,10 @@ class Scheduler:
                     self._drop(now_ns, subject.name, owed)
 
     def _fill_loads(self, now_ns: int) -> None:
-        """Give the LOAD executors work: what the policy wants, then what was missed."""
+        """Give the LOAD executors work: what is pinned, what the policy wants, what was missed."""
         loaded = 0
+        while self._pins and (plan := self._pins.next_load()) is not None:
+            self._residency.load(now_ns, plan)
         while (plan := self._policy.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
             loaded += 1
@@ -176,7 +182,7 @@ class Scheduler:
                 return
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
-        if self._missed and now_ns >= self._retry_ns:
+        if (self._missed or self._pins) and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._books.alarms.set(self._retry_ns, _RETRY)
 

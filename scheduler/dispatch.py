@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from mainspring.messages.actions import Infer, Prepare, Release, Result
+from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
@@ -87,16 +87,26 @@ class Dispatcher:
             self._intake.reconsider(now_ns, placement.model)
             return agrees
         other = worker.others.pop(result.action_id, None)
-        if other is not None:
-            unprepared: Model | None = None
-            if isinstance(other[0], Prepare) and result.status is not Status.OK:
-                # Taken now: the placement of a model that was removed ends with its PREPARE.
-                unprepared = worker.placements[other[0].model.name].model
-            agrees = self._residency.other_ended(now_ns, worker, other[0], result)
-            if unprepared is not None:
-                self._intake.reconsider(now_ns, unprepared)
-            return agrees
-        return True
+        return other is None or self._other_ended(now_ns, worker, other[0], result)
+
+    def _other_ended(
+        self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
+    ) -> bool:
+        """Enter the result of an action without a window; return whether the worker and the mirror agree."""
+        concerned: Model | None = None
+        if isinstance(action, Prepare) and result.status is not Status.OK:
+            # Taken now: the placement of a model that was removed ends with its PREPARE.
+            concerned = worker.placements[action.model.name].model
+        agrees = self._residency.other_ended(now_ns, worker, action, result)
+        if isinstance(action, Release):
+            # What replaces the model has come to the last of the workers, of which each may be drained.
+            cluster = self._books.cluster
+            model = cluster.models.get(action.model)
+            if model is not None and len(model.placements) == len(cluster.workers):
+                concerned = model
+        if concerned is not None:
+            self._intake.reconsider(now_ns, concerned)
+        return agrees
 
     def overdue(self, now_ns: int, worker: Worker) -> str | None:
         """Return what a worker owes for too long, or None after arranging for the next look."""

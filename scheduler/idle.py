@@ -165,9 +165,8 @@ class MissedModels:
             self._books.loads_dirty = True
 
     def _wants(self, model: Model) -> bool:
-        """Return whether a model may be loaded here: nothing else loads a pinned one, or one for best-effort
-        requests."""
-        return bool(self._books.config.idle_loads or model.backlog or model.pinned)
+        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
+        return bool(self._books.config.idle_loads or model.backlog)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""

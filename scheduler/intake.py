@@ -145,10 +145,10 @@ class Intake:
             self.queue(now_ns, request)
 
     def reconsider(self, now_ns: int, model: Model) -> None:
-        """After a loss: reject what waits for a model if no worker will ever run it as things are."""
+        """After a loss: reject what waits for a model if no worker will run it as things are."""
         if not model.waiting:
             return
-        if all(placement.hopeless for placement in model.placements.values()):
+        if _given_up(model):
             reason, detail = impossible(self._books, model)
             self.reject_queued(now_ns, model, reason, detail)
         elif model.backlog:
@@ -237,4 +237,4 @@ def _cold(model: Model) -> bool:
 
 def _given_up(model: Model) -> bool:
     """Return whether no worker will run a model as things are."""
-    return all(placement.hopeless for placement in model.placements.values())
+    return all(placement.barred for placement in model.placements.values())

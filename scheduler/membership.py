@@ -10,7 +10,7 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
-from mainspring.scheduler.operating import Operating
+from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.residency import Residency
 
@@ -29,19 +29,19 @@ class Membership:
         residency: Residency,
         backlog: Backlog,
         intake: Intake,
-        operating: Operating,
+        pins: Pins,
     ) -> None:
         self._books = books
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
         self._intake = intake
-        self._operating = operating
+        self._pins = pins
         self._models_seen = 0
         self._workers_seen = 0
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
-        """Serve a model from now on; a model of the same name with other weights is replaced."""
+        """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""
         cluster = self._books.cluster
         known = cluster.models.get(spec.name)
         if known is not None and known.spec == spec:
@@ -49,23 +49,31 @@ class Membership:
         # Before the old model goes, so that what both have in common stays.
         cluster.estimates.hold(spec)
         if known is not None:
-            self.remove_model(now_ns, spec.name)
+            self._take_off(now_ns, known)
         self._models_seen += 1
         model = cluster.models[spec.name] = Model(spec, self._models_seen)
         for worker in cluster.workers.values():
             if spec.name not in worker.placements:
                 self._residency.want_prepared(cluster.place(model, worker))
                 self._residency.prepare_next(now_ns, worker)
+        self._pins.enforce()
 
     def remove_model(self, now_ns: int, name: str) -> None:
         """Serve a model no more: reject what waits for it, and take it off the workers as they get free."""
-        model = self._books.cluster.models.pop(name, None)
+        model = self._books.cluster.models.get(name)
         if model is None:
             return
         self._books.pinned.pop(name, None)
         self._books.asked.pop(("model", name), None)
+        self._take_off(now_ns, model)
+        self._pins.enforce()
+
+    def _take_off(self, now_ns: int, model: Model) -> None:
+        """Reject what waits for a model, and have workers give it up."""
+        del self._books.cluster.models[model.name]
         model.pinned = False
-        self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, f"model {name!r} was removed")
+        detail = f"model {model.name!r} was removed"
+        self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
         for placement in list(model.placements.values()):
             self._residency.leave(now_ns, placement)
         self._books.cluster.estimates.release(model.spec)
@@ -102,6 +110,7 @@ class Membership:
                 self._residency.want_prepared(placement)
         self._residency.prepare_next(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
+        self._pins.enforce()
         self._books.loads_dirty = True
         self._books.wake(worker)
 
@@ -127,7 +136,7 @@ class Membership:
                 self._intake.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         for placement in worker.placements.values():
             self._intake.reconsider(now_ns, placement.model)
-            self._operating.keep_pinned(placement.model)
+        self._pins.enforce()
         # Placements point back to it: without this only a garbage collection would free them.
         worker.placements.clear()
         worker.lru.clear()

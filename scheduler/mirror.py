@@ -115,6 +115,11 @@ class Placement:
         return self.failed or self.model.pages > self.worker.pages.size
 
     @property
+    def barred(self) -> bool:
+        """Whether the model will not run on the worker: it never can, or an operator had that drained."""
+        return self.worker.draining or self.hopeless
+
+    @property
     def failed(self) -> bool:
         """Whether the model was given up on the worker; ``detail`` says why."""
         return self.state is State.FAILED or self.state is State.BROKEN
@@ -127,8 +132,11 @@ class Placement:
 
     @property
     def stays(self) -> bool:
-        """Whether it may not be evicted: it is the last copy of a pinned model."""
-        return self.model.pinned and len(self.model.usable) <= 1
+        """Whether it may not be evicted: it is the last copy of a model that is kept, but for those that are
+        on their way."""
+        if not self.model.pinned:
+            return False
+        return not [p for p in self.model.usable.values() if p is not self and p.state is _RESIDENT]
 
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
@@ -191,7 +199,7 @@ class Model:
         self.overdue: dict[str, int] | None = None
         """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
         self.pinned = False
-        """Whether an operator wants it resident somewhere at all times."""
+        """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
         self.demand: Demand | None = None
         """The policy's own note."""
         self.asked = 0.0

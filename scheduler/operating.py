@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
     DrainWorker,
@@ -20,28 +21,38 @@ from mainspring.messages.operating import (
     Wish,
     subject,
 )
+from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.idle import Backlog
+from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
-from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.pins import PINNED_SHARE, Pins
+from mainspring.scheduler.placing import plan_on_freest
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.residency import Residency
 
-PINNED_SHARE: Final = 0.5
-"""Of all workers' pages, what pinned models may take together: the others need the rest."""
+NAMED: Final = 8
+"""What there is instead of what was asked for, a refusal names so many of."""
 
 
 class Operating:
     """Carries operators' wishes out."""
 
     def __init__(
-        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, missed: MissedModels
+        self,
+        books: Books,
+        policy: Policy,
+        residency: Residency,
+        backlog: Backlog,
+        intake: Intake,
+        pins: Pins,
     ) -> None:
         self._books = books
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
-        self._missed = missed
+        self._intake = intake
+        self._pins = pins
 
     def refusal(self, wish: Wish) -> str | None:
         """Return why a wish can't be carried out now and what would be right, or None if it can."""
@@ -78,13 +89,13 @@ class Operating:
             case ResumeWorker(worker=name):
                 self._resume(now_ns, name)
             case PinModel(model=name):
-                self._pin(self._books.cluster.models[name])
+                self._books.pinned[name] = None
+                self._pins.enforce()
             case UnpinModel(model=name):
-                del self._books.pinned[name]
-                self._books.cluster.models[name].pinned = False
-                self._books.loads_dirty = True
+                self._unpin(self._books.cluster.models[name])
             case LoadOn(model=name):
-                plan = self._plan(self._books.cluster.models[name], wish.worker)
+                room = self._books.load_room
+                plan = plan_on_freest(self._books.cluster.models[name], room, wish.worker)
                 if plan is not None:
                     self._residency.load(now_ns, plan)
             case UnloadFrom():
@@ -92,15 +103,11 @@ class Operating:
                     self._residency.unload(now_ns, placement)
                 self._books.loads_dirty = True
 
-    def keep_pinned(self, model: Model) -> None:
-        """Have a pinned model loaded if it is resident nowhere."""
-        if model.pinned:
-            self._missed.want(model)
-
-    def _pin(self, model: Model) -> None:
-        self._books.pinned[model.name] = None
-        model.pinned = True
-        self.keep_pinned(model)
+    def _unpin(self, model: Model) -> None:
+        del self._books.pinned[model.name]
+        model.pinned = False
+        self._pins.enforce()
+        self._books.loads_dirty = True
 
     def _drain(self, now_ns: int, worker: Worker) -> None:
         if worker.draining:
@@ -108,10 +115,9 @@ class Operating:
         self._books.drained[worker.name] = None
         worker.draining = True
         self._reconsidered(now_ns, worker)
-        for placement in worker.placements.values():
-            model = placement.model
-            if model.backlog or model.pinned:
-                self._missed.want(model)
+        for placement in list(worker.placements.values()):
+            self._intake.reconsider(now_ns, placement.model)
+        self._pins.enforce()
 
     def _resume(self, now_ns: int, name: str) -> None:
         self._books.drained.pop(name, None)
@@ -123,6 +129,7 @@ class Operating:
         for placement in worker.placements.values():
             self._backlog.offer(placement)
         self._residency.prepare_next(now_ns, worker)
+        self._pins.enforce()
 
     def _reconsidered(self, now_ns: int, worker: Worker) -> None:
         """Have the policy know what may run on a worker from now on."""
@@ -134,40 +141,50 @@ class Operating:
         self._books.wake(worker)
 
     def _no_worker(self, name: str) -> str | None:
-        if name in self._books.cluster.workers:
+        workers = self._books.cluster.workers
+        if name in workers:
             return None
-        return f"there is no worker {name!r}; connected are {', '.join(sorted(self._books.cluster.workers))}"
+        connected, more = ", ".join(sorted(workers)[:NAMED]), len(workers) - NAMED
+        others = f" and {more} more" if more > 0 else ""
+        return f"there is no worker {name!r}; connected are {connected or 'none'}{others}"
 
     def _no_model(self, name: str) -> str:
-        versions = [each.name for each in self._books.cluster.models.values() if each.spec.served_as == name]
+        models = self._books.cluster.models.values()
+        versions = [each.name for each in models if name and each.spec.served_as == name]
         if versions:
-            return f"{name!r} is served in versions; name one of them: {', '.join(versions[:8])}"
+            return f"{name!r} is served in versions; name one of them: {', '.join(versions[:NAMED])}"
         return f"there is no model {name!r}"
 
     def _unpinnable(self, model: Model) -> str | None:
-        """Return why a model may not be pinned: pins could leave no room for the others."""
-        models, workers = self._books.cluster.models, self._books.cluster.workers.values()
-        pinned = {name: models[name].pages for name in self._books.pinned if name in models}
-        need = sum(({**pinned, model.name: model.pages}).values())
-        room = int(PINNED_SHARE * sum(worker.pages.size for worker in workers))
+        """Return why a model may not be pinned: nobody could load it, or no room would be left for others."""
+        reason, detail = impossible(self._books, model)
+        if reason is Reason.NO_WORKER:
+            return detail
+        need, room = self._pins.with_another(model), self._pins.room
         if need <= room:
             return None
         return (
-            f"pinned models would take {need} pages, and {room} is the most "
-            f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
+            f"pinned models would take {need} pages, and {room} is the most ({PINNED_SHARE:.0%} of the pages "
+            "of all workers that take work); unpin another one first"
         )
 
     def _unloadable(self, wish: UnloadFrom) -> str | None:
         """Return why a model's pages can't be given up now."""
         name, held = wish.model, self._holding(wish)
         if not held:
-            return f"{name!r} is not resident {'anywhere' if wish.worker is None else f'on {wish.worker}'}"
+            return self._not_held(wish)
         if name in self._books.pinned:
             return f"{name!r} is pinned; unpin it first"
         busy = [placement for placement in held if placement.infers]
         if busy:
             return f"{busy[0].worker.name} has {busy[0].infers} INFERs of {name!r} outstanding; ask again"
         return None
+
+    def _not_held(self, wish: UnloadFrom) -> str:
+        for placement in self._books.cluster.models[wish.model].placements.values():
+            if placement.state is State.LOADING and wish.worker in (None, placement.worker.name):
+                return f"{wish.model!r} is being loaded on {placement.worker.name}; ask again"
+        return f"{wish.model!r} is not resident {'anywhere' if wish.worker is None else f'on {wish.worker}'}"
 
     def _holding(self, wish: UnloadFrom) -> list[Placement]:
         placements = self._books.cluster.models[wish.model].placements.values()
@@ -179,30 +196,18 @@ class Operating:
 
     def _unplaced(self, model: Model, wish: LoadOn) -> str | None:
         """Return why a model can't be loaded now."""
-        if self._plan(model, wish.worker) is not None:
+        if plan_on_freest(model, self._books.load_room, wish.worker) is not None:
             return None
+        if not self._books.cluster.workers:
+            return "no worker is connected"
         placements = [p for p in model.placements.values() if wish.worker in (None, p.worker.name)]
         if len(placements) == 1:
             return _why_not(placements[0], placements[0].worker.name in self._books.load_room)
+        if not placements:
+            return f"{model.name!r} is only just replacing another model of its name; ask again"
         if all(placement.usable for placement in placements):
             return f"{model.name!r} is resident, or loading, on every worker"
         return f"no worker can load {model.name!r} now: see what each says by naming it"
-
-    def _plan(self, model: Model, worker: str | None) -> LoadPlan | None:
-        """Find room for a model on a worker, or on the one that has the most."""
-        room = self._books.load_room
-        able = [
-            placement
-            for placement in model.placements.values()
-            if placement.loadable
-            and placement.worker.name in room
-            and worker in (None, placement.worker.name)
-        ]
-        for placement in sorted(able, key=lambda p: (-p.worker.pages.free, p.worker.number)):
-            plan = plan_load(placement)
-            if plan is not None:
-                return plan
-        return None
 
 
 def _why_not(placement: Placement, has_room: bool) -> str:

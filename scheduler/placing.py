@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from mainspring.scheduler.mirror import Placement, Worker
+from mainspring.scheduler.mirror import Model, Placement, Worker
 
 
 class LoadPlan:
@@ -54,6 +54,23 @@ def plan_load(
         return None
     owners = table.owners(pages)
     return LoadPlan(placement, pages, tuple(v for v in taken if v.model.name in owners))
+
+
+def plan_on_freest(model: Model, room: Mapping[str, Worker], only: str | None = None) -> LoadPlan | None:
+    """Find pages for a model on the worker that has the most, among those whose LOAD executor has ``room``.
+
+    ``only`` names the one that is asked for, None for any.
+    """
+    able = [
+        placement
+        for name, placement in model.placements.items()
+        if placement.loadable and name in room and only in (None, name)
+    ]
+    for placement in sorted(able, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+        plan = plan_load(placement)
+        if plan is not None:
+            return plan
+    return None
 
 
 def _victims(worker: Worker, unused_since_ns: int | None) -> Iterator[Placement]:

@@ -8,6 +8,7 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.mirror import Placement, State, Worker
+from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.placing import LoadPlan
 from mainspring.scheduler.policies.base import Policy
 
@@ -18,10 +19,11 @@ LOAD_ATTEMPTS = 3
 class Residency:
     """Sends the actions that move models, and keeps the mirror true to them."""
 
-    def __init__(self, books: Books, policy: Policy, missed: MissedModels) -> None:
+    def __init__(self, books: Books, policy: Policy, missed: MissedModels, pins: Pins) -> None:
         self._books = books
         self._policy = policy
         self._missed = missed
+        self._pins = pins
 
     def want_prepared(self, placement: Placement, soon: bool = False) -> None:
         """Queue a known model's PREPARE; ``soon`` puts it first."""
@@ -107,8 +109,9 @@ class Residency:
         worker.prepare_queue.clear()
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
-            if placement.model.backlog or placement.model.pinned:
+            if placement.model.backlog:
                 self._missed.want(placement.model)
+        self._pins.enforce()
         self._books.loads_dirty = True
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
@@ -190,7 +193,8 @@ class Residency:
         placement.pages = ()
         placement.enter(state)
         self._policy.residency_changed(now_ns, placement)
-        if placement.model.backlog or placement.model.pinned:
+        self._pins.keep(placement.model)
+        if placement.model.backlog:
             self._missed.want(placement.model)
 
     def _send_other(self, now_ns: int, worker: Worker, action: Unload | Prepare | Release) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.mirror import PREPARED_STATES, Model, State, Worker
+from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.requests import Place
 from mainspring.scheduler.status import where
 
@@ -15,6 +16,8 @@ def validate(books: Books) -> None:
         _check_worker(books, worker)
     for model in books.cluster.models.values():
         _check_model(books, model)
+    kept = sum(model.pages for model in books.cluster.models.values() if model.pinned)
+    assert kept <= Pins(books).room, f"pinned models take {kept} pages of {Pins(books).room}"
 
 
 def _check_requests(books: Books) -> None:
@@ -72,7 +75,7 @@ def _check_worker(books: Books, worker: Worker) -> None:
 def _check_model(books: Books, model: Model) -> None:
     """A model's placements are those of the workers, and what the status says of them is true."""
     assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
-    assert model.pinned == (model.name in books.pinned), f"{model.name} is pinned: {model.pinned}"
+    assert not model.pinned or model.name in books.pinned, f"{model.name} is kept, and nobody pinned it"
     assert model.holders == [p.worker for p in model.usable.values()], f"holders of {model.name}"
     for name, placement in model.placements.items():
         worker = books.cluster.workers.get(name)

@@ -1,16 +1,18 @@
-"""Operators' wishes: what each does, when it is refused, and that no policy works around it."""
-
-import heapq
-import random
+"""Operators' wishes: what each does, and when it is refused."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Infer, Load, Prepare, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, DropWorker, Reject
-from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived, WorkerJoined, WorkerLeft
+from mainspring.messages.events import (
+    Event,
+    ModelAdded,
+    ModelRemoved,
+    OperatorAsked,
+    WorkerJoined,
+    WorkerLeft,
+)
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
@@ -20,10 +22,7 @@ from mainspring.messages.operating import (
     UnpinModel,
     Wish,
 )
-from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.policies.registry import policy_names
-from tests.scheduler.hand import MS, Hand, reasons, spec
+from tests.scheduler.hand import Hand, reasons, spec
 
 
 def ask(hand: Hand, now_ms: float, wish: Wish) -> list[Command]:
@@ -97,6 +96,104 @@ def test_a_pinned_model_is_loaded_anew_where_its_worker_left() -> None:
     assert again.worker != load.worker
 
 
+def test_what_waits_is_refused_once_every_worker_that_could_run_it_is_drained() -> None:
+    hand = Hand(spec("m"), spec("big", pages=9), workers=2)
+    hand.warm("m")
+    for request_id, slo_ms in ((1, 100.0), (2, 100.0), (3, None)):
+        hand.request(20, request_id, "m", slo_ms)
+    assert hand.scheduler.queued > 0
+    waited = hand.scheduler.queued
+    assert reasons(ask(hand, 21, DrainWorker("w0"))) == [], "the other worker could load it"
+    assert reasons(ask(hand, 21, DrainWorker("w1"))) == [Reason.NO_WORKER] * waited
+    assert hand.scheduler.queued == 0
+
+
+def test_best_effort_requests_whose_last_open_worker_leaves_do_not_wait_for_drained_ones() -> None:
+    hand = Hand(spec("m"), workers=2)
+    ask(hand, 1, DrainWorker("w0"))
+    hand.request(2, 1, "m", None)
+    assert hand.scheduler.queued == 1
+    assert reasons(hand.feed(3, WorkerLeft("w1", "gone"))) == [Reason.NO_WORKER]
+
+
+def test_a_request_for_a_model_that_replaces_another_on_a_drained_worker_does_not_wait_for_it() -> None:
+    hand = Hand(spec("m"))
+    ask(hand, 1, DrainWorker("w0"))
+    (release,) = hand.feed(2, ModelAdded(spec("m", version="2")))
+    assert hand.request(3, 1, "m", None) == []
+    assert reasons(hand.ok(4, release)) == [Reason.NO_WORKER]
+
+
+def test_a_pinned_model_is_loaded_though_everything_is_in_use_all_the_time() -> None:
+    hand = Hand(spec("pinned"), *[spec(f"m{i}") for i in range(3)], pages=3, idle_load_protect_ms=60_000)
+    for index in range(3):
+        hand.warm(f"m{index}", 20 * index)
+    unload, load = ask(hand, 70, PinModel("pinned"))
+    assert isinstance(unload, Unload)
+    assert isinstance(load, Load)
+    assert (unload.model, load.model) == ("m0", "pinned")
+
+
+@pytest.mark.parametrize(
+    ("lose", "regain"),
+    [
+        (OperatorAsked("ann", DrainWorker("w0")), OperatorAsked("ann", ResumeWorker("w0"))),
+        (WorkerLeft("w0", "gone"), WorkerJoined("w0", "gpu", 8)),
+    ],
+)
+def test_pins_leave_room_for_the_others_though_a_worker_is_lost(lose: Event, regain: Event) -> None:
+    names = [f"p{i}" for i in range(4)]
+    hand = Hand(spec("other", pages=4), *[spec(name, pages=2, load_ms=1) for name in names], workers=2)
+    for now_ms, name in enumerate(names):
+        loaded(hand, 10 + now_ms, ask(hand, 10 + now_ms, PinModel(name)))
+    loaded(hand, 30, hand.feed(30, lose))
+    models = {each.name: each for each in hand.scheduler.status().models}
+    assert [name for name in names[:2] if "w1" in models[name].resident_on] == names[:2], "the oldest pins"
+    loaded(hand, 31, ask(hand, 31, LoadOn("other", "w1")))
+    loaded(hand, 40, hand.feed(40, regain))
+    models = {each.name: each for each in hand.scheduler.status().models}
+    assert [name for name in names if models[name].resident_on] == names
+
+
+def loaded(hand: Hand, now_ms: float, commands: list[Command]) -> None:
+    """Let everything end well that this sets in motion."""
+    for action in commands:
+        if not isinstance(action, Reject | DropWorker):
+            loaded(hand, now_ms, hand.ok(now_ms, action))
+
+
+def test_a_model_that_replaces_a_pinned_one_is_pinned_and_one_that_comes_after_it_left_is_not() -> None:
+    hand = Hand(spec("m"))
+    (load,) = ask(hand, 1, PinModel("m"))
+    hand.ok(10, load)
+    unload, release = hand.feed(11, ModelAdded(spec("m", version="2")))
+    hand.ok(12, unload)
+    (prepare,) = hand.ok(12, release)
+    (load,) = hand.ok(13, prepare)
+    assert isinstance(load, Load), "it is loaded because it is pinned"
+    hand.ok(22, load)
+    assert refusal(hand, UnloadFrom("m")) == "'m' is pinned; unpin it first"
+    hand.feed(30, ModelRemoved("m"))
+    hand.feed(31, ModelAdded(spec("m")))
+    assert refusal(hand, UnpinModel("m")) == "'m' is not pinned"
+
+
+def test_the_copy_that_is_resident_stays_while_another_is_only_on_its_way() -> None:
+    hand = Hand(spec("pinned"), *[spec(f"m{i}") for i in range(3)], pages=2, workers=2)
+    (load,) = ask(hand, 1, PinModel("pinned"))
+    assert isinstance(load, Load)
+    hand.ok(10, load)
+    other = "w1" if load.worker == "w0" else "w0"
+    (second,) = ask(hand, 11, LoadOn("pinned", other))
+    for index, name in enumerate(("m0", "m1")):
+        commands = ask(hand, 12 + 20 * index, LoadOn(name, load.worker))
+        assert "pinned" not in [each.model for each in commands if isinstance(each, Unload)]
+        hand.ok(21 + 20 * index, commands[-1])
+    hand.end(60, second, Status.ENGINE_ERROR, "out of memory")
+    pinned = next(each for each in hand.scheduler.status().models if each.name == "pinned")
+    assert pinned.resident_on == (load.worker,)
+
+
 def test_loading_and_unloading_by_hand() -> None:
     hand = Hand(spec("m", pages=2), spec("big", pages=9), workers=2)
     (load,) = ask(hand, 1, LoadOn("m", "w1"))
@@ -123,108 +220,11 @@ def test_wishes_that_make_no_sense_are_refused_with_what_is_there() -> None:
     assert refusal(hand, LoadOn("nobody")) == "there is no model 'nobody'"
     assert refusal(hand, UnpinModel("m")) == "'m' is not pinned"
     assert "5 pages, and 4 is the most" in refusal(hand, PinModel("half"))
-
-
-WISHES = (
-    DrainWorker("w0"),
-    DrainWorker("w1"),
-    ResumeWorker("w0"),
-    ResumeWorker("w1"),
-    PinModel("m0"),
-    PinModel("m1"),
-    UnpinModel("m0"),
-    LoadOn("m2"),
-    LoadOn("m3", "w1"),
-    UnloadFrom("m1"),
-    UnloadFrom("m3", "w0"),
-)
-
-
-class Played:
-    """A scheduler whose workers do everything as predicted, under requests and wishes of a seed."""
-
-    def __init__(self, policy: str, seed: int) -> None:
-        self.scheduler = Scheduler(SchedulerConfig(policy=policy, idle_loads=True))
-        self.drained: set[str] = set()
-        self.answers: dict[int, int] = {}
-        self._ends: list[tuple[int, int, Action]] = []
-        self._last_end_ns: dict[tuple[str, str], int] = {}
-        self._random = random.Random(seed)
-
-    def step(self, now_ns: int, event: object) -> None:
-        self.scheduler.handle(now_ns, event)  # type: ignore[arg-type]
-        for command in self.scheduler.schedule(now_ns):
-            self.take(now_ns, command)
-        self.scheduler.validate()
-
-    def take(self, now_ns: int, command: Command) -> None:
-        assert not isinstance(command, DropWorker), command
-        if isinstance(command, Reject):
-            self.answers[command.request_id] = self.answers.get(command.request_id, 0) + 1
-            return
-        if not isinstance(command, Unload | Release):
-            assert command.worker not in self.drained, f"{command} though the worker is drained"
-        end_ns = now_ns
-        if isinstance(command, Infer | Load):
-            key = command.worker, type(command).__name__
-            begin_ns = max(self._last_end_ns.get(key, 0), command.predicted_begin_ns)
-            end_ns = self._last_end_ns[key] = begin_ns + command.predicted_duration_ns
-        heapq.heappush(self._ends, (end_ns, command.action_id, command))
-
-    def let_end(self, until_ns: int) -> None:
-        while self._ends and self._ends[0][0] <= until_ns:
-            end_ns, action_id, action = heapq.heappop(self._ends)
-            begin_ns = end_ns
-            if isinstance(action, Infer | Load):
-                begin_ns = end_ns - action.predicted_duration_ns
-            if isinstance(action, Infer):
-                for request_id in action.request_ids:
-                    self.answers[request_id] = self.answers.get(request_id, 0) + 1
-            self.step(end_ns, Result(action_id, action.worker, Status.OK, begin_ns, end_ns))
-
-    def run(self) -> None:
-        for number in range(6):
-            self.step(0, ModelAdded(spec(f"m{number}", pages=1 + number % 2)))
-        for number in range(2):
-            self.step(0, WorkerJoined(f"w{number}", "gpu", 6))
-        now_ns = 0
-        for request_id in range(150):
-            now_ns += self._random.randrange(4 * MS)
-            self.let_end(now_ns)
-            if self._random.random() < 0.2:
-                self._operate(now_ns, self._random.choice(WISHES))
-            deadline_ns = self._random.choice((None, now_ns + self._random.randrange(1, 80) * MS))
-            model = f"m{min(self._random.randrange(6), self._random.randrange(6))}"
-            self.step(now_ns, RequestArrived(request_id, model, 1, deadline_ns))
-        for name in list(self.drained):
-            self._operate(now_ns, ResumeWorker(name))
-        self._finish(now_ns)
-
-    def _operate(self, now_ns: int, wish: Wish) -> None:
-        if self.scheduler.refusal(wish) is not None:
-            return
-        if isinstance(wish, DrainWorker):
-            self.drained.add(wish.worker)
-        if isinstance(wish, ResumeWorker):
-            self.drained.discard(wish.worker)
-        self.step(now_ns, OperatorAsked("ann", wish))
-
-    def _finish(self, now_ns: int) -> None:
-        until_ns = now_ns + 60_000 * MS
-        while now_ns < until_ns and len(self.answers) < 150:
-            wakeup_ns = self.scheduler.next_wakeup_ns()
-            end_ns = self._ends[0][0] if self._ends else until_ns
-            now_ns = min(end_ns, max(now_ns, wakeup_ns if wakeup_ns is not None else until_ns))
-            self.let_end(now_ns)
-            for command in self.scheduler.schedule(now_ns):
-                self.take(now_ns, command)
-            now_ns += 1
-
-
-@pytest.mark.parametrize("policy", policy_names())
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_no_policy_works_around_an_operator(policy: str, seed: int) -> None:
-    played = Played(policy, seed)
-    played.run()
-    assert played.answers == dict.fromkeys(range(150), 1), "every request has exactly one answer"
+    large = Hand(spec("big", pages=9), workers=4)
+    assert refusal(large, PinModel("big")) == "model 'big' needs 9 pages and the largest worker has 8"
+    ask(hand, 1, LoadOn("m"))
+    assert refusal(hand, UnloadFrom("m")) == "'m' is being loaded on w0; ask again"
+    hand.feed(2, WorkerLeft("w0", "gone"))
+    assert refusal(hand, LoadOn("m")) == "no worker is connected"
+    assert refusal(hand, PinModel("m")) == "no worker is connected"
+    assert refusal(hand, DrainWorker("w0")) == "there is no worker 'w0'; connected are none"
