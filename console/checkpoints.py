@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.messages.actions import Load, Release, Unload
-from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined
+from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, WorkerJoined
 from mainspring.messages.observing import Holding, OfPicture
 from mainspring.messages.operating import subject
 from mainspring.telemetry.lives import Held, Lives
@@ -99,6 +99,8 @@ class Checkpoints:
             elif isinstance(entry, OperatorAsked):
                 self._set(now_ns, entry)
             else:
+                if isinstance(entry, ModelRemoved):
+                    self._asked.pop(("model", entry.name), None)
                 self._lives.take(now_ns, entry)
         moved = after.offset_bytes - (before.offset_bytes if after.segment == before.segment else 0)
         self._since_bytes += max(0, moved)

@@ -284,6 +284,7 @@ class Lives:
 
     def _removed(self, _now_ns: int, event: ModelRemoved) -> None:
         self.models.pop(event.name, None)
+        self.asked.pop(("model", event.name), None)
 
     def _joined(self, now_ns: int, event: WorkerJoined) -> None:
         if event.worker in self.workers:

@@ -42,9 +42,7 @@ class Operations:
 
     def asked(self, now_ns: int, who: str, wish: Wish) -> None:
         """A wish was granted; one that is told of again changes nothing."""
-        operation = Operation(now_ns, who, wish)
-        if operation not in self._log:
-            self._log.append(operation)
+        self._remember(Operation(now_ns, who, wish))
         match wish:
             case DrainWorker(worker=worker):
                 self.drained[worker] = who
@@ -58,6 +56,10 @@ class Operations:
                 self.slos_ns.pop(model, None)
             case SetDefaultSlo(model=model, slo_ns=slo_ns) if slo_ns is not None:
                 self.slos_ns[model] = slo_ns
+
+    def model_removed(self, model: str) -> None:
+        """A model is served no more: one that comes by its name is not pinned."""
+        self.pinned.pop(model, None)
 
     def drained_at(self, worker: str, now_ns: int) -> str:
         """Return who had a worker drained at an instant; empty for nobody."""
@@ -75,6 +77,17 @@ class Operations:
     def newest(self) -> Iterator[Operation]:
         """Yield the wishes, the newest first."""
         return reversed(self._log)
+
+    def _remember(self, operation: Operation) -> None:
+        """Put a wish into its place: a picture tells anew of what was asked for before it."""
+        if operation in self._log:
+            return
+        later = []
+        while self._log and self._log[-1].at_ns > operation.at_ns:
+            later.append(self._log.pop())
+        if self._log or len(later) < (self._log.maxlen or 0):
+            self._log.append(operation)
+        self._log.extend(reversed(later))
 
     def forget(self, keep_history: bool) -> None:
         """Forget what is set; also what was asked for unless history is kept."""

@@ -78,7 +78,7 @@ class View:
             Result: self._result,
             Reject: self._reject,
             ModelAdded: lambda _, event: self.fleet.model_added(self.seq, event.model),
-            ModelRemoved: lambda _, event: self.fleet.model_removed(event.name),
+            ModelRemoved: self._model_removed,
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
             DropWorker: self._left,
@@ -242,7 +242,11 @@ class View:
         if len(last) > 1_000:
             del last[next(iter(last))]
 
-    # --- workers ---
+    # --- models and workers ---
+
+    def _model_removed(self, _now_ns: int, event: ModelRemoved) -> None:
+        self.fleet.model_removed(event.name)
+        self.operations.model_removed(event.name)
 
     def _joined(self, now_ns: int, event: WorkerJoined) -> None:
         if event.worker in self.fleet.workers:

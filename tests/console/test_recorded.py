@@ -12,7 +12,7 @@ from mainspring.console import checkpoints
 from mainspring.console.live import Observed
 from mainspring.console.log_reader import LogReader
 from mainspring.console.recorded import Recording
-from mainspring.messages.events import OperatorAsked, Wakeup
+from mainspring.messages.events import ModelRemoved, OperatorAsked, Wakeup
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, Wish
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, segments
 from mainspring.telemetry.runs import LogProblem
@@ -140,6 +140,8 @@ def test_what_operators_set_holds_at_a_later_instant(tmp_path: Path, monkeypatch
     wishes: list[Wish] = [DrainWorker("w0"), PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
     for at_ns, wish in enumerate(wishes):
         log.append(at_ns, OperatorAsked("ada", wish))
+    log.append(3, OperatorAsked("ada", PinModel("gone")))
+    log.append(3, ModelRemoved("gone"))
     for at_ns in range(4, 20_000):
         log.append(at_ns, Wakeup())
     log.close()

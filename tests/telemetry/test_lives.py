@@ -9,6 +9,7 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
     GatewayLeft,
+    ModelRemoved,
     OperatorAsked,
     RequestArrived,
     RequestCancelled,
@@ -169,6 +170,8 @@ def test_what_operators_set_holds_until_they_say_otherwise() -> None:
     assert kept == [DrainWorker("w"), SetDefaultSlo("a", 5), PinModel("b"), UnpinModel("a")]
     book.lives.take(9, OperatorAsked("who", ResumeWorker("w")))
     assert book.lives.asked["worker", "w"].wish == ResumeWorker("w")
+    book.lives.take(10, ModelRemoved("b"))
+    assert ("model", "b") not in book.lives.asked
 
 
 def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:
