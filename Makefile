@@ -13,7 +13,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
-.PHONY: policies experiments predictability
+.PHONY: policies experiments predictability gpu-check
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -108,6 +108,9 @@ experiments: native ## Repeat the paper's figures in short form, in about ten mi
 
 predictability: native ## Measure figure 2 on this device: one inference at a time, and several
 	$(BIN)/python -m mainspring.experiments.predictability $(ARGS)
+
+gpu-check: native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse on the CPU
+	$(BIN)/python -m mainspring.experiments.gpu_check $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites
 	$(BIN)/python -m mainspring.experiments.onnx_suites $(ARGS)

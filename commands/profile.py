@@ -75,16 +75,18 @@ def profile(
 def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
     """Return the worker's part of the options; raise BadParameter for what there is not."""
     from mainspring.worker.config import WorkerConfig
-    from mainspring.worker.engines.registry import ENGINES
+    from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
-    if engine not in ENGINES:
-        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
     try:
-        return WorkerConfig(
+        config = WorkerConfig(
             name="profile", engine=engine, device=device, store=str(store), threads=threads, realtime=realtime
         )
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--device") from None
+    known = tuple(ENGINES) if config.cuda_device is None else CUDA_ENGINES
+    if engine not in known:
+        raise typer.BadParameter(f"{device} has no engine {engine!r}; choose one of {', '.join(known)}")
+    return config
 
 
 def _manifests(store: Store, names: Sequence[str]) -> list[Manifest]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mainspring.compiler.manifest import CPU
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import Engine, EngineError, OwnMemory
 from mainspring.worker.engines.registry import make_engine
@@ -127,12 +127,18 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
 
 
 def device_for(models: Sequence[ModelSpec], config: WorkerConfig, copies: int = 2) -> LoneDevice:
-    """Return a device as ``config`` says, but with pages for ``copies`` of the largest model and IO memory
-    for the largest batch.
+    """Return a device as ``config`` says, but with pages for ``copies`` of the largest model, IO memory for
+    the largest batch, and on a GPU host memory for the models' weights.
     """
     pages = max(1, copies * max(model.pages for model in models))
     io_bytes = max(slot_layout(model, model.max_rows).size for model in models)
-    fitting = msgspec.structs.replace(config, pages=pages, io_bytes=max(MIB, io_bytes))
+    weights = {model.weights_hash: model.pages * PAGE_BYTES for model in models}
+    fitting = msgspec.structs.replace(
+        config,
+        pages=pages,
+        io_bytes=max(MIB, io_bytes),
+        host_weights_bytes=config.host_weights_bytes or sum(weights.values()),
+    )
     return LoneDevice(make_engine(fitting), pages, config.device_kind)
 
 

@@ -82,9 +82,17 @@ def test_what_can_not_be_measured_is_named(
 
 
 def test_an_unknown_engine_and_an_empty_store_are_refused(app: typer.Typer, tmp_path: Path) -> None:
-    wrong = CliRunner().invoke(app, ["profile", "--engine", "quantum"], env={"COLUMNS": "200"})
-    assert wrong.exit_code == 2
-    assert "onnxruntime" in wrong.output
+    for flags, says in (
+        (["--engine", "quantum"], "cpu has no engine 'quantum'; choose one of onnxruntime"),
+        (
+            ["--device", "cuda:0", "--engine", "emulated"],
+            "cuda:0 has no engine 'emulated'; choose",
+        ),
+        (["--device", "gpu"], "neither cpu nor cuda:N"),
+    ):
+        wrong = CliRunner().invoke(app, ["profile", *flags], env={"COLUMNS": "200"})
+        assert wrong.exit_code == 2
+        assert says in wrong.output
     (tmp_path / "models").mkdir()
     empty = CliRunner().invoke(app, ["profile", "--store", str(tmp_path), *BRIEF])
     assert "holds no model" in str(empty.exception)

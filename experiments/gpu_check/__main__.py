@@ -1,0 +1,118 @@
+"""``make gpu-check``: all checks, one table at the end; ``--help`` says what may be chosen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+
+from mainspring.experiments.bench.report import this_machine
+from mainspring.experiments.figures.experiment import make_console
+from mainspring.experiments.gpu_check.isolation import run_alone
+from mainspring.experiments.gpu_check.parts import PARTS, patience_s
+from mainspring.experiments.gpu_check.presence import missing
+from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal
+from mainspring.experiments.gpu_check.verdicts import Verdict, good, markdown, not_run, summary, table
+from mainspring.telemetry.report import write_json
+
+BUDGET_S = 470.0
+"""Of all checks together: under eight minutes."""
+NO_GPU = 2
+"""Exit code where there is nothing to check."""
+
+
+class Ran(NamedTuple):
+    """What a check said, and how long that took."""
+
+    name: str
+    seconds: float
+    verdicts: list[Verdict]
+
+
+def run_all(settings: Settings, names: Sequence[str], budget_s: float, console: Console) -> list[Ran]:
+    """Run the checks one after the other, saying how each ended; what the budget leaves no time for, none."""
+    end_s = time.monotonic() + budget_s
+    done: list[Ran] = []
+    for name in names:
+        began_s = time.monotonic()
+        left_s = end_s - began_s
+        if left_s < 1:
+            done.append(Ran(name, 0.0, [not_run(f"check {name}", f"the {budget_s:.0f} s were over")]))
+            continue
+        console.print(f"{name} ...", highlight=False)
+        verdicts = run_alone(name, settings, min(left_s, patience_s(name, settings)))
+        done.append(Ran(name, time.monotonic() - began_s, verdicts))
+        console.print(f"  {summary(verdicts)}; {done[-1].seconds:.1f} s", highlight=False)
+    return done
+
+
+def publish(settings: Settings, done: Sequence[Ran], title: str, console: Console) -> list[Verdict]:
+    """Print the table and write it as JSON and Markdown; return all verdicts."""
+    verdicts = [verdict for ran in done for verdict in ran.verdicts]
+    folder, machine = Path(settings.folder), this_machine()
+    seconds = sum(ran.seconds for ran in done)
+    write_json(
+        folder / "gpu-check.json",
+        {
+            "title": title,
+            "machine": machine,
+            "settings": settings,
+            "seconds": {ran.name: round(ran.seconds, 1) for ran in done},
+            "verdicts": verdicts,
+        },
+    )
+    text = f"{title}; {machine.machine}, {machine.date}, {seconds:.0f} s\n\n{markdown(verdicts)}"
+    (folder / "gpu-check.md").write_text(text, encoding="utf-8")
+    console.print(table(title, verdicts))
+    where = f"{machine.machine}, {machine.date}; {folder}/gpu-check.json, .md"
+    console.print(f"{summary(verdicts)}; {seconds:.0f} s, {where}", highlight=False)
+    return verdicts
+
+
+def parse_parts(text: str) -> list[str]:
+    """Return the checks named in ``load,graphs``, in their order; raise BadParameter for one there is not."""
+    named = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in named if name not in PARTS]
+    if unknown:
+        known = ", ".join(PARTS)
+        raise typer.BadParameter(f"there is no check {unknown[0]!r}; there are {known}", param_hint="--only")
+    return [name for name in PARTS if name in named or not named]
+
+
+def main(
+    device: Annotated[str, typer.Option(help="The GPU: cuda:0 for the first.")] = "cuda:0",
+    only: Annotated[str, typer.Option(help="Checks to run, separated by commas; all by default.")] = "",
+    output: Annotated[Path, typer.Option(help="Folder for stores, logs and the report.")] = OUTPUT,
+    budget: Annotated[float, typer.Option(min=1, help="Seconds for all of them together.")] = BUDGET_S,
+    skip_without_gpu: Annotated[
+        bool, typer.Option("--skip-without-gpu", help="Succeed where there is no GPU to check.")
+    ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option("--rehearse", help="Run the script on the CPU, with small models."),
+    ] = False,
+) -> None:
+    """Check on a GPU what can't be proven without one, and print one table."""
+    console = make_console()
+    names = parse_parts(only)
+    settings = rehearsal(output)
+    if not rehearse:
+        settings = Settings(folder=str(output), device=device)
+        reasons = missing(device)
+        for reason in reasons:
+            console.print(f"gpu-check can't run: {reason}", highlight=False)
+        if reasons:
+            console.print("Nothing was checked. --rehearse runs the script on the CPU.", highlight=False)
+            raise typer.Exit(0 if skip_without_gpu else NO_GPU)
+    title = "Rehearsal on the CPU: says nothing about a GPU" if rehearse else f"GPU check, {settings.device}"
+    verdicts = publish(settings, run_all(settings, names, budget, console), title, console)
+    if not rehearse and not good(verdicts):
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

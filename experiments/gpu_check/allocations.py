@@ -1,0 +1,114 @@
+"""Does serving allocate? Calls of the driver that give something to keep are counted, memory is compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from mainspring.compiler.store import Store
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.steady import SECOND
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
+from mainspring.launch.lone_device import LoneDevice, random_rows
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.config import MIB
+from mainspring.worker.cuda.driver import open_driver
+from mainspring.worker.engines.cuda import CudaEngine
+
+KEEPS = (
+    *("allocate", "allocate_host", "register_host", "stream", "event"),
+    *("compile", "load_module", "instantiate"),
+)
+"""Calls of `mainspring.worker.cuda.driver.Driver` after which the caller has something that it had not."""
+
+
+class CountingDriver:
+    """A driver that counts calls; all of them it passes on."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.calls: Counter[str] = Counter()
+
+    @property
+    def kept(self) -> int:
+        """Calls of `KEEPS` until now."""
+        return sum(self.calls[name] for name in KEEPS)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._driver, name)
+        if not callable(found):
+            return found
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            self.calls[name] += 1
+            return found(*arguments, **named)
+
+        return counted
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """What was taken while something was done."""
+
+    calls: int
+    bytes_: int
+    """Of the device's memory, whoever took it."""
+
+
+def check_allocations(settings: Settings) -> list[Verdict]:
+    """Count over LOADs, UNLOADs and INFERs of two models, once their first LOADs are over."""
+    store = Store(settings.store(settings.engine))
+    specs = [store.manifest(name).spec() for name in (settings.main, settings.main + SECOND)]
+    config = settings.config()
+    number = config.cuda_device
+    assert number is not None, "only a GPU's driver can be counted"
+    driver: Any = CountingDriver(open_driver(number))
+    host_bytes = sum(spec.pages * PAGE_BYTES for spec in specs)
+    fitting = msgspec.structs.replace(
+        config, pages=2 * specs[0].pages, io_bytes=64 * MIB, host_weights_bytes=host_bytes
+    )
+    with LoneDevice(CudaEngine(fitting, driver), fitting.pages) as device:
+        for spec in specs:
+            device.prepare(spec)
+        first = grown(driver, lambda: come_and_go(device, specs, 1))
+        later = grown(driver, lambda: come_and_go(device, specs, settings.loads))
+    return verdicts(first, later, 2 * settings.loads)
+
+
+def come_and_go(device: LoneDevice, specs: list[ModelSpec], rounds: int) -> None:
+    """Load two prepared models into each other's pages in turn, and run each batch size of both."""
+    for number in range(rounds):
+        for position, spec in enumerate(specs):
+            device.unload(spec)
+            place = (position + number) % 2
+            occupant = specs[1 - position]
+            if number:
+                device.unload(occupant)
+            device.load(spec, place * spec.pages)
+            for size in spec.batch_sizes:
+                device.fill(spec, size, random_rows(spec, size))
+                device.infer(spec, size)()
+
+
+def grown(driver: CountingDriver, work: Callable[[], None]) -> Grown:
+    """Return what was taken while ``work`` ran."""
+    calls, free = driver.kept, driver.memory().free_bytes
+    work()
+    return Grown(driver.kept - calls, free - driver.memory().free_bytes)
+
+
+def verdicts(first: Grown, later: Grown, loads: int) -> list[Verdict]:
+    """Judge what was taken after the first round."""
+    return [
+        at_most(
+            "LOAD and INFER: allocations", later.calls, 0, note=f"{loads} LOADs, each with all batch sizes"
+        ),
+        at_most("  device memory taken meanwhile", later.bytes_ / MIB, 0, "MiB"),
+        told(
+            "  in the first round",
+            f"{first.calls} calls, {first.bytes_ / MIB:.1f} MiB",
+            "graphs are made then",
+        ),
+    ]

@@ -1,0 +1,146 @@
+"""A whole cluster, controller, gateway and worker, at 0.8 of the device's capacity under tight deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.compiler.store import Store
+from mainspring.experiments.demo.load import at_load
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
+from mainspring.launch.addresses import free_ports
+from mainspring.launch.config import read_config
+from mainspring.launch.local import LocalCluster
+from mainspring.launch.lone_device import as_exec_thread, device_for
+from mainspring.launch.plan import make_plan
+from mainspring.launch.profiling import by_executable, keep, measure
+from mainspring.launch.timings import Effort
+from mainspring.messages.model import ModelSpec
+from mainspring.traces.kind import Kind
+from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.replayer import ReplayConfig, Replayer
+from mainspring.traces.report import Summary
+from mainspring.worker.realtime import Rights
+
+GOODPUT = 0.98
+"""Share of the requests; the paper's own is 98.2 % at 25 ms (section 6.5)."""
+STRAGGLER_WAIT_S = 3.0
+REPLAY_NICE = -10
+WARM_UP = Recipe(kind=Kind.POISSON, duration_ns=2_000_000_000, slo_ns=None, rate=50.0)
+"""Before each run: it brings all of the models to the device, whose LOADs are another check."""
+
+
+def check_cluster(settings: Settings) -> list[Verdict]:
+    """Profile the main model on the device, serve copies of it, and play requests at each SLO."""
+    store = serving_store(settings)
+    kind = profile(settings, store)
+    specs = store.specs()
+    found: list[Verdict] = []
+    with serving(settings, store, kind) as cluster:
+        for slo_ms in settings.cluster_slos_ms:
+            found += play(settings, cluster.address, specs, kind, slo_ms)
+    return found
+
+
+def serving_store(settings: Settings) -> Store:
+    """Return a store with the copies that are served, which share files with the main model's."""
+    source = Store(settings.store(settings.engine))
+    manifest = source.manifest(settings.main)
+    store = Store(Path(settings.folder) / "store-cluster")
+    store.check_writable()
+    for kind in ("executables", "weights"):
+        link = store.root / kind
+        if not link.exists():
+            link.symlink_to((source.root / kind).resolve(), target_is_directory=True)
+    for number in range(settings.cluster_copies):
+        store.put_manifest(msgspec.structs.replace(manifest, name=f"{settings.main}-{number + 1}"))
+    return store
+
+
+def profile(settings: Settings, store: Store) -> str:
+    """Measure the model that is served, store the profile with its copies, and return the device's kind."""
+    groups = by_executable(store.manifests())
+    config = settings.config(store=store.root)
+    rights = Rights(settings.realtime)
+    with device_for([groups[0][0].spec()], config) as device:
+        found = as_exec_thread(
+            rights, lambda: measure(device, groups[0], settings.batch_sizes, Effort(seconds=0.5))
+        )
+        kind = device.kind
+    keep(store, found, kind)
+    return kind
+
+
+@contextlib.contextmanager
+def serving(settings: Settings, store: Store, kind: str) -> Iterator[LocalCluster]:
+    """Run the cluster on free ports; from then on this thread keeps off the core of EXEC."""
+    gateway, controller = free_ports(2)
+    run_dir = Path(settings.folder) / "run"
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {
+            "store": str(store.root),
+            "run_dir": str(run_dir),
+            "engine": settings.engine,
+            "device": "cuda" if settings.on_gpu else "cpu",
+            "workers": 1,
+        },
+        "worker": {"pages": settings.cluster_pages, "realtime": settings.realtime, "device_kind": kind},
+        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+        "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+    }
+    plan = make_plan(read_config(tables, "this check"))
+    allowed = os.sched_getaffinity(0)
+    with LocalCluster(plan, lambda text: print(text, flush=True)) as cluster:
+        try:
+            if plan.jobs[0].cores:
+                os.sched_setaffinity(0, plan.jobs[0].cores)
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, 0, REPLAY_NICE)
+            yield cluster
+        finally:
+            os.sched_setaffinity(0, allowed)
+
+
+def play(settings: Settings, address: str, specs: list[ModelSpec], kind: str, slo_ms: float) -> list[Verdict]:
+    """Play Poisson arrivals over all of the copies and judge what clients saw."""
+    recipe = Recipe(
+        kind=Kind.POISSON,
+        duration_ns=round(settings.cluster_s * 1e9),
+        slo_ns=round(slo_ms * 1e6),
+        rate=1000.0,
+    )
+    scaled, capacity = at_load(recipe, specs, kind, load=settings.cluster_load, devices=1)
+    names = [spec.name for spec in specs]
+    replayer = Replayer(ReplayConfig(address=address, straggler_wait_s=STRAGGLER_WAIT_S))
+    try:
+        replayer.play(build(WARM_UP, names), duration_ns=WARM_UP.duration_ns)
+        summary, _ = replayer.play(build(scaled, names), duration_ns=recipe.duration_ns)
+    finally:
+        replayer.close()
+    return verdicts(settings, slo_ms, capacity.capacity_rate, summary)
+
+
+def verdicts(settings: Settings, slo_ms: float, capacity_rate: float, summary: Summary) -> list[Verdict]:
+    """Judge one run."""
+    name = f"cluster, SLO {slo_ms:g} ms"
+    load = f"{summary.offered_rate:.0f} of {capacity_rate:.0f} r/s that the device can do"
+    load += f", {settings.cluster_copies} models, {summary.duration_s:.0f} s"
+    goodput = f"{summary.goodput_rate:.0f} r/s; {summary.rejected_total} rejected"
+    tail = summary.p99_99_ms
+    return [
+        at_least(f"{name}: goodput", 100 * summary.goodput_share, 100 * GOODPUT, "%", load),
+        at_most(f"{name}: late", summary.late, 0, note=goodput),
+        at_most(f"{name}: lost and unsent", summary.lost + summary.unsent, 0),
+        at_most(f"{name}: 99.99th percentile", tail if tail is not None else float("inf"), slo_ms, "ms"),
+        told(
+            "  median",
+            f"{summary.p50_ms or 0:.2f} ms",
+            f"mean batch {summary.mean_batch or 0:.1f}",
+        ),
+    ]

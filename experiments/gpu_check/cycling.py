@@ -1,0 +1,135 @@
+"""Thousands of models in host memory, cycled through a cache that holds a few of them, each run once.
+
+Their weights are the main model's with one tensor scaled, so that each has outputs of its own. As many are
+different as the host's memory allows; the others share weights, as copies do that were never trained apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from mainspring.compiler.manifest import Manifest
+from mainspring.compiler.store import Store
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
+from mainspring.launch.lone_device import LoneDevice, device_for, random_rows
+from mainspring.messages.model import ModelSpec
+
+HASHING_THREADS = 8
+LARGEST_DIFFERENT = 300
+"""Different weights at most: each is written and hashed twice, and there are eight minutes."""
+SHARED_MEMORY = Path("/dev/shm")
+
+Array = npt.NDArray[np.generic]
+
+
+class Cycled(msgspec.Struct, frozen=True):
+    """What a run through the models did."""
+
+    seconds: float
+    loads: int
+    load_ns: int
+    """Of all together."""
+    bytes_: int
+    wrong: int
+    """Runs whose outputs were not those of the same weights before."""
+    alike: int
+    """Different weights with equal outputs."""
+
+
+def check_cycling(settings: Settings) -> list[Verdict]:
+    """Make the models, prepare them all, and cycle them."""
+    store = Store(settings.store(settings.engine))
+    manifest = store.manifest(settings.main)
+    different = affordable(settings, manifest.weights_bytes)
+    names = make_copies(store, manifest, settings.cycled, different)
+    try:
+        specs = [store.manifest(name).spec() for name in names]
+        pages = max(settings.cycled_pages, 2 * specs[0].pages)
+        copies = max(2, pages // max(1, specs[0].pages))
+        began_s = time.monotonic()
+        with device_for(specs, settings.config(), copies) as device:
+            for spec in specs:
+                device.prepare(spec)
+            prepared_s = time.monotonic() - began_s
+            done = cycle(device, specs, different, settings.cycled_s)
+    finally:
+        for name in names:
+            store.remove(name)
+        store.collect()
+    return verdicts(settings, done, different, prepared_s)
+
+
+def affordable(settings: Settings, weights_bytes: int) -> int:
+    """Return how many different weights there can be."""
+    room = psutil.virtual_memory().available * settings.cycled_share
+    return max(2, min(settings.cycled, LARGEST_DIFFERENT, int(room // max(1, weights_bytes))))
+
+
+def make_copies(store: Store, manifest: Manifest, number: int, different: int) -> list[str]:
+    """Store ``number`` models with the executable of one and ``different`` kinds of weights; return names."""
+    image = np.fromfile(store.weights_path(manifest), np.uint8)
+    scaled = max(manifest.tensors, key=lambda tensor: tensor.size_bytes * (tensor.dtype == "float32"))
+
+    def put(index: int) -> str:
+        changed = image.copy()
+        numbers = changed[scaled.offset : scaled.offset + scaled.size_bytes].view(np.float32)
+        numbers *= np.float32(1 + index / (2 * different))
+        return store.put_weights([changed.data])[0]
+
+    with ThreadPoolExecutor(HASHING_THREADS) as threads:
+        hashes = list(threads.map(put, range(different)))
+    names = [f"cycled-{index}" for index in range(number)]
+    for index, name in enumerate(names):
+        store.put_manifest(
+            msgspec.structs.replace(manifest, name=name, weights_hash=hashes[index % different])
+        )
+    return names
+
+
+def cycle(device: LoneDevice, specs: Sequence[ModelSpec], different: int, seconds: float) -> Cycled:
+    """Load the prepared models in turn over all pages, each replacing who was there, and run each once."""
+    pages = specs[0].pages
+    # One place less than models, so that a model that comes again has left its place before.
+    places = range(0, device.pages - pages + 1, max(1, pages))[: max(1, len(specs) - 1)]
+    resident: dict[int, ModelSpec] = {}
+    rows = random_rows(specs[0], 1)
+    seen: dict[int, list[Array]] = {}
+    loads = load_ns = wrong = 0
+    began_s = time.monotonic()
+    while (took_s := time.monotonic() - began_s) < seconds or loads < len(specs):
+        spec, place = specs[loads % len(specs)], places[loads % len(places)]
+        if place in resident:
+            device.unload(resident[place])
+        load_ns += device.load(spec, place)
+        resident[place] = spec
+        outputs = device.run(spec, 1, rows)
+        before = seen.setdefault(loads % len(specs) % different, outputs)
+        wrong += not all(np.array_equal(now, then) for now, then in zip(outputs, before, strict=True))
+        loads += 1
+    distinct = {b"".join(array.tobytes() for array in outputs) for outputs in seen.values()}
+    return Cycled(took_s, loads, load_ns, loads * specs[0].weights_bytes, wrong, len(seen) - len(distinct))
+
+
+def verdicts(settings: Settings, done: Cycled, different: int, prepared_s: float) -> list[Verdict]:
+    """Judge the run."""
+    rate = done.bytes_ / done.load_ns
+    note = f"{different} different weights, {settings.cycled:,} models prepared in {prepared_s:.0f} s"
+    return [
+        at_least(
+            "models cycled through the cache", min(done.loads, settings.cycled), settings.cycled, note=note
+        ),
+        at_least("  for", done.seconds, settings.cycled_s, "s", f"{done.loads:,} LOADs"),
+        at_most(
+            "  runs with wrong outputs", done.wrong + done.alike, 0, note="against the first of the same"
+        ),
+        told("  LOADs", f"{done.loads / done.seconds:.1f} a second", f"{rate:.2f} GB/s while loading"),
+    ]

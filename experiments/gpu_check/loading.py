@@ -1,0 +1,54 @@
+"""LOAD of the main model against the plain copy of as many bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mainspring.compiler.store import Store
+from mainspring.experiments.gpu_check.copies import PlainCopy, plain_copy
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, told
+from mainspring.launch.lone_device import LoneDevice, device_for
+from mainspring.launch.timings import Ints
+from mainspring.messages.model import ModelSpec
+
+SHARE = 0.95
+
+
+def check_loading(settings: Settings) -> list[Verdict]:
+    """Measure LOAD and the plain copy in turns."""
+    spec = Store(settings.store(settings.engine)).manifest(settings.main).spec()
+    plain = plain_copy(settings, spec.weights_bytes)
+    try:
+        with device_for([spec], settings.config()) as device:
+            device.prepare(spec)
+            loads, copies = in_turns(device, spec, plain, settings.loads)
+    finally:
+        plain.close()
+    return verdicts(spec, loads, copies)
+
+
+def in_turns(device: LoneDevice, spec: ModelSpec, plain: PlainCopy, rounds: int) -> tuple[Ints, Ints]:
+    """Return durations in ns of LOADs of a prepared model and of plain copies, one after the other."""
+    loads, copies = [], []
+    for number in range(rounds + 1):
+        copies.append(plain.copy())
+        loads.append(device.load(spec, first_page=spec.pages * (number % 2)))
+    # The first of each touches what nobody had touched.
+    return np.array(loads[1:], np.int64), np.array(copies[1:], np.int64)
+
+
+def verdicts(spec: ModelSpec, loads: Ints, copies: Ints) -> list[Verdict]:
+    """Judge the medians."""
+    load_ns, copy_ns = float(np.median(loads)), float(np.median(copies))
+    size = f"{spec.weights_bytes / 1e6:.1f} MB in {spec.pages} pages"
+    return [
+        at_least(
+            f"LOAD {spec.name}: share of the bandwidth to the device",
+            copy_ns / load_ns,
+            SHARE,
+            note=f"{size}; medians of {len(loads)} in turns",
+        ),
+        told("  LOAD", f"{load_ns / 1e6:.3f} ms", f"{spec.weights_bytes / load_ns:.2f} GB/s"),
+        told("  plain copy", f"{copy_ns / 1e6:.3f} ms", f"{spec.weights_bytes / copy_ns:.2f} GB/s"),
+    ]

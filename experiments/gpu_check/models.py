@@ -1,0 +1,181 @@
+"""The models that the checks need, compiled into a store for each engine, several at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from mainspring.compiler.artifact import Target
+from mainspring.compiler.errors import StoreError
+from mainspring.compiler.manifest import CPU, CUDA, Source
+from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.store import Store
+from mainspring.compiler.zoo import build
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.steady import SECOND
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
+from mainspring.worker.cuda.driver import open_driver
+
+LARGE = "one-large-tensor"
+LARGE_SIZES = (1, 4)
+_OPSET, _IR_VERSION = 17, 9
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One model to compile."""
+
+    engine: str
+    name: str
+    source: str
+    """Architecture of the zoo, or `LARGE`."""
+    seed: int
+    batch_sizes: tuple[int, ...]
+
+
+def jobs_of(settings: Settings) -> list[Job]:
+    """Return what is to be compiled, what most checks need first."""
+    main, sizes = settings.main, settings.batch_sizes
+    found = [
+        Job(settings.engine, main, main, 0, sizes),
+        Job(settings.engine, main + SECOND, main, 1, sizes),
+        Job(settings.engine, LARGE, LARGE, 0, LARGE_SIZES),
+    ]
+    others = [name for name in settings.architectures if name != main]
+    for engine in settings.engines:
+        if engine != settings.engine and main in settings.architectures:
+            found.append(Job(engine, main, main, 0, settings.few_sizes))
+        found += [Job(engine, name, name, 0, settings.few_sizes) for name in others]
+    return found
+
+
+def check_compiling(settings: Settings) -> list[Verdict]:
+    """Compile everything, as many at a time as there are cores for; what takes too long is given up."""
+    arch = device_arch(settings)
+    began_s = time.monotonic()
+    waiting = [job for job in jobs_of(settings) if not is_kept(settings, job)]
+    kept = len(jobs_of(settings)) - len(waiting)
+    done, late, errors = compile_all(settings, waiting, arch, began_s + settings.compile_s)
+    took = f"{len(done)} models in {time.monotonic() - began_s:.0f} s, {kept} were there already"
+    found = [told("compiled" + (f" for {arch}" if arch else ""), took)]
+    found += [failed(f"compiling {job.name} for {job.engine}", reason) for job, reason in errors]
+    if late:
+        names = ", ".join(f"{job.name} ({job.engine})" for job in late)
+        reason = f"{settings.compile_s:.0f} s were over before {names}"
+        found.append(Verdict(what="compiling the rest", state=State.NOT_RUN, found=reason))
+    return found
+
+
+def device_arch(settings: Settings) -> str:
+    """Return what kernels have to be compiled for, such as ``sm_90``; nothing on the CPU."""
+    number = settings.config().cuda_device
+    if number is None:
+        return ""
+    driver = open_driver(number)
+    try:
+        return driver.arch()
+    finally:
+        driver.close()
+
+
+def is_kept(settings: Settings, job: Job) -> bool:
+    """Whether the store holds exactly this model, whole."""
+    store = Store(settings.store(job.engine))
+    try:
+        manifest = store.manifest(job.name)
+        store.verify(job.name)
+    except StoreError:
+        return False
+    return manifest.source == source_of(settings, job) and manifest.batch_sizes == job.batch_sizes
+
+
+def compile_all(
+    settings: Settings, jobs: Sequence[Job], arch: str, end_s: float
+) -> tuple[list[Job], list[Job], list[tuple[Job, str]]]:
+    """Return what was compiled by ``end_s``, what was not, and what can't be, with the reason."""
+    cores = len(os.sched_getaffinity(0))
+    spawn = multiprocessing.get_context("spawn")
+    waiting, done, errors = list(jobs), [], []
+    running: dict[SpawnProcess, Job] = {}
+    try:
+        while (waiting or running) and time.monotonic() < end_s:
+            while waiting and len(running) < max(1, cores // 2):
+                job = waiting.pop(0)
+                process = spawn.Process(target=compile_one, args=(settings, job, arch), daemon=True)
+                process.start()
+                running[process] = job
+            for process in [process for process in running if not process.is_alive()]:
+                job = running.pop(process)
+                if process.exitcode == 0:
+                    done.append(job)
+                else:
+                    errors.append((job, reason_of(settings, job)))
+            time.sleep(0.05)
+    finally:
+        for process in running:
+            process.kill()
+    return done, [*running.values(), *waiting], errors
+
+
+def compile_one(settings: Settings, job: Job, arch: str) -> None:
+    """Compile one model in this process; leave the reason in a file if that can't be."""
+    path = _reason_path(settings, job)
+    path.unlink(missing_ok=True)
+    try:
+        target = Target(job.engine, CUDA if settings.on_gpu else CPU, *([arch] if arch else []))
+        store = Store(settings.store(job.engine))
+        compile_model(
+            model_of(settings, job), job.name, store, job.batch_sizes, source_of(settings, job), target=target
+        )
+    except Exception as error:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(error) or repr(error), encoding="utf-8")
+        raise SystemExit(1) from error
+
+
+def reason_of(settings: Settings, job: Job) -> str:
+    """Return what `compile_one` left."""
+    try:
+        return _reason_path(settings, job).read_text(encoding="utf-8")
+    except OSError:
+        return "its process died without a word"
+
+
+def model_of(settings: Settings, job: Job) -> onnx.ModelProto:
+    """Return the model to compile."""
+    return large_model(settings.large_shape) if job.source == LARGE else build(job.source, job.seed)
+
+
+def source_of(settings: Settings, job: Job) -> Source:
+    """Return how the model's manifest says where it came from."""
+    device = CUDA if settings.on_gpu else CPU
+    if job.source != LARGE:
+        return Source("zoo", job.source, seed=job.seed, engine=job.engine, device=device)
+    return Source("onnx", f"{LARGE}-{settings.large_shape}", engine=job.engine, device=device)
+
+
+def large_model(shape: tuple[int, int]) -> onnx.ModelProto:
+    """Return a model whose only weight is a matrix of float32 of this shape."""
+    rows, columns = shape
+    weight = np.random.default_rng(0).standard_normal(shape, np.float32) / np.float32(rows**0.5)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")],
+        LARGE,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", rows])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", columns])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", _OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+def _reason_path(settings: Settings, job: Job) -> Path:
+    return Path(settings.folder) / "reasons" / f"{job.engine}-{job.name}.txt"

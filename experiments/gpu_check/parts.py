@@ -1,0 +1,89 @@
+"""The checks by name, in the order in which they run; each takes settings and returns verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import onnxruntime
+
+from mainspring.experiments.gpu_check.allocations import check_allocations
+from mainspring.experiments.gpu_check.cluster import check_cluster
+from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.graphs import check_graphs
+from mainspring.experiments.gpu_check.large import check_large_tensor
+from mainspring.experiments.gpu_check.loading import check_loading
+from mainspring.experiments.gpu_check.models import check_compiling
+from mainspring.experiments.gpu_check.outputs import check_outputs
+from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
+from mainspring.experiments.gpu_check.steady import check_steadiness
+from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
+from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
+
+CUDA_PROVIDER = "CUDAExecutionProvider"
+
+
+class Part(NamedTuple):
+    """One check."""
+
+    check: Callable[[Settings], list[Verdict]]
+    patience_s: float
+    """Beside what the settings say that it takes; then its process is ended."""
+
+
+def all_outputs(settings: Settings) -> list[Verdict]:
+    """Compare the outputs of every engine that is installed."""
+    found: list[Verdict] = []
+    for engine in settings.engines:
+        reason = unavailable(settings, engine)
+        what = f"models with ONNX Runtime's outputs, engine {engine}"
+        found += [not_run(what, reason)] if reason else check_outputs(settings, engine)
+    return found
+
+
+def unavailable(settings: Settings, engine: str) -> str:
+    """Return why an engine can't be checked here; nothing if it can."""
+    if engine not in (CUDA_ENGINES if settings.on_gpu else ENGINES):
+        return f"there is no engine {engine}"
+    providers = onnxruntime.get_available_providers()
+    if engine == ONNXRUNTIME and settings.on_gpu and CUDA_PROVIDER not in providers:
+        return "ONNX Runtime has no CUDA provider here: install onnxruntime-gpu in place of onnxruntime"
+    return ""
+
+
+def allocations_if_any(settings: Settings) -> list[Verdict]:
+    """Count what a GPU's driver is asked for."""
+    if not settings.on_gpu:
+        return [not_run("LOAD and INFER: allocations", "only a GPU's driver can be counted")]
+    return check_allocations(settings)
+
+
+def graphs_if_any(settings: Settings) -> list[Verdict]:
+    """Compare graphs with their kernels where there are some."""
+    if not settings.on_gpu or settings.engine != TVM:
+        return [not_run("EXEC by graph launch above its kernels", "only the engine tvm on a GPU has graphs")]
+    return check_graphs(settings)
+
+
+PARTS: dict[str, Part] = {
+    "compile": Part(check_compiling, 30),
+    "outputs": Part(all_outputs, 90),
+    "load": Part(check_loading, 40),
+    "allocations": Part(allocations_if_any, 40),
+    "graphs": Part(graphs_if_any, 40),
+    "steady": Part(check_steadiness, 40),
+    "large": Part(check_large_tensor, 40),
+    "cycle": Part(check_cycling, 100),
+    "cluster": Part(check_cluster, 60),
+}
+
+
+def patience_s(name: str, settings: Settings) -> float:
+    """Return how long a check may take before it counts as hung."""
+    told = {
+        "compile": settings.compile_s,
+        "steady": settings.infers_s,
+        "cycle": settings.cycled_s,
+        "cluster": settings.cluster_s * len(settings.cluster_slos_ms),
+    }
+    return PARTS[name].patience_s + told.get(name, 0.0)

@@ -1,0 +1,52 @@
+"""Whether there is a GPU to check, and what is missing if not: asked of CUDA's own driver, without CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+
+LIBRARY = "libcuda.so.1"
+PACKAGES = {
+    "cupy": "pip install 'mainspring[cuda]'",
+    "cuda.bindings": "pip install 'mainspring[cuda]'",
+}
+"""Modules that the CUDA worker needs, each with how to get it."""
+
+
+def missing(device: str, library: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> list[str]:
+    """Return why the device can't be checked here, each reason with what would help; nothing if it can."""
+    number = int(device.partition(":")[2])
+    reasons = [_no_gpu(number, library)]
+    reasons += [
+        f"the Python package {name} is missing: {remedy}"
+        for name, remedy in PACKAGES.items()
+        if not _installed(name)
+    ]
+    return [reason for reason in reasons if reason]
+
+
+def _no_gpu(number: int, library: Callable[[str], ctypes.CDLL]) -> str:
+    """Say why there is no such GPU; nothing if there is."""
+    try:
+        cuda = library(LIBRARY)
+    except OSError:
+        return (
+            f"there is no {LIBRARY}, NVIDIA's driver: install the driver (580 or newer for CUDA 13), or in a "
+            "container use --gpus all"
+        )
+    status = cuda.cuInit(0)
+    if status:
+        return f"CUDA's driver can't start (cuInit gave error {status}): nvidia-smi says more, if it is there"
+    count = ctypes.c_int(0)
+    status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status or count.value <= number:
+        return f"there is no GPU {number}: CUDA's driver counts {count.value}, beginning with 0"
+    return ""
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

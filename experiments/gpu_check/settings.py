@@ -1,0 +1,111 @@
+"""How much of everything is done: on a GPU, and in the rehearsal on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mainspring.compiler.zoo import names
+from mainspring.worker.config import WorkerConfig
+
+OUTPUT = Path("out/gpu-check")
+TVM, ONNXRUNTIME = "tvm", "onnxruntime"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks are told."""
+
+    folder: str = str(OUTPUT)
+    """For model stores, logs and the report."""
+    device: str = "cuda:0"
+    engine: str = TVM
+    """Of every check but that of the outputs."""
+    engines: tuple[str, ...] = (TVM, ONNXRUNTIME)
+    """Whose outputs are compared."""
+    realtime: bool = True
+
+    architectures: tuple[str, ...] = tuple(names())
+    """Whose outputs are compared."""
+    compile_s: float = 150.0
+    """What is not compiled by then is not compared."""
+    main: str = "resnet50"
+    """The model of all other checks."""
+    batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Of the main model; of the others the smallest and the third."""
+
+    loads: int = 50
+    infers: int = 100_000
+    infers_s: float = 120.0
+    """If the main model is too slow for as many in this time, fewer are run, which then is told."""
+    repeats: int = 20
+    """Launches of a kernel, and of a graph, between two looks at the device's clock."""
+
+    large_shape: tuple[int, int] = (25_088, 4_096)
+    """Of a float32 matrix that is one tensor of 411 MB: the largest of VGG."""
+    cycled: int = 2_000
+    cycled_pages: int = 1_024
+    """Of the cache that they are cycled through."""
+    cycled_s: float = 60.0
+    cycled_share: float = 0.3
+    """Share of the free host memory that different weights may take; beyond, models share weights."""
+
+    cluster_copies: int = 8
+    cluster_pages: int = 64
+    """Room for all of the copies."""
+    cluster_load: float = 0.8
+    cluster_s: float = 15.0
+    cluster_slos_ms: tuple[float, ...] = (25.0, 10.0)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.config().cuda_device is not None
+
+    @property
+    def few_sizes(self) -> tuple[int, ...]:
+        """Batch sizes of the models that are only compared."""
+        return tuple(
+            dict.fromkeys((self.batch_sizes[0], self.batch_sizes[min(2, len(self.batch_sizes) - 1)]))
+        )
+
+    def store(self, engine: str) -> Path:
+        """Return the folder of an engine's model store."""
+        return Path(self.folder) / f"store-{engine}"
+
+    def config(self, engine: str | None = None, store: Path | None = None) -> WorkerConfig:
+        """Return what a worker on the device would be told; pages are chosen by whoever uses it."""
+        chosen = engine or self.engine
+        return WorkerConfig(
+            name="gpu-check",
+            engine=chosen,
+            device=self.device,
+            store=str(store or self.store(chosen)),
+            pages=1,
+            realtime=self.realtime,
+        )
+
+
+def rehearsal(folder: Path) -> Settings:
+    """Return settings with which every check that the CPU can do takes seconds there."""
+    return Settings(
+        folder=str(folder),
+        device="cpu",
+        engine=ONNXRUNTIME,
+        engines=(ONNXRUNTIME,),
+        architectures=("digits", "resnet20", "squeezenet"),
+        main="squeezenet",
+        batch_sizes=(1, 2, 4),
+        loads=20,
+        infers=500,
+        infers_s=10.0,
+        large_shape=(2_048, 5_000),
+        cycled=40,
+        cycled_pages=16,
+        cycled_s=3.0,
+        cluster_copies=2,
+        cluster_pages=4,
+        cluster_load=0.4,
+        cluster_s=3.0,
+        cluster_slos_ms=(400.0, 200.0),
+    )

@@ -1,0 +1,108 @@
+"""``make gpu-check``: what it says without a GPU, how it is told what to run, and what it publishes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner
+
+from mainspring.experiments.gpu_check import __main__ as command
+from mainspring.experiments.gpu_check.isolation import run_alone
+from mainspring.experiments.gpu_check.parts import PARTS, patience_s
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(command.main)
+    return app
+
+
+@pytest.mark.parametrize(("flags", "code"), [([], 2), (["--skip-without-gpu"], 0)])
+def test_without_a_gpu_it_says_why_and_checks_nothing(flags: list[str], code: int, tmp_path: Path) -> None:
+    """The command line of ``make gpu-check``, where no GPU can be seen."""
+    program = [sys.executable, "-m", "mainspring.experiments.gpu_check", "--output", str(tmp_path / "out")]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    found = subprocess.run(
+        [*program, *flags], capture_output=True, text=True, env=environment, check=False, cwd=ROOT
+    )
+    assert found.returncode == code, found.stderr
+    assert "gpu-check can't run: there is no " in found.stdout
+    assert "Nothing was checked" in found.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_checks_are_chosen_by_name(app: typer.Typer) -> None:
+    assert command.parse_parts("") == list(PARTS)
+    assert command.parse_parts("cluster, load") == ["load", "cluster"]
+    result = CliRunner().invoke(app, ["--only", "speed"], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "no check 'speed'" in result.output
+
+
+def test_a_rehearsal_publishes_a_table(
+    app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def check(name: str, settings: Settings, limit_s: float) -> list[Verdict]:
+        assert 0 < limit_s <= patience_s(name, settings)
+        asked.append((name, settings.device))
+        return [failed(name, "broke") if name == "load" else at_least(name, 2, 1, "GB/s")]
+
+    monkeypatch.setattr(command, "run_alone", check)
+    result = CliRunner().invoke(app, ["--rehearse", "--only", "load,large", "--output", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert asked == [("load", "cpu"), ("large", "cpu")]
+    assert "1 met, 0 missed, 1 failed, 0 not run" in result.output
+    report = json.loads((tmp_path / "gpu-check.json").read_text())
+    assert [verdict["state"] for verdict in report["verdicts"]] == ["FAILED", "met"]
+    assert "| large | >= 1 GB/s | 2 GB/s | met |" in (tmp_path / "gpu-check.md").read_text()
+
+
+@pytest.mark.parametrize(("found", "code"), [(at_least("x", 2, 1), 0), (at_least("x", 0, 1), 1)])
+def test_on_a_gpu_what_is_missed_is_an_error(
+    app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Verdict, code: int
+) -> None:
+    monkeypatch.setattr(command, "missing", lambda _device: [])
+    monkeypatch.setattr(command, "run_alone", lambda _name, settings, _limit_s: [found][: settings.on_gpu])
+    result = CliRunner().invoke(app, ["--only", "load", "--output", str(tmp_path)])
+    assert result.exit_code == code, result.output
+
+
+def test_what_the_budget_leaves_no_time_for_is_not_run(settings: Settings) -> None:
+    done = command.run_all(settings, ["load", "large"], 0.5, Console(quiet=True))
+    assert [verdict.state for ran in done for verdict in ran.verdicts] == [State.NOT_RUN] * 2
+
+
+def test_a_check_in_its_own_process_gives_its_verdicts(settings: Settings) -> None:
+    found = run_alone("large", settings, 60.0)
+    assert [verdict.state for verdict in found] == [State.MET, State.TOLD]
+
+
+def test_a_check_that_raises_or_hangs_costs_one_line(settings: Settings, tmp_path: Path) -> None:
+    elsewhere = msgspec.structs.replace(settings, folder=str(tmp_path))
+    (verdict,) = run_alone("load", elsewhere, 60.0)
+    assert verdict.state is State.FAILED
+    assert "digits" in verdict.found
+    (verdict,) = run_alone("steady", settings, 0.01)
+    assert (verdict.state, verdict.found) == (State.FAILED, "it had not ended after 0 s")
+
+
+def test_all_checks_have_time_within_the_budget() -> None:
+    whole = Settings()
+    expected = whole.compile_s + whole.infers_s + whole.cycled_s + 2 * whole.cluster_s
+    assert expected < command.BUDGET_S
+    assert all(patience_s(name, whole) <= command.BUDGET_S for name in PARTS)

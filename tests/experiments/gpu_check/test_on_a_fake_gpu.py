@@ -1,0 +1,136 @@
+"""The checks and the profile on a GPU that is not there: same engine, same graphs, virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from mainspring.compiler.store import Store
+from mainspring.experiments.gpu_check import allocations, copies, graphs
+from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
+from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.graphs import check_graphs
+from mainspring.experiments.gpu_check.loading import check_loading
+from mainspring.experiments.gpu_check.settings import TVM, Settings
+from mainspring.experiments.gpu_check.steady import SECOND, check_steadiness
+from mainspring.experiments.gpu_check.verdicts import State
+from mainspring.experiments.predictability.__main__ import Plan, isolated
+from mainspring.launch.lone_device import device_for
+from mainspring.launch.profiling import measure
+from mainspring.launch.timings import Effort
+from mainspring.worker.cuda import driver as driver_module
+from tests.worker.cuda import tiny_plans as tiny
+from tests.worker.cuda.fake_driver import FakeDriver
+from tests.worker.cuda.tiny_store import tiny_store
+
+MAIN = "a"
+KERNELS_NS = 50_000
+
+
+@pytest.fixture
+def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Settings for a fake GPU of 4 GiB, with two models in the store."""
+
+    def open_driver(_device: int) -> FakeDriver:
+        return FakeDriver(4 << 30, dict(tiny.KERNELS))
+
+    for module in (driver_module, allocations, copies, graphs):
+        monkeypatch.setattr(module, "open_driver", open_driver)
+    monkeypatch.setattr(
+        "mainspring.worker.cuda.host_weights.default_folder", lambda _store: tmp_path / "agreed"
+    )
+    chosen = Settings(
+        folder=str(tmp_path),
+        realtime=False,
+        main=MAIN,
+        batch_sizes=tiny.SIZES,
+        loads=6,
+        infers=40,
+        cycled=5,
+        cycled_pages=4,
+        cycled_s=0.05,
+    )
+    store = tiny_store(chosen.store(TVM))
+    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name=MAIN + SECOND))
+    return chosen
+
+
+def test_outputs_come_back_from_the_device(on_gpu: Settings) -> None:
+    spec = Store(on_gpu.store(TVM)).manifest(MAIN).spec()
+    x = np.random.default_rng(1).standard_normal((2, tiny.WIDTH), np.float32)
+    with device_for([spec], on_gpu.config()) as device:
+        assert (device.kind, device.pages) == ("nvidia-fake-1", 4)
+        device.prepare(spec)
+        device.load(spec, first_page=1)
+        (found,) = device.run(spec, 2, [x])
+    np.testing.assert_allclose(
+        found.astype(np.float32), tiny.expected(tiny.weights_file(ord(MAIN)), x), rtol=1e-6
+    )
+
+
+def test_a_profile_is_of_the_devices_own_times(on_gpu: Settings) -> None:
+    manifest = Store(on_gpu.store(TVM)).manifest(MAIN)
+    with device_for([manifest.spec()], on_gpu.config()) as device:
+        found = measure(device, [manifest], tiny.SIZES, Effort(seconds=0, fewest=3))
+    assert found.infer[1].p50_ns == found.infer[1].max_ns
+    assert KERNELS_NS < found.infer[1].p50_ns < 1.2 * KERNELS_NS
+    assert found.load.p50_ns > manifest.weights_bytes / 50
+
+
+def test_load_is_nearly_the_plain_copy(on_gpu: Settings) -> None:
+    judged, _, plain = check_loading(on_gpu)
+    assert judged.state is State.MET
+    assert 0.95 < float(judged.found) < 1
+    assert plain.note.endswith("GB/s")
+
+
+def test_serving_allocates_nothing(on_gpu: Settings) -> None:
+    calls, memory, first = check_allocations(on_gpu)
+    assert (calls.state, memory.state) == (State.MET, State.MET)
+    assert int(first.found.split()[0]) > 0
+
+
+def test_what_is_allocated_is_seen() -> None:
+    driver = CountingDriver(FakeDriver())
+    driver.attach()
+
+    def work() -> None:
+        driver.allocate(1 << 20)
+        driver.event()
+        driver.memory()
+
+    grown = allocations.grown(driver, work)
+    assert grown.calls == 2
+    assert grown.bytes_ >= 1 << 20
+    judged, memory, _ = allocations.verdicts(Grown(5, 0), grown, 4)
+    assert (judged.state, memory.state) == (State.MISSED, State.MISSED)
+    assert allocations.verdicts(Grown(5, 0), Grown(0, -4096), 4)[1].state is State.MET
+
+
+def test_a_graph_takes_what_its_kernels_take(on_gpu: Settings) -> None:
+    found = check_graphs(on_gpu)
+    assert [verdict.state for verdict in found] == [State.MET, State.TOLD] * 2
+    assert found[0].what.endswith("a, batch 1")
+    assert found[1].found == "0.0500, 0.0500"
+
+
+def test_models_are_cycled_through_the_pages(on_gpu: Settings) -> None:
+    found = check_cycling(on_gpu)
+    assert [verdict.state for verdict in found[:3]] == [State.MET] * 3
+
+
+def test_infers_run_beside_loads(on_gpu: Settings) -> None:
+    judged, _ = check_steadiness(on_gpu)
+    assert judged.note.startswith("40 runs of a beside ")
+
+
+def test_figure_2a_is_of_the_devices_own_times(on_gpu: Settings) -> None:
+    from rich.console import Console
+
+    spec = Store(on_gpu.store(TVM)).manifest(MAIN).spec()
+    series, _ = isolated(Plan(model=spec, config=on_gpu.config(), runs=20), Console(quiet=True))
+    assert [each.name for each in series] == ["device"]
+    assert series[0].percentiles_ms["50"] == series[0].percentiles_ms["100"]

@@ -1,0 +1,62 @@
+"""What is judged, and what of it makes the whole good."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from mainspring.experiments.gpu_check.verdicts import (
+    State,
+    Verdict,
+    at_least,
+    at_most,
+    failed,
+    good,
+    markdown,
+    not_run,
+    summary,
+    table,
+    told,
+)
+
+MET, MISSED = at_least("a", 0.95, 0.95), at_most("b", 2.5, 2, "%", "of many")
+
+
+def test_a_limit_may_be_reached_and_not_passed() -> None:
+    assert (MET.state, MET.wanted, MET.found) == (State.MET, ">= 0.95", "0.95")
+    assert (MISSED.state, MISSED.wanted, MISSED.found) == (State.MISSED, "<= 2 %", "2.5 %")
+    assert at_most("c", 2, 2).state is State.MET
+    assert at_least("d", 0.94999, 0.95).state is State.MISSED
+    assert at_most("e", float("nan"), 2).state is State.MISSED
+    assert at_most("f", float("inf"), 2).state is State.MISSED
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "is_good"),
+    [
+        ([MET], True),
+        ([MET, told("x", "1"), not_run("y", "no provider")], True),
+        ([MET, MISSED], False),
+        ([MET, failed("z", "it broke")], False),
+        ([not_run("y", "no provider")], False),
+        ([], False),
+    ],
+)
+def test_the_whole_is_good_if_something_was_met_and_nothing_missed(
+    verdicts: list[Verdict], is_good: bool
+) -> None:
+    assert good(verdicts) is is_good
+
+
+def test_summary_and_tables_name_every_line() -> None:
+    verdicts = [MET, MISSED, failed("z", "it\n  broke"), not_run("y", "no provider"), told("x", "1 ms")]
+    assert summary(verdicts) == "1 met, 1 missed, 1 failed, 1 not run"
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(table("checks", verdicts))
+    text = console.export_text()
+    for line in (text, markdown(verdicts)):
+        for part in ("<= 2 %", "MISSED", "of many", "it broke", "not run", "no provider", "1 ms"):
+            assert part in line
+    assert len(markdown(verdicts).splitlines()) == 2 + len(verdicts)
