@@ -110,6 +110,7 @@ def _optimised(module: tvm.IRModule) -> tvm.IRModule:
     )
     lift = tvm.transform.Sequential(
         [
+            _PASSES.RemoveRedundantReshape(),
             _PASSES.EliminateCommonSubexpr(),
             _PASSES.CanonicalizeBindings(),
             _PASSES.DeadCodeElimination(),
@@ -117,7 +118,28 @@ def _optimised(module: tvm.IRModule) -> tvm.IRModule:
         ]
     )
     with tvm.target.Target("llvm"):
-        return lift(channels_last(simplify(module)))
+        return lift(channels_last(simplify(_bounded(module))))
+
+
+@relax.expr_functor.mutator
+class _Bounds(relax.expr_functor.PyExprMutator):  # type: ignore[misc]
+    """Has a look-up with an index beyond the table take the last row, as no kernel can refuse a request.
+
+    TVM's default reads past the table: whatever is there, or a fault that would end the worker.
+    """
+
+    def visit_call_(self, call: Any) -> Any:
+        """Return the call with a bounded look-up."""
+        call = self.visit_expr_post_order(call)
+        if getattr(call.op, "name", "") == "relax.take":
+            return relax.op.take(call.args[0], call.args[1], call.attrs.axis, mode="clip")
+        return call
+
+
+def _bounded(module: tvm.IRModule) -> tvm.IRModule:
+    mutator = _Bounds(module)
+    module.update_func(module.get_global_var("main"), mutator.visit_expr(module["main"]))
+    return module
 
 
 def _fused(module: tvm.IRModule) -> tvm.IRModule:
