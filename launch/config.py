@@ -28,7 +28,8 @@ from mainspring.worker.config import WorkerConfig
 WORKER_NAME = "worker"
 """What workers are called before each gets its number."""
 
-ENGINES = ("onnxruntime", "tvm", "auto", "emulated")
+AUTO = "auto"
+ENGINES = ("onnxruntime", "tvm", AUTO, "emulated")
 DEVICES = ("cpu", "cuda")
 
 
@@ -41,8 +42,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
     engine: str = "onnxruntime"
-    """What runs the models: ``onnxruntime``; ``tvm``; on GPUs also ``auto``, for each model the engine that
-    it was compiled for; or ``emulated``, which only sleeps."""
+    """What runs the models: ``onnxruntime``; ``tvm``; ``auto``, for each model the engine that it was
+    compiled for; or ``emulated``, which only sleeps."""
     store: str | None = None
     """Folder of the model store; all of its models are served. Relative to the configuration file."""
     profiles: str | None = None
@@ -78,8 +79,6 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
         _check_one_of("engine", self.engine, ENGINES)
         _check_one_of("device", self.device, DEVICES)
-        if self.engine == "auto" and self.device == "cpu":
-            raise ValueError("engine 'auto' is for GPUs; on the CPU choose onnxruntime, tvm or emulated")
         if self.engine == "emulated" and self.device != "cpu":
             raise ValueError("the emulated engine needs no device: leave device 'cpu'")
         check_logging(self.log_level, self.log_format)

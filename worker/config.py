@@ -7,7 +7,9 @@ import re
 import msgspec
 
 MIB = 1024 * 1024
-_DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
+DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
+"""How `WorkerConfig.device` is written."""
+DEFAULT_PAGES = 64
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,8 +25,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Host that gateways are told to connect to; empty for that of ``data_address``, or for this machine's
     name if that is a wildcard."""
     engine: str = "onnxruntime"
-    """``onnxruntime``, ``tvm`` or ``emulated``; on a GPU also ``auto``, which runs each model with the engine
-    that it was compiled for."""
+    """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for, or
+    ``emulated``."""
     device: str = "cpu"
     """``cpu``, or ``cuda:N`` for the GPU number N as CUDA counts them."""
     store: str = "store"
@@ -32,12 +34,13 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     device_kind: str = "cpu"
     """Which of a model's profiles this device has; for the emulated engine, which it acts out. A GPU of which
     nothing else is said has those of its own name, such as nvidia-h200."""
-    pages: int = 64
+    pages: int = DEFAULT_PAGES
     """Pages of weights memory, of 16 MiB each; at least 1. On a GPU 0 for all that its memory holds."""
     io_bytes: int = 256 * MIB
     """IO memory: inputs and outputs of all batches that wait, run or are being sent; at least 1 MiB."""
     workspace_bytes: int = 512 * MIB
-    """Memory of a GPU for what kernels compute on the way, of each engine in use; at least 1 MiB."""
+    """Memory for what kernels compute on the way: on a GPU for each engine in use, on the CPU for kernels of
+    TVM; at least 1 MiB."""
     reserve_bytes: int = 1024 * MIB
     """Memory of a GPU that is left alone: for the driver, libraries, the code of kernels, and graphs."""
     load_chunk_bytes: int = 4 * MIB
@@ -46,7 +49,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Pinned host memory that workers on GPUs of one machine share for the weights of prepared models; 0 for
     what the store's models need at the start. It grows when models come that find no room."""
     threads: int = 1
-    """Threads that compute one batch (onnxruntime); at least 1. The first is the EXEC thread."""
+    """Threads that compute one batch of ONNX Runtime; at least 1. The first is the EXEC thread."""
     realtime: bool = True
     """Pin threads, ask for real-time priority and locked memory, collect garbage only when idle."""
     exec_core: int | None = None
@@ -85,7 +88,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Raise `ValueError` that names the field and its limit."""
         if not 1 <= len(self.name) <= 64:
             raise ValueError(f"name must have 1 to 64 characters, not {len(self.name)}")
-        if _DEVICE.fullmatch(self.device) is None:
+        if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
         least = {
             "pages": 1 if self.cuda_device is None else 0, "io_bytes": MIB,

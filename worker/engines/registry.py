@@ -37,6 +37,18 @@ def _onnxruntime(config: WorkerConfig) -> Engine:
     return OnnxRuntimeEngine(config.store, config.pages, config.io_bytes, config.threads)
 
 
+def _tvm(config: WorkerConfig) -> Engine:
+    from mainspring.worker.engines.tvm_cpu import TvmCpuEngine
+
+    return TvmCpuEngine(config.store, config.pages, config.io_bytes, config.threads, config.workspace_bytes)
+
+
+def _auto(config: WorkerConfig) -> Engine:
+    from mainspring.worker.engines.tvm_cpu import AnyCpuEngine
+
+    return AnyCpuEngine(config.store, config.pages, config.io_bytes, config.threads, config.workspace_bytes)
+
+
 def _emulated(config: WorkerConfig) -> Engine:
     return EmulatedEngine(
         config.device_kind,
@@ -47,8 +59,13 @@ def _emulated(config: WorkerConfig) -> Engine:
     )
 
 
-ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {"onnxruntime": _onnxruntime, "emulated": _emulated}
-"""Every engine by name."""
+ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {
+    "onnxruntime": _onnxruntime,
+    "tvm": _tvm,
+    "auto": _auto,
+    "emulated": _emulated,
+}
+"""Every engine on the CPU by name."""
 
 CUDA_ENGINES = ("auto", "onnxruntime", "tvm")
-"""What a worker on a GPU may be told to run: ``auto`` is each model's own engine."""
+"""What a worker on a GPU may be told to run: ``auto`` is each model's own engine, as it is on the CPU."""

@@ -33,8 +33,8 @@ class TvmPrograms:
 
     def __init__(self, workspace_bytes: int) -> None:
         """Allocate the workspace, every byte of it 255: floats that nobody wrote read as NaN."""
-        self._workspace = allocate(workspace_bytes)
-        self._workspace.fill(255)
+        self.workspace = allocate(workspace_bytes)
+        self.workspace.fill(255)
 
     def __call__(self, store: Store, manifest: Manifest) -> TvmProgram:
         """Open a model's kernels; raise `StoreError`, `ExecutableError`, or `EngineError` if they need more
@@ -43,16 +43,16 @@ class TvmPrograms:
         info = store.executable_info(manifest)
         check_target(info, recompile_command(manifest.name, manifest.source, store.root))
         plans = read_plans(store, manifest)
-        if plans.workspace_bytes > len(self._workspace):
+        if plans.workspace_bytes > len(self.workspace):
             raise EngineError(
                 f"{manifest.name} needs {plans.workspace_bytes} bytes of workspace and this worker has "
-                f"{len(self._workspace)}: set workspace_bytes to that or more"
+                f"{len(self.workspace)}: set workspace_bytes to that or more"
             )
         library = kernels_path(store, manifest, plans, SHARED_OBJECT)
         if library is None:
             raise EngineError(f"{manifest.name} has no {SHARED_OBJECT}, which its kernels for a CPU are in")
         kernels = CpuKernels(library, plans, info)
-        return TvmProgram(kernels, int(self._workspace.ctypes.data))
+        return TvmProgram(kernels, int(self.workspace.ctypes.data))
 
 
 class TvmProgram:
@@ -99,10 +99,12 @@ class TvmCpuEngine(CpuEngine):
     def __init__(
         self, store: Path | str, pages: int, io_bytes: int, threads: int = 1, workspace_bytes: int = 512 * MIB
     ) -> None:
-        """Raise `EngineError` for more than one thread, which kernels of TVM don't have."""
+        """Raise `ValueError` for more than one thread, which kernels of TVM don't have."""
         if threads != 1:
-            raise EngineError(f"the engine {TVM} computes in one thread on the CPU, not in {threads}")
-        super().__init__(store, pages, io_bytes, {TVM: TvmPrograms(workspace_bytes)}, PLACEMENTS)
+            raise ValueError(f"the engine {TVM} computes in one thread on the CPU, not in {threads}")
+        programs = TvmPrograms(workspace_bytes)
+        self.workspace = programs.workspace
+        super().__init__(store, pages, io_bytes, {TVM: programs}, PLACEMENTS)
 
 
 class AnyCpuEngine(CpuEngine):
