@@ -104,7 +104,6 @@ def up(
             "profiles": profiles and str(profiles),
             "run_dir": run_dir and str(run_dir),
             "workers": workers,
-            "device": device,
             "engine": engine,
             "copies": copies,
             "log_level": log_level,
