@@ -32,6 +32,7 @@ def doctor(
 
     The exit code is 1 if nothing could be served at all, and 0 otherwise.
     """
+    from mainspring.launch.gpus import gpu_findings
     from mainspring.launch.machine import examine
     from mainspring.launch.machine import store as check_store
 
@@ -42,7 +43,7 @@ def doctor(
         folder = store
         found = check_store(folder, lambda: _models(folder))
         models = models or (_models(folder) if found.good else None)
-    findings = examine(models or 1000, workers, store or Path())
+    findings = [*examine(models or 1000, workers, store or Path()), *gpu_findings()]
     findings += [found] if found is not None else []
     serves = not any(finding.fatal and not finding.good for finding in findings)
     if as_json:

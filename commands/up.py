@@ -63,6 +63,9 @@ OtherPort = Annotated[
         "with --port 0).",
     ),
 ]
+DeviceName = Annotated[
+    str | None, typer.Option(help="cpu, or cuda for a worker on each of this machine's GPUs.")
+]
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
@@ -78,6 +81,7 @@ def up(
     model_control_mode: ControlMode = None,
     load_model: LoadModels = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes, each one device.")] = None,
+    device: DeviceName = None,
     engine: Annotated[str | None, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = None,
     pages: Annotated[int | None, typer.Option(min=1, help="Pages of 16 MiB in each worker's cache.")] = None,
     policy: PolicyName = None,
@@ -104,6 +108,7 @@ def up(
             "profiles": profiles and str(profiles),
             "run_dir": run_dir and str(run_dir),
             "workers": workers,
+            "device": device,
             "engine": engine,
             "copies": copies,
             "log_level": log_level,

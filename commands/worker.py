@@ -32,8 +32,12 @@ def worker(
     ] = "tcp://127.0.0.1:*",
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = Path("store"),
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
+    device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
-    pages: Annotated[int, typer.Option(min=1, help="Pages of weights memory, 16 MiB each.")] = 64,
+    pages: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
     realtime: Annotated[
         bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
@@ -46,18 +50,19 @@ def worker(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
-    from mainspring.worker.config import WorkerConfig
+    from mainspring.worker.config import DEFAULT_PAGES, WorkerConfig
     from mainspring.worker.server import run
 
-    _check(engine, store, exec_core)
+    _check(engine, device, store, exec_core)
     config = WorkerConfig(
         name=name,
         controller=controller,
         data_address=data_address,
         store=str(store),
         engine=engine,
+        device=device,
         device_kind=device_kind,
-        pages=pages,
+        pages=pages or (DEFAULT_PAGES if device == "cpu" else 0),
         threads=threads,
         realtime=realtime,
         exec_core=exec_core,
@@ -67,12 +72,16 @@ def worker(
     run(config, stop, ready)
 
 
-def _check(engine: str, store: Path, exec_core: int | None) -> None:
+def _check(engine: str, device: str, store: Path, exec_core: int | None) -> None:
     """Raise BadParameter for what this machine does not have."""
-    from mainspring.worker.engines.registry import ENGINES
+    from mainspring.worker.config import DEVICE
+    from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
-    if engine not in ENGINES:
-        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(ENGINES)}")
+    if DEVICE.fullmatch(device) is None:
+        raise typer.BadParameter(f"{device!r} is no device; give cpu, or cuda:0 for the first GPU")
+    engines = tuple(ENGINES) if device == "cpu" else CUDA_ENGINES
+    if engine not in engines:
+        raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(engines)}")
     if engine != "emulated" and not store.is_dir():
         raise typer.BadParameter(
             f"there is no folder {store}, where this worker would read its models", param_hint="--store"

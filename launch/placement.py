@@ -33,6 +33,22 @@ def place(cores: Sequence[int], workers: int) -> Placement:
     return Placement(shared, (*own, *spread(ordered, workers - given)))
 
 
+def place_near(cores: Sequence[int], near: Sequence[frozenset[int]]) -> Placement:
+    """Divide these cores as `place` does, each EXEC thread near its device where such a core is left.
+
+    ``near`` has the cores near each worker's device; none where that is not known.
+    """
+    left = sorted(cores)
+    chosen: list[int] = []
+    for wanted in near:
+        if len(left) == 1:
+            break
+        core = max((core for core in left if core in wanted), default=left[-1])
+        left.remove(core)
+        chosen.append(core)
+    return Placement(tuple(left), (*chosen, *spread(sorted(cores), len(near) - len(chosen))))
+
+
 def lent_to_gateway(shared: Sequence[int], exec_cores: Sequence[int]) -> tuple[int, ...]:
     """Return the cores that a gateway of real-time priority may use; none if it needs no other than its own.
 

@@ -9,19 +9,23 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.compiler.manifest import CUDA
 from mainspring.compiler.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.addresses import parse, parse_any
 from mainspring.launch.config import ClusterConfig, Config
+from mainspring.launch.gpus import usable_gpus
 from mainspring.launch.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.launch.models import ModelSource
-from mainspring.launch.placement import lent_to_gateway, place, spread
+from mainspring.launch.placement import lent_to_gateway, place, place_near, spread
 from mainspring.launch.policies import check_policy
 from mainspring.launch.repository import NAME as REPOSITORY
 from mainspring.launch.repository import repository_job, with_store
 from mainspring.launch.tables import ConfigError
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config import RepositoryConfig
+from mainspring.worker.cuda.devices import FoundDevice
+from mainspring.worker.cuda.numa import cores_near
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""
@@ -111,7 +115,8 @@ def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec
     if not specs and not config.repository.path:
         raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
     largest = max(specs, key=lambda spec: spec.pages, default=None)
-    if largest is not None and largest.pages > config.worker.pages:
+    measured = config.cluster.device == CUDA and not config.worker.pages
+    if largest is not None and not measured and largest.pages > config.worker.pages:
         raise ConfigError(
             f"{largest.name} needs {largest.pages} pages and a worker has {config.worker.pages}; "
             f"give it more with --pages or [worker] pages"
@@ -187,8 +192,23 @@ def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
     if config.cluster.engine == "emulated":
         # An emulated device only sleeps: it needs no core, and the rest needs all of them.
         return tuple(cores), spread(cores, workers)
-    placement = place(cores, workers)
+    if config.cluster.device == CUDA:
+        placement = place_near(cores, [cores_near(gpu.bus_id) for gpu in _gpus(config)])
+    else:
+        placement = place(cores, workers)
     return placement.shared, placement.exec_cores
+
+
+def _gpus(config: Config) -> list[FoundDevice]:
+    """Return each worker's GPU; more workers than GPUs share them in turn. Raises `ConfigError`."""
+    found = usable_gpus()
+    return [found[number % len(found)] for number in range(config.cluster.workers)]
+
+
+def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of the cores that are near a device, all of them if none is or that is not known."""
+    near = cores_near(bus_id)
+    return tuple(core for core in cores if core in near) or cores
 
 
 def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str, ...]) -> tuple[Job, ...]:
@@ -241,9 +261,14 @@ def _worker_job(
     config: Config, number: int, name: str, shared: tuple[int, ...], core: int | None
 ) -> WorkerJob:
     cluster = config.cluster
+    device = cluster.device
+    if device == CUDA:
+        gpu = _gpus(config)[number]
+        device, shared = f"{CUDA}:{gpu.number}", _near_device(gpu.bus_id, shared)
     worker = msgspec.structs.replace(
         config.worker,
         name=name,
+        device=device,
         controller=connectable(config.controller.address),
         engine=cluster.engine,
         store=cluster.store or "",

@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import Config, Tables, merged, read_config, read_tables
+from mainspring.launch.gpus import with_gpus
 from mainspring.launch.plan import make_plan
 from mainspring.launch.signals import stop_on_signals
 from mainspring.launch.supervisor import Supervisor
@@ -83,7 +84,7 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
         for name, port in zip(("gateway", "controller", "repository"), free, strict=True):
             overrides[name] = {**overrides.get(name, {}), "address": f"tcp://127.0.0.1:{port}"}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
-    return read_config(served, str(path) if path is not None else "the command line")
+    return read_config(with_gpus(served), str(path) if path is not None else "the command line")
 
 
 def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:

@@ -91,7 +91,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
         least = {
-            "pages": 1 if self.cuda_device is None else 0, "io_bytes": MIB,
+            "pages": 0, "io_bytes": MIB,
             "workspace_bytes": MIB, "reserve_bytes": 0, "load_chunk_bytes": 65536, "host_weights_bytes": 0,
             "threads": 1, "spin_us": 0, "emulated_seed": 0, "emulated_jitter": 0,
             "early_inputs": 1, "early_input_bytes": MIB, "early_input_age_ms": 1, "max_message_bytes": MIB,

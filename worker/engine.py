@@ -79,6 +79,14 @@ class OwnMemory(Protocol):
     transfers: Transfers
 
 
+@runtime_checkable
+class Noted(Protocol):
+    """What an `Engine` has besides if it knows what makes its device's timing unpredictable."""
+
+    notes: tuple[str, ...]
+    """Each a sentence for the operator."""
+
+
 def wait_until(instant_ns: int, spin_ns: int) -> None:
     """Sleep until ``spin_ns`` before an instant of the monotonic clock and spin through the rest."""
     left_ns = instant_ns - time.monotonic_ns()

@@ -12,7 +12,7 @@ import msgspec
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core import WorkerCore
-from mainspring.worker.engine import Engine, OwnMemory
+from mainspring.worker.engine import Engine, Noted, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import Inputs
@@ -43,6 +43,8 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
     engine = make_engine(config)
     if isinstance(engine, OwnMemory):
         config = msgspec.structs.replace(config, pages=engine.pages, device_kind=engine.device_kind)
+    if isinstance(engine, Noted):
+        rights.notes.extend(engine.notes)
     rights.claim_process()
     rights.claim_network()
     outbox = Outbox()

@@ -64,9 +64,24 @@ def test_unknown_engine_is_named_with_those_there_are() -> None:
         make_engine(WorkerConfig(name="w", engine="steam"))
 
 
+def test_a_worker_on_the_cpu_is_told_how_many_pages_it_has() -> None:
+    with pytest.raises(ValueError, match="pages must be at least 1 on the CPU"):
+        make_engine(WorkerConfig(name="w", engine="emulated", pages=0))
+
+
 @pytest.mark.parametrize(
     "wrong",
-    [{"name": ""}, {"name": "w" * 65}, {"pages": 0}, {"io_bytes": 5}, {"threads": 0}, {"spin_us": -1}],
+    [
+        {"device": "gpu"},
+        {"device": "cuda"},
+        {"load_chunk_bytes": 5},
+        {"name": ""},
+        {"name": "w" * 65},
+        {"pages": -1},
+        {"io_bytes": 5},
+        {"threads": 0},
+        {"spin_us": -1},
+    ],
 )
 def test_configuration_names_the_field_that_is_wrong(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -12,6 +12,7 @@ from typing import Any
 
 from mainspring.worker.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.cuda.driver import Copy, DriverMissing, Extent, MemoryState
+from mainspring.worker.cuda.numa import normal_bus_id
 from mainspring.worker.engine import DeviceLost, EngineError
 
 LOG = logging.getLogger(__name__)
@@ -36,23 +37,18 @@ class CupyDriver:
 
     def __init__(self, device: int) -> None:
         """Open the GPU's primary context; raise `DriverMissing` if that can't be."""
-        try:
-            from cuda.bindings import driver as bindings
-            from cupy.cuda import driver, runtime
-        except ImportError as error:
-            raise DriverMissing(f"a GPU needs CuPy and cuda-bindings ({error}); {INSTALL}") from error
-        self._runtime: Any = runtime
-        self._driver: Any = driver
-        self._bindings: Any = bindings
+        count = count_devices()
+        if not 0 <= device < count:
+            raise DriverMissing(f"there is no GPU {device}: CUDA counts {count}, beginning with 0")
+        self._runtime, self._driver, self._bindings = _libraries()
         self.device = device
         self._streams: list[int] = []
         self._events: list[int] = []
-        self._check_device()
         self._spin_when_waiting()
         self.attach()
-        self._properties = runtime.getDeviceProperties(device)
+        self._properties = self._runtime.getDeviceProperties(device)
         # The first call that needs it makes the context; what it takes shall not be missing later.
-        runtime.free(0)
+        self._runtime.free(0)
 
     def attach(self) -> None:
         """See `Driver`, as for all that follows."""
@@ -68,7 +64,7 @@ class CupyDriver:
 
     def bus_id(self) -> str:
         """See `Driver`."""
-        return str(self._runtime.deviceGetPCIBusId(self.device)).lower()
+        return normal_bus_id(self._runtime.deviceGetPCIBusId(self.device))
 
     # --- memory ---
 
@@ -227,17 +223,6 @@ class CupyDriver:
         self._events.clear()
         self._streams.clear()
 
-    def _check_device(self) -> None:
-        try:
-            count = self._runtime.getDeviceCount()
-        except RuntimeError as error:
-            raise DriverMissing(
-                f"no GPU can be used here ({error}); it needs NVIDIA's driver for CUDA 13 (580 or newer), "
-                "and in a container the option --gpus all"
-            ) from error
-        if not 0 <= self.device < count:
-            raise DriverMissing(f"there is no GPU {self.device}: CUDA counts {count}, beginning with 0")
-
     def _spin_when_waiting(self) -> None:
         """Have EXEC spin for its end, which an interrupt would tell 20 us later."""
         (status,) = self._bindings.cuInit(0)
@@ -245,3 +230,35 @@ class CupyDriver:
             (status,) = self._bindings.cuDevicePrimaryCtxSetFlags(self.device, _SCHEDULE_SPIN)
         if int(status) != 0:
             LOG.warning("GPU %d: waiting threads may sleep (CUDA error %d)", self.device, int(status))
+
+
+def count_devices() -> int:
+    """Return how many GPUs CUDA can use; raise `DriverMissing`, which says why, if none."""
+    runtime, _, _ = _libraries()
+    try:
+        count = int(runtime.getDeviceCount())
+    except RuntimeError as error:
+        raise DriverMissing(
+            f"no GPU can be used here ({error}); it needs NVIDIA's driver for CUDA 13 (580 or newer), and in "
+            "a container the option --gpus all"
+        ) from error
+    if not count:
+        raise DriverMissing("CUDA finds no GPU here; CUDA_VISIBLE_DEVICES may hide them")
+    return count
+
+
+def describe_device(device: int) -> tuple[str, str]:
+    """Return the name of a GPU, and where it is on the PCI bus; no context is made."""
+    runtime, _, _ = _libraries()
+    name = runtime.getDeviceProperties(device)["name"].decode()
+    return str(name), normal_bus_id(runtime.deviceGetPCIBusId(device))
+
+
+def _libraries() -> tuple[Any, Any, Any]:
+    """Return CuPy's runtime and driver API and cuda-bindings'; raise `DriverMissing` without them."""
+    try:
+        from cuda.bindings import driver as bindings
+        from cupy.cuda import driver, runtime
+    except ImportError as error:
+        raise DriverMissing(f"a GPU needs CuPy and cuda-bindings ({error}); {INSTALL}") from error
+    return runtime, driver, bindings

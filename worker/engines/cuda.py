@@ -57,12 +57,19 @@ class _Prepared(NamedTuple):
 class CudaEngine:
     """`mainspring.worker.engine.Engine` and `OwnMemory` of one GPU."""
 
-    def __init__(self, config: WorkerConfig, driver: Driver, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        driver: Driver,
+        folder: Path | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
         """Take all the memory there will be; ``folder`` is where workers agree on their weights.
 
-        Raises `EngineError` if there is too little.
+        ``notes`` are what makes the GPU's timing unpredictable. Raises `EngineError` if there is too little.
         """
         driver.attach()
+        self.notes = notes
         self._driver = driver
         self._store = Store(config.store)
         self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())

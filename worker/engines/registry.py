@@ -18,6 +18,8 @@ def make_engine(config: WorkerConfig) -> Engine:
         return _cuda(config, config.cuda_device)
     if config.engine not in ENGINES:
         raise ValueError(f"engine {config.engine!r} is none of: {', '.join(ENGINES)}")
+    if not config.pages:
+        raise ValueError("pages must be at least 1 on the CPU, not 0")
     return ENGINES[config.engine](config)
 
 
@@ -25,9 +27,13 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
     if config.engine not in CUDA_ENGINES:
         raise ValueError(f"engine {config.engine!r} is none of a GPU's: {', '.join(CUDA_ENGINES)}")
     from mainspring.worker.cuda.driver import open_driver
+    from mainspring.worker.cuda.nvml import notes_about, try_states
     from mainspring.worker.engines.cuda import CudaEngine
 
-    return CudaEngine(config, open_driver(device))
+    # Before this process uses the GPU itself: in a container it would not know its own number in the list.
+    states = try_states()
+    driver = open_driver(device)
+    return CudaEngine(config, driver, notes=notes_about(driver.bus_id(), states))
 
 
 def _onnxruntime(config: WorkerConfig) -> Engine:
