@@ -111,4 +111,9 @@ def described(wish: Wish) -> str:
         case SetDefaultSlo(model=model, slo_ns=slo_ns):
             if slo_ns is None:
                 return f"give {model} its configured default SLO again"
-            return f"give {model} a default SLO of {slo_ns / 1e6:g} ms"
+            return f"give {model} a default SLO of {milliseconds(slo_ns)}"
+
+
+def milliseconds(duration_ns: int) -> str:
+    """Return a duration in words, to the microsecond and never as a power of ten."""
+    return f"{f'{duration_ns / 1e6:,.3f}'.rstrip('0').rstrip('.')} ms"

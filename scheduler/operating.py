@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.messages.codes import Reason
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
     DrainWorker,
@@ -157,15 +156,16 @@ class Operating:
 
     def _unpinnable(self, model: Model) -> str | None:
         """Return why a model may not be pinned: nobody could load it, or no room would be left for others."""
-        reason, detail = impossible(self._books, model)
-        if reason is Reason.NO_WORKER:
-            return detail
+        if model.placements and all(placement.hopeless for placement in model.placements.values()):
+            return impossible(self._books, model)[1]
+        if not self._books.cluster.workers:
+            return "no worker is connected"
         need, room = self._pins.with_another(model), self._pins.room
         if need <= room:
             return None
         return (
-            f"pinned models would take {need} pages, and {room} is the most ({PINNED_SHARE:.0%} of the pages "
-            "of all workers that take work); unpin another one first"
+            f"pinned models would take {need} pages, and {room} is the most "
+            f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
         )
 
     def _unloadable(self, wish: UnloadFrom) -> str | None:

@@ -1,8 +1,8 @@
 """Models that operators want resident: which of them are kept so, and the LOADs that this takes.
 
-Models that are kept may be all that a worker's memory holds, and nothing goes for a request's model then. So
-no more are kept than a share of the pages of those workers that take work; which workers do may change at any
-time, and with it who is kept.
+Were they all that a worker's memory holds, no other model could be loaded there. So what may be pinned is a
+share of all workers' pages, and what is kept the same share of the pages of those that take work; which workers
+do may change at any time, and with it who is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mainspring.scheduler.mirror import Model
 from mainspring.scheduler.placing import LoadPlan, plan_on_freest
 
 PINNED_SHARE: Final = 0.5
-"""Of the pages of all workers that take work, what pinned models may take together."""
+"""Of all workers' pages, what pinned models may take together."""
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
 
@@ -36,8 +36,13 @@ class Pins:
     @property
     def room(self) -> int:
         """How many pages pinned models may take together."""
+        return int(PINNED_SHARE * sum([each.pages.size for each in self._books.cluster.workers.values()]))
+
+    @property
+    def room_now(self) -> int:
+        """How many pages they may take of the workers that take work."""
         workers = self._books.cluster.workers.values()
-        return int(PINNED_SHARE * sum([worker.pages.size for worker in workers if worker.open]))
+        return int(PINNED_SHARE * sum([each.pages.size for each in workers if each.open]))
 
     def with_another(self, model: Model) -> int:
         """Return how many pages the pinned models would take if this one were among them."""
@@ -47,7 +52,7 @@ class Pins:
 
     def enforce(self) -> None:
         """Find anew who is kept, those first that were pinned first: pins or workers have changed."""
-        room = self.room if self._books.pinned else 0
+        room = self.room_now if self._books.pinned else 0
         for name in self._books.pinned:
             model = self._books.cluster.models.get(name)
             if model is None:

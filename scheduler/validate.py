@@ -17,7 +17,7 @@ def validate(books: Books) -> None:
     for model in books.cluster.models.values():
         _check_model(books, model)
     kept = sum(model.pages for model in books.cluster.models.values() if model.pinned)
-    assert kept <= Pins(books).room, f"pinned models take {kept} pages of {Pins(books).room}"
+    assert kept <= Pins(books).room_now, f"models that are kept take {kept} of {Pins(books).room_now} pages"
 
 
 def _check_requests(books: Books) -> None:

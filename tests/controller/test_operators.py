@@ -158,6 +158,9 @@ def test_a_default_slo_reaches_every_gateway_also_one_that_comes_later(
     assert ann.grant(SetDefaultSlo("public", 30 * MS)) == "give public a default SLO of 30 ms"
     ann.grant(SetDefaultSlo("b", 5 * MS))
     ann.grant(SetDefaultSlo("b", None))
+    assert ann.refusal(SetDefaultSlo("b", 7_200_000 * MS)) == (
+        "a default SLO of 7,200,000 ms can't be; give more than 0 and at most 3,600,000 ms"
+    )
     stage.until(lambda: len(gateway.all(DefaultSlo)) == 3)
     assert gateway.all(DefaultSlo) == [
         *(DefaultSlo("public", 30 * MS), DefaultSlo("b", 5 * MS), DefaultSlo("b")),
