@@ -27,7 +27,12 @@ def register(app: typer.Typer) -> None:
 def trace(
     context: typer.Context,
     perfetto: Annotated[
-        Path, typer.Option(metavar="OUT", help="File to write, such as run.json or run.json.gz (compressed).")
+        Path,
+        typer.Option(
+            metavar="OUT",
+            dir_okay=False,
+            help="File to write, such as run.json or run.json.gz (compressed).",
+        ),
     ],
     log: Log = None,
     controller: Annotated[str, typer.Option(help="The controller of a live cluster.")] = DEFAULT_CONTROLLER,
@@ -42,6 +47,8 @@ def trace(
     from mainspring.launch.durations import duration_ns
     from mainspring.launch.spans import chosen_run
 
+    if not perfetto.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")
     if log is None:
         idle = [option for name, option in _OF_LOGS.items() if context.params[name] is not None]
         if idle:

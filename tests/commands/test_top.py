@@ -231,6 +231,14 @@ def test_a_live_trace_keeps_the_format_s_rules(controller: str, tmp_path: Path) 
     assert max(used) < 8 or len(used) > 1, "the picture said what was resident"
 
 
+def test_a_trace_that_can_t_be_written_is_refused_before_anything_is_watched(tmp_path: Path) -> None:
+    for output, why in ((tmp_path, "is a directory"), (tmp_path / "none" / "run.json", "there is no folder")):
+        words = ["trace", "--controller", "tcp://127.0.0.1:1", "--perfetto", str(output)]
+        found = CliRunner().invoke(build_app(), words, env={"COLUMNS": "300"})
+        assert found.exit_code == 2
+        assert why in found.output
+
+
 def test_a_controller_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(top, "PATIENCE_S", 0.3)
     words = ["top", "--once", "--controller", "tcp://127.0.0.1:1"]
