@@ -1,8 +1,8 @@
 """Models that operators want resident: which of them are kept so, and the LOADs that this takes.
 
 Were they all that a worker's memory holds, no other model could be loaded there. So what may be pinned is a
-share of all workers' pages, and what is kept the same share of the pages of those that take work; which workers
-do may change at any time, and with it who is kept.
+share of all workers' pages, and what is kept the same share of the pages of those that take work; which of
+them do may change at any time, and with it who is kept.
 """
 
 from __future__ import annotations
