@@ -1,14 +1,110 @@
-"""How loops are divided among a GPU's blocks and threads."""
+"""How loops are divided among a GPU's blocks and threads.
+
+Convolutions and products of matrices are sums ``C[i, j] += A[i, k] * B[k, j]`` over tiles: ``i`` is every
+pixel of every row, ``j`` an output channel, ``k`` a term. The threads of a block fetch a slice of ``A`` and
+``B`` into shared memory, neighbouring threads from neighbouring addresses, and each keeps a few sums in
+registers. Padding is read as zeros while fetching, and what follows the sum (bias, activation, residual) is
+computed when it is stored, so neither costs a launch. ``tiles`` chooses the sizes. The rest takes the general
+rules of TVM's dlight.
+
+Grouped convolutions and pools are no such sums: one thread computes one element, neighbours along channels.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import tvm
+from tvm import s_tir
 from tvm.s_tir import dlight
+from tvm.s_tir.dlight.gpu import matmul
+
+from mainspring.compiler.tvm.tiles import Tile, choose
+
+_UNROLLED = 256
+"""Steps of nested loops that the GPU's compiler is told to write out."""
 
 
 def schedule_cuda(module: Any) -> Any:
     """Return the module with each function's loops bound to blocks and threads."""
+    functions = {variable: _tiled(function) for variable, function in module.functions.items()}
     gpu = dlight.gpu
-    rules = (gpu.Matmul(), gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
-    return dlight.ApplyDefaultSchedule(*rules)(module)
+    rules = (gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
+    return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(functions))
+
+
+def _tiled(function: Any) -> Any:
+    """Return the function as a sum over tiles if it is one; else as it is."""
+    schedule = s_tir.Schedule(function)
+    sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
+    if sums is None:
+        return function
+    traits = matmul.detect_iter_traits(schedule.get(sums[0]))
+    if traits is None:
+        return function
+    _arrange(schedule, sums[0])
+    return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _arrange(schedule: Any, total: Any) -> None:
+    """Divide a sum of products into tiles, one for each block."""
+    _as_product(schedule, total)
+    extents = [int(each.dom.extent) for each in schedule.get(total).iter_vars]
+    tile = choose(*extents)
+    schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth])
+    batch, i, j, k = schedule.get_loops(total)
+    i_block, i_thread, i_own = schedule.split(i, [None, tile.row_threads, tile.own_rows])
+    j_block, j_thread, j_own = schedule.split(j, [None, tile.column_threads, tile.own_columns])
+    k_slice, k_inner = schedule.split(k, [None, tile.depth])
+    schedule.reorder(batch, i_block, j_block, i_thread, j_thread, k_slice, k_inner, i_own, j_own)
+    for loop, axis in (
+        (batch, "blockIdx.z"),
+        (j_block, "blockIdx.y"),
+        (i_block, "blockIdx.x"),
+        (i_thread, "threadIdx.y"),
+        (j_thread, "threadIdx.x"),
+    ):
+        schedule.bind(loop, axis)
+    schedule.annotate(j_thread, "pragma_auto_unroll_max_step", _UNROLLED)
+    schedule.annotate(j_thread, "pragma_unroll_explicit", 0)
+    stored = schedule.cache_write(total, 0, "local")
+    schedule.reverse_compute_at(stored, j_thread, preserve_unit_loops=True)
+    for operand in (0, 1):
+        fetched = _fetch(schedule, total, operand, k_slice, tile)
+        matmul.auto_inline_producers(schedule, fetched)
+    matmul.auto_inline_consumer_chain(schedule, stored)
+    schedule.decompose_reduction(total, k_slice)
+
+
+def _as_product(schedule: Any, total: Any) -> None:
+    """Give the sum four axes: batch, row, column, term."""
+    left = schedule.reindex(total, ("read", 0))
+    right = schedule.reindex(total, ("read", 1))
+    result = schedule.reindex(total, ("write", 0))
+    kind = matmul.IterKind
+    in_left, in_right, in_result, every = matmul.detect_iter_traits(schedule.get(total))
+
+    def fused(traits: Any, *order: Any) -> Any:
+        return matmul.make_iter_fusion_index_map(traits, list(order))
+
+    s, i, j, k = kind.kIter_S, kind.kIter_I, kind.kIter_J, kind.kIter_K
+    schedule.transform_layout(left, ("write", 0), fused(in_left, s, i, k))
+    schedule.transform_layout(right, ("write", 0), fused(in_right, s, k, j))
+    schedule.transform_layout(result, ("read", 0), fused(in_result, s, i, j))
+    schedule.transform_block_layout(total, fused(every, s, i, j, k))
+
+
+def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: Tile) -> Any:
+    """Have a block's threads bring a slice of an operand into shared memory, in its own order."""
+    fetched = schedule.cache_read(total, operand, "shared")
+    schedule.compute_at(fetched, at, preserve_unit_loops=True)
+    loops = schedule.get_loops(fetched)[-3:]
+    _, row, column = schedule.split(
+        schedule.fuse(*loops), [None, tile.row_threads, tile.column_threads], preserve_unit_iters=True
+    )
+    schedule.bind(row, "threadIdx.y")
+    schedule.bind(column, "threadIdx.x")
+    if operand == 0:
+        # Rows of the slice would all begin in the same bank of shared memory.
+        schedule.storage_align(fetched, 0, axis=1, factor=tile.depth, offset=1)
+    return fetched

@@ -13,6 +13,8 @@ from mainspring.compiler.target import cpu_flags
 _V4 = {"avx512f", "avx512bw", "avx512vl"}
 _V3 = {"avx2", "fma"}
 _ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
+_THREADS = 256
+"""Threads of a block where one computes one element: few enough that small images make many blocks."""
 _SHARED_BYTES = 48 * 1024
 """Static shared memory of a block on every architecture."""
 
@@ -42,7 +44,7 @@ def cuda_target(arch: str) -> Any:
     description = {
         "kind": "cuda",
         "arch": arch,
-        "max_threads_per_block": 1024,
+        "max_threads_per_block": _THREADS,
         "max_shared_memory_per_block": _SHARED_BYTES,
         "thread_warp_size": 32,
     }

@@ -1,0 +1,77 @@
+"""How large the tiles of a sum of products are on a GPU: a model of its time, not a measurement. Pure.
+
+Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor. For each tile that
+there is, the model takes the larger of two times: that of the multiplications, with every multiprocessor
+computing its share of the blocks, and that of one block going through its slices, each of which waits for
+memory once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_PROCESSORS = 132
+"""Multiprocessors of an H100."""
+_PRODUCTS = 128
+"""Multiplications that one multiprocessor does in a cycle."""
+_SLICE_CYCLES = 500
+"""What fetching a slice and two barriers take, if nothing hides them."""
+_HIDDEN = 4
+"""Blocks beside each other on a multiprocessor hide each other's waits, up to about this many."""
+
+
+class Tile(NamedTuple):
+    """What one block computes: ``rows`` by ``columns`` sums, ``depth`` terms at a time."""
+
+    row_threads: int
+    column_threads: int
+    own_rows: int
+    """Rows of sums that one thread keeps."""
+    own_columns: int
+    depth: int = 16
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.row_threads * self.own_rows
+
+    @property
+    def columns(self) -> int:
+        """Columns of a block."""
+        return self.column_threads * self.own_columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.row_threads * self.column_threads
+
+
+TILES = (
+    Tile(16, 16, 4, 4),
+    Tile(8, 16, 4, 4),
+    Tile(16, 8, 4, 4),
+    Tile(8, 16, 4, 2),
+    Tile(8, 16, 2, 4),
+    Tile(8, 16, 2, 2),
+    Tile(8, 16, 1, 2),
+    Tile(4, 32, 1, 2),
+    Tile(4, 16, 1, 1),
+    Tile(2, 32, 1, 1),
+)
+"""What there is to choose from, the largest first."""
+
+
+def choose(batch: int, rows: int, columns: int, terms: int) -> Tile:
+    """Return the tile that the model finds fastest for a sum of this size; the largest of equals."""
+    return min(TILES, key=lambda tile: _cycles(tile, batch, rows, columns, terms))
+
+
+def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int) -> float:
+    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    slices = -(-terms // tile.depth)
+    shares = -(-blocks // _PROCESSORS)
+    # Each product needs its share of loads from shared memory, the fewer the more sums a thread has.
+    effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
+    products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
+    waiting = slices * _SLICE_CYCLES * max(1.0, shares / _HIDDEN)
+    return max(shares * products, waiting) + min(shares * products, waiting) / _HIDDEN
