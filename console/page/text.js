@@ -1,6 +1,8 @@
 // Numbers, durations and instants as people read them.
 
 const NONE = "–";
+/** When something happened that the console was not there to see, or that never happened. */
+export const UNSEEN = "not seen";
 
 /** 1234.5 as 1,235; small ones with one decimal. */
 export function count(value) {

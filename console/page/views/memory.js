@@ -5,7 +5,7 @@ import { call } from "../link.js";
 import { tint } from "../palette.js";
 import { pageMap } from "../parts/page_map.js";
 import { pairs } from "../parts/canvas.js";
-import { ago, byName, bytes, count, plural, whole } from "../text.js";
+import { UNSEEN, ago, byName, bytes, count, plural, whole } from "../text.js";
 
 const WORKERS_MS = 2000;
 const LISTS_MS = 1000;
@@ -96,7 +96,7 @@ function modelsTable(pick) {
         write(row.parts.extents, count(one.extents));
         put(row.parts.state, "data-is", one.state);
         write(row.parts.state, one.state);
-        write(row.parts.used, one.used === null ? "never" : ago(one.used, head.now_ns));
+        write(row.parts.used, one.used === null ? UNSEEN : ago(one.used, head.now_ns));
       });
       write(more, held.length > MOST_MODELS ? `and ${count(held.length - MOST_MODELS)} smaller ones, in the map` : "");
     },
@@ -160,7 +160,7 @@ export function memory(root, name, app) {
   function describe(extent) {
     const [, number, owner, state] = extent;
     if (owner < 0) return `${pagesText(extent)}: free (${plural(number, "page")}).`;
-    return `${pagesText(extent)}: ${data.models[owner]}, ${state}, last used ${data.last_used_ns[owner] === null ? "never" : ago(data.last_used_ns[owner], head.now_ns)}.`;
+    return `${pagesText(extent)}: ${data.models[owner]}, ${state}, last used ${data.last_used_ns[owner] === null ? UNSEEN : ago(data.last_used_ns[owner], head.now_ns)}.`;
   }
 
   function box(extent) {
@@ -172,7 +172,7 @@ export function memory(root, name, app) {
     return [el("b", {}, swatch, data.models[owner]), pairs([
       ["State", state], ["Extent", pagesText(extent)],
       ["In all", `${plural(own.reduce((sum, one) => sum + one[1], 0), "page")}, ${plural(own.length, "extent")}`],
-      ["Last used", data.last_used_ns[owner] === null ? "never" : ago(data.last_used_ns[owner], head.now_ns)],
+      ["Last used", data.last_used_ns[owner] === null ? UNSEEN : ago(data.last_used_ns[owner], head.now_ns)],
     ])];
   }
 

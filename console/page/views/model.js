@@ -3,7 +3,7 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { tint } from "../palette.js";
 import { requestTable } from "../parts/requests.js";
-import { ago, byName, bytes, count, ms, percent, plural } from "../text.js";
+import { UNSEEN, ago, byName, bytes, count, ms, percent, plural } from "../text.js";
 
 function facts(names) {
   const values = Object.fromEntries(names.map((name) => [name, el("dd")]));
@@ -104,7 +104,7 @@ export function model(root, name) {
         Extents: data.extents.length ? `${data.extents.slice(0, 24).join(" + ")}${data.extents.length > 24 ? " …" : ""} pages` : "–",
         Inputs: data.inputs.join(", ") || "–",
         Outputs: data.outputs.join(", ") || "–",
-        "Last load": line.last_load_ns === null ? "never" : ago(line.last_load_ns, head.now_ns),
+        "Last load": line.last_load_ns === null ? UNSEEN : ago(line.last_load_ns, head.now_ns),
         "Default SLO": line.slo_ms === null ? "as configured" : ms(line.slo_ms),
       };
       for (const [key, text] of Object.entries(texts)) write(what.values[key], text);

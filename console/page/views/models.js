@@ -2,7 +2,7 @@
 
 import { el, put, write } from "../dom.js";
 import { tint } from "../palette.js";
-import { count, ms, percent, span } from "../text.js";
+import { UNSEEN, count, ms, percent, span } from "../text.js";
 
 const ROW = 37;
 const SPARE = 12;
@@ -50,7 +50,7 @@ function writeRow(row, line, position, now_ns) {
   row.pin.hidden = !line.pinned;
   const all = line.in_time + line.late + line.rejected;
   const texts = [null, placed(line), count(line.queued), count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0",
-    count(line.late), count(line.rejected), count(line.cold), count(line.pages), line.last_load_ns === null ? "never" : span(now_ns - line.last_load_ns), infer(line)];
+    count(line.late), count(line.rejected), count(line.cold), count(line.pages), line.last_load_ns === null ? UNSEEN : span(now_ns - line.last_load_ns), infer(line)];
   for (let at = 1; at < texts.length; at += 1) write(row.cells_[at], texts[at]);
   put(row.cells_[1], "title", [...line.resident_on, ...line.loading_on.map((worker) => `loading on ${worker}`)].join(", ") || null);
   put(row.cells_[5], "class", line.late ? "n warn" : "n");
