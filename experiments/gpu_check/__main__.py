@@ -21,6 +21,8 @@ from mainspring.telemetry.report import write_json
 
 BUDGET_S = 470.0
 """Of all checks together: under eight minutes."""
+COMPILE_S = 3600.0
+"""Of compiling beforehand, where no GPU waits."""
 NO_GPU = 2
 """Exit code where there is nothing to check."""
 
@@ -83,9 +85,19 @@ def parse_parts(text: str) -> list[str]:
     return [name for name in PARTS if name in named or not named]
 
 
+def beforehand(names: Sequence[str], arch: str, device: str, output: Path) -> Settings:
+    """Return settings to compile with where there is no GPU; raise BadParameter if more is to be done."""
+    if list(names) != ["compile"]:
+        raise typer.BadParameter("only what compiles can do without a GPU", param_hint="--arch")
+    return Settings(folder=str(output), device=device, arch=arch, compile_s=COMPILE_S)
+
+
 def main(
     device: Annotated[str, typer.Option(help="The GPU: cuda:0 for the first.")] = "cuda:0",
     only: Annotated[str, typer.Option(help="Checks to run, separated by commas; all by default.")] = "",
+    arch: Annotated[
+        str, typer.Option(help="With --only compile: compile for this, such as sm_90, which needs no GPU.")
+    ] = "",
     output: Annotated[Path, typer.Option(help="Folder for stores, logs and the report.")] = OUTPUT,
     budget: Annotated[float, typer.Option(min=1, help="Seconds for all of them together.")] = BUDGET_S,
     skip_without_gpu: Annotated[
@@ -100,7 +112,9 @@ def main(
     console = make_console()
     names = parse_parts(only)
     settings = rehearsal(output)
-    if not rehearse:
+    if arch:
+        settings, budget = beforehand(names, arch, device, output), COMPILE_S
+    elif not rehearse:
         settings = Settings(folder=str(output), device=device)
         reasons = missing(device)
         for reason in reasons:
@@ -108,9 +122,11 @@ def main(
         if reasons:
             console.print("Nothing was checked. --rehearse runs the script on the CPU.", highlight=False)
             raise typer.Exit(0 if skip_without_gpu else NO_GPU)
-    title = "Rehearsal on the CPU: says nothing about a GPU" if rehearse else f"GPU check, {settings.device}"
+    title = f"Compiled for {arch}" if arch else f"GPU check, {settings.device}"
+    if rehearse:
+        title = "Rehearsal on the CPU: says nothing about a GPU"
     verdicts = publish(settings, run_all(settings, names, budget, console), title, console)
-    if not rehearse and not good(verdicts):
+    if not (rehearse or arch) and not good(verdicts):
         raise typer.Exit(1)
 
 

@@ -10,7 +10,6 @@ import msgspec
 
 from mainspring.compiler.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.steady import SECOND
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 from mainspring.launch.lone_device import LoneDevice, random_rows
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
@@ -60,7 +59,7 @@ class Grown(msgspec.Struct, frozen=True):
 def check_allocations(settings: Settings) -> list[Verdict]:
     """Count over LOADs, UNLOADs and INFERs of two models, once their first LOADs are over."""
     store = Store(settings.store(settings.engine))
-    specs = [store.manifest(name).spec() for name in (settings.main, settings.main + SECOND)]
+    specs = [store.manifest(name).spec() for name in (settings.main, settings.second)]
     config = settings.config()
     number = config.cuda_device
     assert number is not None, "only a GPU's driver can be counted"

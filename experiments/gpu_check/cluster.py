@@ -13,6 +13,7 @@ import msgspec
 from mainspring.compiler.store import Store
 from mainspring.experiments.demo.load import at_load
 from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
@@ -52,12 +53,7 @@ def serving_store(settings: Settings) -> Store:
     """Return a store with the copies that are served, which share files with the main model's."""
     source = Store(settings.store(settings.engine))
     manifest = source.manifest(settings.main)
-    store = Store(Path(settings.folder) / "store-cluster")
-    store.check_writable()
-    for kind in ("executables", "weights"):
-        link = store.root / kind
-        if not link.exists():
-            link.symlink_to((source.root / kind).resolve(), target_is_directory=True)
+    store = beside(source, Path(settings.folder) / "store-cluster", ["executables", "weights"])
     for number in range(settings.cluster_copies):
         store.put_manifest(msgspec.structs.replace(manifest, name=f"{settings.main}-{number + 1}"))
     return store

@@ -6,9 +6,11 @@ different as the host's memory allows; the others share weights, as copies do th
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,17 +18,18 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.variants import beside, put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
 from mainspring.launch.lone_device import LoneDevice, device_for, random_rows
 from mainspring.messages.model import ModelSpec
 
-HASHING_THREADS = 8
 LARGEST_DIFFERENT = 300
 """Different weights at most: each is written and hashed twice, and there are eight minutes."""
 SHARED_MEMORY = Path("/dev/shm")
+ROOM = 1.2
+"""What there has to be in it, as a multiple of what is needed."""
 
 Array = npt.NDArray[np.generic]
 
@@ -46,53 +49,38 @@ class Cycled(msgspec.Struct, frozen=True):
 
 
 def check_cycling(settings: Settings) -> list[Verdict]:
-    """Make the models, prepare them all, and cycle them."""
-    store = Store(settings.store(settings.engine))
-    manifest = store.manifest(settings.main)
+    """Make the models in a store to throw away, prepare them all, and cycle them."""
+    source = Store(settings.store(settings.engine))
+    manifest = source.manifest(settings.main)
     different = affordable(settings, manifest.weights_bytes)
-    names = make_copies(store, manifest, settings.cycled, different)
-    try:
-        specs = [store.manifest(name).spec() for name in names]
+    with folder_for(settings, different * manifest.weights_bytes) as root:
+        store = beside(source, root, ["executables"])
+        names = [f"cycled-{index}" for index in range(settings.cycled)]
+        specs = put_variants(store, source, manifest, names, different)
         pages = max(settings.cycled_pages, 2 * specs[0].pages)
         copies = max(2, pages // max(1, specs[0].pages))
         began_s = time.monotonic()
-        with device_for(specs, settings.config(), copies) as device:
+        with device_for(specs, settings.config(store=root), copies) as device:
             for spec in specs:
                 device.prepare(spec)
             prepared_s = time.monotonic() - began_s
             done = cycle(device, specs, different, settings.cycled_s)
-    finally:
-        for name in names:
-            store.remove(name)
-        store.collect()
     return verdicts(settings, done, different, prepared_s)
+
+
+@contextlib.contextmanager
+def folder_for(settings: Settings, size: int) -> Iterator[Path]:
+    """Yield an empty folder for so many bytes, in memory if there is room, and remove it afterwards."""
+    room = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    parent = SHARED_MEMORY if room > size * ROOM else Path(settings.folder)
+    with tempfile.TemporaryDirectory(prefix="mainspring-gpu-check-", dir=parent) as folder:
+        yield Path(folder)
 
 
 def affordable(settings: Settings, weights_bytes: int) -> int:
     """Return how many different weights there can be."""
     room = psutil.virtual_memory().available * settings.cycled_share
     return max(2, min(settings.cycled, LARGEST_DIFFERENT, int(room // max(1, weights_bytes))))
-
-
-def make_copies(store: Store, manifest: Manifest, number: int, different: int) -> list[str]:
-    """Store ``number`` models with the executable of one and ``different`` kinds of weights; return names."""
-    image = np.fromfile(store.weights_path(manifest), np.uint8)
-    scaled = max(manifest.tensors, key=lambda tensor: tensor.size_bytes * (tensor.dtype == "float32"))
-
-    def put(index: int) -> str:
-        changed = image.copy()
-        numbers = changed[scaled.offset : scaled.offset + scaled.size_bytes].view(np.float32)
-        numbers *= np.float32(1 + index / (2 * different))
-        return store.put_weights([changed.data])[0]
-
-    with ThreadPoolExecutor(HASHING_THREADS) as threads:
-        hashes = list(threads.map(put, range(different)))
-    names = [f"cycled-{index}" for index in range(number)]
-    for index, name in enumerate(names):
-        store.put_manifest(
-            msgspec.structs.replace(manifest, name=name, weights_hash=hashes[index % different])
-        )
-    return names
 
 
 def cycle(device: LoneDevice, specs: Sequence[ModelSpec], different: int, seconds: float) -> Cycled:

@@ -21,7 +21,7 @@ from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.steady import SECOND
+from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.worker.cuda.driver import open_driver
 
@@ -37,7 +37,6 @@ class Job(msgspec.Struct, frozen=True):
     name: str
     source: str
     """Architecture of the zoo, or `LARGE`."""
-    seed: int
     batch_sizes: tuple[int, ...]
 
 
@@ -45,25 +44,25 @@ def jobs_of(settings: Settings) -> list[Job]:
     """Return what is to be compiled, what most checks need first."""
     main, sizes = settings.main, settings.batch_sizes
     found = [
-        Job(settings.engine, main, main, 0, sizes),
-        Job(settings.engine, main + SECOND, main, 1, sizes),
-        Job(settings.engine, LARGE, LARGE, 0, LARGE_SIZES),
+        Job(settings.engine, main, main, sizes),
+        Job(settings.engine, LARGE, LARGE, LARGE_SIZES),
     ]
     others = [name for name in settings.architectures if name != main]
     for engine in settings.engines:
         if engine != settings.engine and main in settings.architectures:
-            found.append(Job(engine, main, main, 0, settings.few_sizes))
-        found += [Job(engine, name, name, 0, settings.few_sizes) for name in others]
+            found.append(Job(engine, main, main, settings.few_sizes))
+        found += [Job(engine, name, name, settings.few_sizes) for name in others]
     return found
 
 
 def check_compiling(settings: Settings) -> list[Verdict]:
     """Compile everything, as many at a time as there are cores for; what takes too long is given up."""
-    arch = device_arch(settings)
+    arch = settings.arch or device_arch(settings)
     began_s = time.monotonic()
     waiting = [job for job in jobs_of(settings) if not is_kept(settings, job)]
     kept = len(jobs_of(settings)) - len(waiting)
     done, late, errors = compile_all(settings, waiting, arch, began_s + settings.compile_s)
+    put_second(settings)
     took = f"{len(done)} models in {time.monotonic() - began_s:.0f} s, {kept} were there already"
     found = [told("compiled" + (f" for {arch}" if arch else ""), took)]
     found += [failed(f"compiling {job.name} for {job.engine}", reason) for job, reason in errors]
@@ -72,6 +71,13 @@ def check_compiling(settings: Settings) -> list[Verdict]:
         reason = f"{settings.compile_s:.0f} s were over before {names}"
         found.append(Verdict(what="compiling the rest", state=State.NOT_RUN, found=reason))
     return found
+
+
+def put_second(settings: Settings) -> None:
+    """Store a model like the main one, with other weights, if there is none."""
+    store = Store(settings.store(settings.engine))
+    if settings.main in store.names() and settings.second not in store.names():
+        put_variants(store, store, store.manifest(settings.main), [settings.second], 1)
 
 
 def device_arch(settings: Settings) -> str:
@@ -151,14 +157,14 @@ def reason_of(settings: Settings, job: Job) -> str:
 
 def model_of(settings: Settings, job: Job) -> onnx.ModelProto:
     """Return the model to compile."""
-    return large_model(settings.large_shape) if job.source == LARGE else build(job.source, job.seed)
+    return large_model(settings.large_shape) if job.source == LARGE else build(job.source)
 
 
 def source_of(settings: Settings, job: Job) -> Source:
     """Return how the model's manifest says where it came from."""
     device = CUDA if settings.on_gpu else CPU
     if job.source != LARGE:
-        return Source("zoo", job.source, seed=job.seed, engine=job.engine, device=device)
+        return Source("zoo", job.source, engine=job.engine, device=device)
     return Source("onnx", f"{LARGE}-{settings.large_shape}", engine=job.engine, device=device)
 
 

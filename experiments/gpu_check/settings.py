@@ -19,6 +19,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = str(OUTPUT)
     """For model stores, logs and the report."""
     device: str = "cuda:0"
+    arch: str = ""
+    """What kernels are compiled for, such as ``sm_90``; empty for what the GPU is."""
     engine: str = TVM
     """Of every check but that of the outputs."""
     engines: tuple[str, ...] = (TVM, ONNXRUNTIME)
@@ -36,8 +38,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     loads: int = 50
     infers: int = 100_000
-    infers_s: float = 120.0
-    """If the main model is too slow for as many in this time, fewer are run, which then is told."""
+    infers_s: float = 90.0
+    """Of all of them; the time does for a model only if one takes no longer than its share."""
+    steady: tuple[str, ...] = ("resnet50", "mobilenet", "squeezenet", "resnet20")
+    """The first that the time does for is run; the last if it does for none."""
     repeats: int = 20
     """Launches of a kernel, and of a graph, between two looks at the device's clock."""
 
@@ -56,6 +60,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cluster_load: float = 0.8
     cluster_s: float = 15.0
     cluster_slos_ms: tuple[float, ...] = (25.0, 10.0)
+
+    @property
+    def second(self) -> str:
+        """What the model is called that is like the main one, but for its weights."""
+        return f"{self.main}-like"
 
     @property
     def on_gpu(self) -> bool:
@@ -91,14 +100,13 @@ def rehearsal(folder: Path) -> Settings:
     return Settings(
         folder=str(folder),
         device="cpu",
-        engine=ONNXRUNTIME,
-        engines=(ONNXRUNTIME,),
         architectures=("digits", "resnet20", "squeezenet"),
         main="squeezenet",
         batch_sizes=(1, 2, 4),
         loads=20,
         infers=500,
         infers_s=10.0,
+        steady=("squeezenet",),
         large_shape=(2_048, 5_000),
         cycled=40,
         cycled_pages=16,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,29 +20,47 @@ from mainspring.worker.realtime import Rights
 ABOVE = 0.01
 """What the 99.99th percentile may be above the median, as a share of it."""
 WARM_UP = 200
-SECOND = "2"
-"""What follows the main model's name in that of the copy that is loaded beside it."""
+PROBES = 20
+MARGIN = 0.8
+"""Of the time, since LOADs beside take some of it."""
 
 
 def check_steadiness(settings: Settings) -> list[Verdict]:
-    """Run the main model again and again while its copy is loaded again and again."""
+    """Run a model again and again while another one is loaded again and again."""
     store = Store(settings.store(settings.engine))
-    running, loaded = (store.manifest(name).spec() for name in (settings.main, settings.main + SECOND))
+    there = [name for name in settings.steady if name in store.names()]
+    candidates = [store.manifest(name).spec() for name in there or [settings.main]]
+    loaded = store.manifest(settings.second).spec()
     rights = Rights(settings.realtime)
-    with device_for([running, loaded], settings.config()) as device:
-        for spec in (running, loaded):
-            device.prepare(spec)
-        device.load(running)
-        device.fill(running, 1, random_rows(running, 1))
+    with device_for([*candidates, loaded], settings.config()) as device:
+        running = choose(device, candidates, settings)
+        device.prepare(loaded)
         rights.claim_process()
         try:
-            with loading_beside(device, loaded, running.pages) as loads:
+            with loading_beside(device, loaded, running.pages, rights) as loads:
                 durations = as_exec_thread(
                     rights, lambda: run_again_and_again(device, running, settings.infers, settings.infers_s)
                 )
         finally:
             rights.release_process()
     return verdicts(running, durations, settings.infers, len(loads), rights.notes)
+
+
+def choose(device: LoneDevice, candidates: Sequence[ModelSpec], settings: Settings) -> ModelSpec:
+    """Return the first model that can be run as often as wanted in the time, or the last; it is resident."""
+    for spec in candidates:
+        device.prepare(spec)
+        device.load(spec)
+        device.fill(spec, 1, random_rows(spec, 1))
+        run = device.infer(spec, 1)
+        begin_s = time.monotonic()
+        for _ in range(PROBES):
+            run()
+        if (time.monotonic() - begin_s) / PROBES * settings.infers < settings.infers_s * MARGIN:
+            break
+        if spec is not candidates[-1]:
+            device.release(spec)
+    return spec
 
 
 def run_again_and_again(device: LoneDevice, spec: ModelSpec, runs: int, seconds: float) -> Ints:
@@ -60,8 +78,12 @@ def run_again_and_again(device: LoneDevice, spec: ModelSpec, runs: int, seconds:
 
 
 @contextmanager
-def loading_beside(device: LoneDevice, spec: ModelSpec, first_page: int) -> Iterator[list[int]]:
-    """Load a prepared model again and again in another thread; the list grows by each LOAD's duration in ns.
+def loading_beside(
+    device: LoneDevice, spec: ModelSpec, first_page: int, rights: Rights
+) -> Iterator[list[int]]:
+    """Load a prepared model again and again in a thread like a worker's LOAD.
+
+    The list that is yielded grows by each LOAD's duration in ns.
 
     Raises afterwards what a LOAD raised.
     """
@@ -71,6 +93,7 @@ def loading_beside(device: LoneDevice, spec: ModelSpec, first_page: int) -> Iter
 
     def body() -> None:
         try:
+            rights.claim_load()
             while not stop.is_set():
                 durations.append(device.load(spec, first_page))
         except BaseException as error:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.experiments.gpu_check.models import check_compiling
-from mainspring.experiments.gpu_check.settings import Settings, rehearsal
+from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings, rehearsal
 from mainspring.experiments.gpu_check.verdicts import State
 
 
@@ -17,10 +17,13 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Everything is compiled."""
     chosen = msgspec.structs.replace(
         rehearsal(Path(tmp_path_factory.mktemp("gpu-check"))),
+        engine=ONNXRUNTIME,
+        engines=(ONNXRUNTIME,),
         realtime=False,
         architectures=("digits", "resnet20"),
         compile_s=120.0,
         main="digits",
+        steady=("digits",),
         batch_sizes=(1, 2),
         loads=5,
         infers=50,

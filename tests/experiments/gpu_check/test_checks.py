@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from mainspring.experiments.gpu_check.parts import all_outputs, graphs_if_any
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
 from mainspring.launch.lone_device import LoneDevice, device_for
+from mainspring.worker.realtime import Rights
 
 
 def states(verdicts: list[Verdict]) -> list[State]:
@@ -113,9 +116,19 @@ def test_a_load_that_fails_beside_is_not_lost(settings: Settings) -> None:
     with (
         device(settings, "digits") as opened,
         pytest.raises(KeyError),
-        steady.loading_beside(opened, spec, 0),
+        steady.loading_beside(opened, spec, 0, Rights(False)),
     ):
         pass
+
+
+def test_the_first_model_that_the_time_does_for_is_run(settings: Settings) -> None:
+    store = Store(settings.store(ONNXRUNTIME))
+    slow, quick = (store.manifest(name).spec() for name in ("resnet20", "digits"))
+    for seconds, expected in ((1e6, slow), (1e-6, quick)):
+        limits = msgspec.structs.replace(settings, infers_s=seconds)
+        with device(settings, "resnet20", "digits") as opened:
+            assert steady.choose(opened, [slow, quick], limits) == expected
+            assert opened.infer(expected, 1)() > 0
 
 
 def test_a_large_tensor_is_loaded_in_adjacent_pages(settings: Settings) -> None:
@@ -133,6 +146,7 @@ def test_models_are_cycled_and_leave_nothing_behind(settings: Settings) -> None:
     assert "12 different weights" in found[0].note
     assert store.names() == before
     assert store.collect() == 0
+    assert not list(Path(settings.folder).glob("mainspring-gpu-check-*"))
 
 
 def test_models_beyond_what_memory_allows_share_weights(

@@ -106,3 +106,21 @@ def test_all_checks_have_time_within_the_budget() -> None:
     expected = whole.compile_s + whole.infers_s + whole.cycled_s + 2 * whole.cluster_s
     assert expected < command.BUDGET_S
     assert all(patience_s(name, whole) <= command.BUDGET_S for name in PARTS)
+
+
+def test_models_are_compiled_beforehand_without_a_gpu(
+    app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+
+    def check(_name: str, settings: Settings, _limit_s: float) -> list[Verdict]:
+        asked.append(settings)
+        return []
+
+    monkeypatch.setattr(command, "run_alone", check)
+    flags = ["--arch", "sm_90", "--output", str(tmp_path)]
+    assert CliRunner().invoke(app, ["--only", "compile", *flags]).exit_code == 0
+    assert [(settings.arch, settings.on_gpu) for settings in asked] == [("sm_90", True)]
+    result = CliRunner().invoke(app, flags, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "only what compiles can do without a GPU" in result.output

@@ -15,7 +15,7 @@ from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.settings import TVM, Settings
-from mainspring.experiments.gpu_check.steady import SECOND, check_steadiness
+from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
 from mainspring.launch.lone_device import device_for
@@ -46,6 +46,7 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         folder=str(tmp_path),
         realtime=False,
         main=MAIN,
+        steady=(MAIN,),
         batch_sizes=tiny.SIZES,
         loads=6,
         infers=40,
@@ -54,7 +55,7 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         cycled_s=0.05,
     )
     store = tiny_store(chosen.store(TVM))
-    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name=MAIN + SECOND))
+    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name=chosen.second))
     return chosen
 
 
