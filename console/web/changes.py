@@ -20,7 +20,7 @@ from mainspring.console.queries.model import model
 from mainspring.console.web.answers import answer, failure
 from mainspring.console.web.source import Source, Unanswered
 from mainspring.gateway.token_file import TokenFile
-from mainspring.gateway.tokens import from_header
+from mainspring.gateway.tokens import Credential, from_header
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import Wish
 
@@ -66,18 +66,22 @@ class Changes:
         """Answer one wish."""
         if not self._tokens.gate.closed:
             return failure(404, TURN_ON)
+        try:
+            wish = await self._read(request)
+        except BadRequest as error:
+            return failure(error.status, str(error))
+        refusal = self._refusal(request.headers.get("authorization"), wish)
+        if refusal is not None:
+            return _turn_away(refusal)
+        return await self._pass_on(wish, from_header(request.headers.get("authorization")))
+
+    async def _pass_on(self, wish: Wish, shown: Credential) -> Response:
+        # Counted from here on: who may not ask, or sends slowly, keeps nobody from asking.
         if self._waiting >= self._config.max_operations:
             return failure(503, f"{self._waiting} wishes are waiting for the controller; try again")
         self._waiting += 1
         try:
-            wish = await self._read(request)
-            refusal = self._refusal(request.headers.get("authorization"), wish)
-            if refusal is not None:
-                return _turn_away(refusal)
-            who = self._tokens.gate.name(from_header(request.headers.get("authorization")))
-            return answer(await self._source.operate(wish, who))
-        except BadRequest as error:
-            return failure(error.status, str(error))
+            return answer(await self._source.operate(wish, self._tokens.gate.name(shown)))
         except Unanswered as error:
             return failure(503 if error.at_once else 504, str(error))
         finally:
@@ -86,7 +90,9 @@ class Changes:
     async def _read(self, request: Request) -> Wish:
         body = await read_body(request, self._config)
         try:
-            return _CHANGE.decode(body).wish
+            wish = _CHANGE.decode(body).wish
+            _check_fields(wish, msgspec.json.decode(body)["wish"])
+            return wish
         except msgspec.ValidationError as error:
             wrong_kind = str(error).endswith(" - at `$.wish.type`")
             kinds = f"; its type is one of {', '.join(_WISHES)}" if wrong_kind else ""
@@ -114,6 +120,15 @@ class Changes:
             return model(self._source.view, name).versions_of or name
         except Unknown:
             return name
+
+
+def _check_fields(wish: Wish, sent: dict[str, object]) -> None:
+    """Raise `BadRequest` for a field that the wish does not have: what was meant by it would not be done."""
+    fields = ("type", *wish.__struct_fields__)
+    strange = [name for name in sent if name not in fields]
+    if strange:
+        kind = wish.__struct_config__.tag
+        raise BadRequest(f"a {kind} has no field {strange[0][:100]!r}; it has {', '.join(fields)}")
 
 
 async def read_body(request: Request, config: ConsoleConfig) -> bytes:

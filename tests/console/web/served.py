@@ -40,6 +40,9 @@ class FedSource:
         self.fed: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self.wishes: list[tuple[Wish, str]] = []
         self.grant: Granted | Unanswered = Granted(True, "done")
+        self.answers = threading.Event()
+        """Cleared: what is asked for waits."""
+        self.answers.set()
         self.sought: list[Seek] = []
 
     async def follow(self) -> None:
@@ -64,6 +67,8 @@ class FedSource:
 
     async def operate(self, wish: Wish, who: str) -> Granted:
         self.wishes.append((wish, who))
+        while not self.answers.is_set():
+            await asyncio.sleep(0.01)
         if isinstance(self.grant, Unanswered):
             raise self.grant
         return self.grant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from mainspring.console.web.source import Granted, Unanswered
 from mainspring.messages.operating import DrainWorker, PinModel, SetDefaultSlo
+from tests.console.page.live import wait_until
 from tests.console.web.served import Console, Start
 from tests.console.web.test_api import tokens
 
@@ -64,6 +66,8 @@ def test_what_the_controller_refuses_is_told(console: Console) -> None:
         ("chief", {"wish": {"type": "drain_worker"}}, 400, "worker"),
         ("chief", {"wish": {"type": "drain_worker", "worker": 3}}, 400, "`str`"),
         ("chief", {"wishes": []}, 400, "wishes"),
+        ("chief", {"wish": {**DRAIN["wish"], "wroker": "w"}}, 400, "no field 'wroker'; it has type, worker"),
+        ("chief", {"wish": {"type": "set_default_slo", "model": "m", "slo_ms": 9}}, 400, "model, slo_ns"),
         ("chief", b"{", 400, "no JSON"),
         ("chief", b"\xff", 400, "no JSON"),
         ("chief", b" " * 2_001, 413, "2000 bytes"),
@@ -76,6 +80,23 @@ def test_what_may_not_be_is_refused(
     assert found == status, answer
     assert words in answer["error"]["text"]
     assert not console.source.wishes
+
+
+def test_no_more_wishes_wait_at_a_time_than_may_and_who_may_not_ask_is_not_one_of_them(
+    start: Start, tmp_path: Path
+) -> None:
+    console = start(token_file=tokens(tmp_path, "chief:*:admin"), max_operations=1)
+    console.source.answers.clear()
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(wish, console, "chief", DRAIN)
+        try:
+            wait_until(lambda: bool(console.source.wishes), "a wish that waits")
+            assert wish(console, "chief", PIN)[0] == 503
+            assert wish(console, "x", PIN)[0] == 401
+        finally:
+            console.source.answers.set()
+        assert first.result(timeout=20) == (200, {"done": True, "detail": "done"})
+    assert wish(console, "chief", PIN)[0] == 200
 
 
 @pytest.mark.parametrize(
