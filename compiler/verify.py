@@ -29,7 +29,7 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
     strangers share batches, with what the artifact makes of the row alone.
     """
     pool = len(prepared.rows[0])
-    alone = _rows_alone(model, prepared, max(batch_sizes))
+    alone = _rows_alone(model, prepared, max(batch_sizes), min(batch_sizes))
     largest, rows = 0.0, 0
     for batch_size in batch_sizes:
         # Another order each time, so that no row has a place of its own.
@@ -47,10 +47,13 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
     return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
 
 
-def _rows_alone(model: Runnable, prepared: Prepared, rows: int) -> list[Array]:
-    """Return the outputs of the first rows of the pool, each in a batch of its own."""
-    single = [model.run_arrays(1, [array[row : row + 1] for array in prepared.rows]) for row in range(rows)]
-    return [np.concatenate(parts) for parts in zip(*single, strict=True)]
+def _rows_alone(model: Runnable, prepared: Prepared, rows: int, size: int) -> list[Array]:
+    """Return the outputs of the first rows of the pool, each with none but copies of itself in its batch."""
+    single = [
+        model.run_arrays(size, [np.repeat(array[row : row + 1], size, axis=0) for array in prepared.rows])
+        for row in range(rows)
+    ]
+    return [np.concatenate([part[:1] for part in parts]) for parts in zip(*single, strict=True)]
 
 
 def _compare(found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared) -> float:

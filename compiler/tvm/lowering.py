@@ -75,8 +75,7 @@ def tvm_errors() -> Iterator[None]:
     except CompileError:
         raise
     except Exception as error:  # TVM raises built-in errors, its own and bare RuntimeErrors.
-        lines = [text for text in str(error).splitlines() if text.strip()]
-        said = lines[-1].strip() if lines else type(error).__name__
+        said = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         raise CompileError(
             f"TVM {tvm.__version__} can't compile the model: {said[:300]}; `--engine onnxruntime` can"
         ) from error

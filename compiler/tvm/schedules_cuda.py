@@ -7,46 +7,78 @@ registers. Padding is read as zeros while fetching, and what follows the sum (bi
 computed when it is stored, so neither costs a launch. ``tiles`` chooses the sizes. The rest takes the general
 rules of TVM's dlight.
 
-Grouped convolutions and pools are no such sums: one thread computes one element, neighbours along channels.
+Grouped convolutions and pools are sums over a window of their own for each element: one thread computes one
+element with what follows it, neighbouring threads neighbouring channels.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.tvm.tiles import Tile, choose
+from mainspring.compiler.tvm.tiles import PROCESSORS, Tile, choose
 
+_MANY, _FEW = 256, 64
+"""Threads of a block where there are blocks enough for every multiprocessor, and where there are not."""
 _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to write out."""
 
 
 def schedule_cuda(module: Any) -> Any:
     """Return the module with each function's loops bound to blocks and threads."""
-    functions = {variable: _tiled(function) for variable, function in module.functions.items()}
+    functions = {variable: _arranged(function) for variable, function in module.functions.items()}
     gpu = dlight.gpu
     rules = (gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
     return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(functions))
 
 
-def _tiled(function: Any) -> Any:
-    """Return the function as a sum over tiles if it is one; else as it is."""
+def _arranged(function: Any) -> Any:
+    """Return the function arranged if it is a sum of products or over windows; else as it is."""
     schedule = s_tir.Schedule(function)
     sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
     if sums is None:
         return function
-    traits = matmul.detect_iter_traits(schedule.get(sums[0]))
-    if traits is None:
+    block = schedule.get(sums[0])
+    if matmul.detect_iter_traits(block) is not None:
+        _in_tiles(schedule, sums[0])
+    elif _has_windows(block):
+        _by_element(schedule, sums[0])
+    else:
         return function
-    _arrange(schedule, sums[0])
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
 
 
-def _arrange(schedule: Any, total: Any) -> None:
+def _has_windows(block: Any) -> bool:
+    """Whether the place of a term is computed from that of the result, as in a convolution or a pool."""
+    indices = [part.min for region in block.reads for part in region.region]
+    return any(not isinstance(index, tvm.ir.Var | tirx.IntImm) for index in indices)
+
+
+def _by_element(schedule: Any, total: Any) -> None:
+    """Have one thread compute one element, its terms one after the other."""
+    results = [
+        loop
+        for loop, each in zip(schedule.get_loops(total), schedule.get(total).iter_vars, strict=True)
+        if each.iter_type == tirx.IterVar.DataPar
+    ]
+    elements = math.prod(int(schedule.get(loop).extent) for loop in results)
+    threads = _MANY if elements >= PROCESSORS * _MANY else _FEW
+    block, thread = schedule.split(schedule.fuse(*results), [None, threads])
+    schedule.bind(block, "blockIdx.x")
+    schedule.bind(thread, "threadIdx.x")
+    stored = schedule.cache_write(total, 0, "local")
+    schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
+    matmul.auto_inline_producers(schedule, total)
+    matmul.auto_inline_consumer_chain(schedule, stored)
+    schedule.decompose_reduction(total, schedule.get_loops(total)[2])
+
+
+def _in_tiles(schedule: Any, total: Any) -> None:
     """Divide a sum of products into tiles, one for each block."""
     _as_product(schedule, total)
     extents = [int(each.dom.extent) for each in schedule.get(total).iter_vars]

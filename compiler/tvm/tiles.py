@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_PROCESSORS = 132
+PROCESSORS = 132
 """Multiprocessors of an H100."""
 _PRODUCTS = 128
 """Multiplications that one multiprocessor does in a cycle."""
@@ -69,7 +69,7 @@ def choose(batch: int, rows: int, columns: int, terms: int) -> Tile:
 def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int) -> float:
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     slices = -(-terms // tile.depth)
-    shares = -(-blocks // _PROCESSORS)
+    shares = -(-blocks // PROCESSORS)
     # Each product needs its share of loads from shared memory, the fewer the more sums a thread has.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
     products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
