@@ -2,7 +2,7 @@
 
 CuPy has the runtime API (memory, streams, events, copies, capture and launch of graphs) and of the driver API
 modules and kernel launches; both release the interpreter's lock in what may block. cuda-bindings adds the
-update of graphs, the way that the host waits, and NVRTC.
+update of graphs, events in graphs, the way that the host waits, and NVRTC.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _MAX_DYNAMIC_SHARED = 8
 _SHARED_WITHOUT_ASKING = 48 * 1024
 _SCHEDULE_SPIN = 1
 """``CU_CTX_SCHED_SPIN``."""
+_RECORD_EXTERNAL = 1
+"""``CU_EVENT_RECORD_EXTERNAL``."""
 _MOST_URGENT = -1000
 """CUDA takes the nearest priority that there is; the least urgent is 0."""
 _LOST = frozenset({46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
@@ -167,6 +169,14 @@ class CupyDriver:
         """See `Driver`."""
         # Of this thread alone: the others go on with whatever they do.
         self._runtime.streamBeginCapture(stream, self._runtime.streamCaptureModeThreadLocal)
+
+    def record_at_launch(self, event: int, stream: int) -> None:
+        """See `Driver`."""
+        (status,) = self._bindings.cuEventRecordWithFlags(event, stream, _RECORD_EXTERNAL)
+        if int(status):
+            raise EngineError(
+                f"GPU {self.device}: no event can be put into a graph (CUDA error {int(status)})"
+            )
 
     def end_capture(self, stream: int) -> int:
         """See `Driver`."""

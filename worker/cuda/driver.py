@@ -124,6 +124,9 @@ class Driver(Protocol):
     def begin_capture(self, stream: int) -> None:
         """From now on, what the stream is given is noted instead of done."""
 
+    def record_at_launch(self, event: int, stream: int) -> None:
+        """In a capture: the event happens at this place of the graph, at each of its launches."""
+
     def end_capture(self, stream: int) -> int:
         """Return what was noted as a graph; what was noted in order depends on each other in that order."""
 

@@ -2,14 +2,17 @@
 
 At LOAD the arguments of every kernel are known, so for each batch size the launches are captured as a graph
 once; EXEC is one launch of it, and nothing stands between its kernels. A graph that an UNLOAD leaves is given
-the next model's arguments instead of being made anew: while models come and go, nothing is allocated. Where a
-graph can't be made the kernels are launched one after the other.
+the next model's arguments instead of being made anew: while models come and go, nothing is allocated, and
+where one takes another's pages nothing is done at all. Where a graph can't be made the kernels are launched
+one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +22,7 @@ from mainspring.worker.cuda.driver import Copy, Driver, Extent
 from mainspring.worker.cuda.io_copies import inputs_bytes
 from mainspring.worker.cuda.memory import DeviceMemory
 from mainspring.worker.cuda.operands import Arguments, Desk, Operands
-from mainspring.worker.cuda.programs import Bound
+from mainspring.worker.cuda.programs import Bound, Times
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.slots import SlotLayout
 
@@ -52,6 +55,12 @@ class _Ready(NamedTuple):
     executable: int | None
 
 
+Ready = dict[int, _Ready]
+"""By batch size."""
+Pages = tuple[int, ...]
+"""Addresses of a weights file's pages."""
+
+
 class LaunchPlanProgram:
     """One executable of the ``tvm`` engine."""
 
@@ -63,15 +72,20 @@ class LaunchPlanProgram:
         image: bytes,
         tensors: Sequence[WeightTensor],
         layouts: dict[int, SlotLayout],
+        times: Times | None = None,
     ) -> None:
         """Load the machine code ``image``; ``layouts`` are of the batch sizes that will be served.
 
-        Raises `EngineError` for a plan that this device can't run.
+        Without ``times`` nothing but kernels is launched. Raises `EngineError` for a plan that this device
+        can't run.
         """
         self._driver = driver
         self._memory = memory
         self._uploaded = driver.event(sleeps=True)
-        self._spare: dict[int, list[int]] = {}
+        self._times = times
+        self._spare: OrderedDict[Pages, list[Ready]] = OrderedDict()
+        """What models left that were unloaded, by the pages that they were in; the oldest first."""
+        self._lock = threading.Lock()
         self._complained = False
         self._module = driver.load_module(image)
         try:
@@ -85,23 +99,20 @@ class LaunchPlanProgram:
             raise
 
     def bind(self, pages: Sequence[int], stream: int) -> LaunchPlanBound:
-        """See `Program`."""
-        ready: dict[int, _Ready] = {}
-        try:
-            for size, batch in self._batches.items():
-                arguments = Arguments(batch.operands.values(pages))
-                ready[size] = _Ready(arguments, self._graph(size, batch, arguments, stream))
-            self._driver.record(self._uploaded, stream)
-            self._driver.synchronize(self._uploaded)
-        except BaseException:
-            self._keep(ready)
-            raise
-        return LaunchPlanBound(self._driver, self._batches, ready)
+        """See `Program`; nothing has to be done where a model was in the same pages before."""
+        key = tuple(pages)
+        with self._lock:
+            ready = self._take(key)
+            old = self._take(next(iter(self._spare))) if ready is None and self._spare else None
+        if ready is None:
+            ready = self._make(key, old or {}, stream)
+        return LaunchPlanBound(self._driver, self._batches, key, ready, self._times)
 
     def retire(self, bound: Bound) -> None:
         """See `Program`."""
         assert isinstance(bound, LaunchPlanBound)
-        self._keep(bound.ready)
+        with self._lock:
+            self._spare.setdefault(bound.pages, []).append(bound.ready)
 
     def warm(self, pages: Sequence[int], stream: int) -> None:
         """See `Program`: make the first graphs, which takes all that the kernels need of the device.
@@ -113,10 +124,11 @@ class LaunchPlanProgram:
 
     def close(self) -> None:
         """See `Program`."""
-        for executables in self._spare.values():
-            for executable in executables:
-                self._driver.destroy_executable(executable)
-        self._spare.clear()
+        while self._spare:
+            _, left = self._spare.popitem()
+            for each in (batch for ready in left for batch in ready.values()):
+                if each.executable is not None:
+                    self._driver.destroy_executable(each.executable)
         self._driver.unload_module(self._module)
 
     def _functions(self, plans: Plans) -> dict[str, int]:
@@ -141,10 +153,40 @@ class LaunchPlanProgram:
             first += len(launch.arguments)
         return _Batch(tuple(steps), Operands(plan, tensors, desk), desk)
 
-    def _graph(self, size: int, batch: _Batch, arguments: Arguments, stream: int) -> int | None:
-        """Return a graph of the launches, ready to launch; None where that can't be made."""
+    def _take(self, pages: Pages) -> Ready | None:
+        """Return what a model left that was in these pages, and forget it."""
+        left = self._spare.get(pages)
+        if left is None:
+            return None
+        ready = left.pop()
+        if not left:
+            del self._spare[pages]
+        return ready
+
+    def _make(self, pages: Pages, old: Ready, stream: int) -> Ready:
+        """Return every batch ready for these pages, made of what others left as far as there is any."""
+        ready: Ready = {}
         try:
-            return self._make_graph(size, batch, arguments, stream)
+            for size, batch in self._batches.items():
+                before = old.pop(size).executable if size in old else None
+                arguments = Arguments(batch.operands.values(pages))
+                ready[size] = _Ready(arguments, self._graph(batch, arguments, before, stream))
+            self._driver.record(self._uploaded, stream)
+            self._driver.synchronize(self._uploaded)
+        except BaseException:
+            for each in (*ready.values(), *old.values()):
+                if each.executable is not None:
+                    self._driver.destroy_executable(each.executable)
+            raise
+        return ready
+
+    def _graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int | None:
+        """Return a graph of the launches, ready to launch; None where that can't be made.
+
+        ``before`` is one that is given other arguments if that is possible.
+        """
+        try:
+            return self._make_graph(batch, arguments, before, stream)
         except Exception as error:
             reason = self._driver.explain(error)
             if isinstance(reason, DeviceLost):
@@ -154,27 +196,36 @@ class LaunchPlanProgram:
                 LOG.warning("kernels are launched one by one, since there can be no graph: %s", reason)
             return None
 
-    def _make_graph(self, size: int, batch: _Batch, arguments: Arguments, stream: int) -> int:
+    def _make_graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int:
         driver = self._driver
-        graph = self._capture(batch, arguments, stream)
+        executable = before
         try:
-            spare = self._spare.get(size)
-            executable = spare.pop() if spare else None
-            if executable is not None and not driver.update(executable, graph):
+            graph = self._capture(batch, arguments, stream)
+            try:
+                if executable is not None and not driver.update(executable, graph):
+                    driver.destroy_executable(executable)
+                    executable = None
+                if executable is None:
+                    executable = driver.instantiate(graph)
+            finally:
+                driver.destroy_graph(graph)
+            driver.upload(executable, stream)
+        except BaseException:
+            if executable is not None:
                 driver.destroy_executable(executable)
-                executable = None
-            if executable is None:
-                executable = driver.instantiate(graph)
-        finally:
-            driver.destroy_graph(graph)
-        driver.upload(executable, stream)
+            raise
         return executable
 
     def _capture(self, batch: _Batch, arguments: Arguments, stream: int) -> int:
         driver = self._driver
         driver.begin_capture(stream)
         try:
+            # In the graph, so that nothing the host does at the same time lies between them and the kernels.
+            if self._times is not None:
+                driver.record_at_launch(self._times.begin, stream)
             launch_steps(driver, batch.steps, arguments, stream)
+            if self._times is not None:
+                driver.record_at_launch(self._times.end, stream)
         except BaseException:
             # A capture that was begun has to end, or the stream can do nothing any more.
             with contextlib.suppress(Exception):
@@ -182,18 +233,17 @@ class LaunchPlanProgram:
             raise
         return driver.end_capture(stream)
 
-    def _keep(self, ready: dict[int, _Ready]) -> None:
-        for size, each in ready.items():
-            if each.executable is not None:
-                self._spare.setdefault(size, []).append(each.executable)
-
 
 class LaunchPlanBound:
     """One model's kernels, ready to launch at every batch size."""
 
-    def __init__(self, driver: Driver, batches: dict[int, _Batch], ready: dict[int, _Ready]) -> None:
+    def __init__(
+        self, driver: Driver, batches: dict[int, _Batch], pages: Pages, ready: Ready, times: Times | None
+    ) -> None:
         self._driver = driver
         self._batches = batches
+        self._times = times
+        self.pages = pages
         self.ready = ready
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
@@ -208,14 +258,18 @@ class LaunchPlanBound:
 
     def compute(self, batch_size: int, stream: int) -> None:
         """Give the kernels alone to the stream: from the desk, to the desk."""
-        ready = self.ready[batch_size]
-        if ready.executable is not None:
-            self._driver.launch_graph(ready.executable, stream)
-        else:
-            launch_steps(self._driver, self._batches[batch_size].steps, ready.arguments, stream)
+        executable = self.ready[batch_size].executable
+        if executable is not None:
+            self._driver.launch_graph(executable, stream)
+            return
+        if self._times is not None:
+            self._driver.record(self._times.begin, stream)
+        self.compute_one_by_one(batch_size, stream)
+        if self._times is not None:
+            self._driver.record(self._times.end, stream)
 
     def compute_one_by_one(self, batch_size: int, stream: int) -> None:
-        """Do what `compute` does without the graph, to compare the two."""
+        """Launch the same kernels without their graph."""
         batch = self._batches[batch_size]
         launch_steps(self._driver, batch.steps, self.ready[batch_size].arguments, stream)
 

@@ -47,10 +47,9 @@ class Loader:
         self._memory = memory
         self._chunk_bytes = chunk_bytes
         self._stream = driver.stream()
-        # LOAD has no core of its own: it sleeps while it waits, and has a chunk's time to wake up.
-        self._done = [driver.event(sleeps=True) for _ in range(IN_FLIGHT)]
-        self._begin = driver.event(timed=True)
-        self._end = driver.event(timed=True, sleeps=True)
+        # LOAD spins while it waits: an interrupt that comes late would leave the bus idle.
+        self._done = [driver.event() for _ in range(IN_FLIGHT)]
+        self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
 
     def copy(self, source: int, size: int, pages: Sequence[int]) -> int:
         """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took."""

@@ -21,7 +21,7 @@ from mainspring.compiler.executable import FATAL_ONLY
 from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.cuda.driver import Driver
-from mainspring.worker.cuda.programs import Bound
+from mainspring.worker.cuda.programs import Bound, Times
 from mainspring.worker.engine import EngineError
 from mainspring.worker.slots import SlotLayout
 
@@ -42,6 +42,7 @@ class Device(NamedTuple):
     workspace_bytes: int
     stream: int
     """EXEC's."""
+    times: Times
     alone: Callable[[Callable[[], None]], None]
     """Runs a function while no EXEC runs."""
 
@@ -98,7 +99,7 @@ class OnnxRuntimeProgram:
         for name, dtype, shape, offset in self._weights:
             address = pages[offset // PAGE_BYTES] + offset % PAGE_BYTES
             binding.bind_input(name, DEVICE, number, dtype, shape, address)
-        return OnnxRuntimeBound(self._session, binding, self._info, number)
+        return OnnxRuntimeBound(self._session, binding, self._info, self._device)
 
     def retire(self, bound: Bound) -> None:
         """See `Program`; a binding is made anew each time."""
@@ -136,7 +137,7 @@ class OnnxRuntimeProgram:
 class OnnxRuntimeBound:
     """A graph with one model's weights."""
 
-    def __init__(self, session: Any, binding: Any, info: ExecutableInfo, device: int) -> None:
+    def __init__(self, session: Any, binding: Any, info: ExecutableInfo, device: Device) -> None:
         self._session = session
         self._binding = binding
         self._info = info
@@ -146,12 +147,14 @@ class OnnxRuntimeBound:
         # EXEC waits for an event of its own, behind which the outputs' copy stands already.
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
-    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:  # noqa: ARG002
+    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
         """See `Bound`; the stream is the session's own, EXEC's."""
         try:
             if self._at != (batch_size, slot):
                 self._bind_slot(batch_size, slot, layout)
+            self._device.driver.record(self._device.times.begin, stream)
             self._session.run_with_iobinding(self._binding, self._options)
+            self._device.driver.record(self._device.times.end, stream)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             self._at = None
             raise EngineError(
@@ -159,13 +162,14 @@ class OnnxRuntimeBound:
             ) from error
 
     def _bind_slot(self, batch_size: int, slot: int, layout: SlotLayout) -> None:
+        number = self._device.driver.device
         for tensors, starts, bind in (
             (self._info.inputs, layout.inputs, self._binding.bind_input),
             (self._info.outputs, layout.outputs, self._binding.bind_output),
         ):
             for tensor, start in zip(tensors, starts, strict=True):
                 shape = (batch_size, *tensor.shape)
-                bind(tensor.name, DEVICE, self._device, np.dtype(tensor.dtype), shape, slot + start)
+                bind(tensor.name, DEVICE, number, np.dtype(tensor.dtype), shape, slot + start)
         self._at = batch_size, slot
 
 

@@ -12,7 +12,7 @@ from mainspring.compiler.store import Store, recompile_command
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.launch_plans import LaunchPlanProgram, choose_image
 from mainspring.worker.cuda.memory import DeviceMemory
-from mainspring.worker.cuda.programs import Program
+from mainspring.worker.cuda.programs import Program, Times
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.integrity import Integrity
 from mainspring.worker.io_memory import slot_layout
@@ -31,17 +31,19 @@ class Opener:
         store: Store,
         engine: str,
         stream: int,
+        times: Times,
         alone: Callable[[Callable[[], None]], None],
     ) -> None:
         """``engine`` is the only one whose executables are opened, or `AUTO`; ``stream`` is EXEC's.
 
-        ``alone`` runs a function while no EXEC runs.
+        ``times`` happen around each EXEC's kernels. ``alone`` runs a function while no EXEC runs.
         """
         self._driver = driver
         self._memory = memory
         self._store = store
         self._engine = engine
         self._stream = stream
+        self._times = times
         self._alone = alone
         self._integrity = Integrity()
 
@@ -81,7 +83,7 @@ class Opener:
             source.read_text(encoding="utf-8") if source is not None else "",
         )
         return LaunchPlanProgram(
-            self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest)
+            self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest), self._times
         )
 
     def _open_graph(self, manifest: Manifest) -> Program:
@@ -94,7 +96,14 @@ class Opener:
             self._store.executable_info(manifest),
             manifest.tensors,
             _layouts(manifest),
-            Device(self._driver, memory.workspace, memory.workspace_bytes, self._stream, self._alone),
+            Device(
+                self._driver,
+                memory.workspace,
+                memory.workspace_bytes,
+                self._stream,
+                self._times,
+                self._alone,
+            ),
         )
 
 

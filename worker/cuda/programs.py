@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mainspring.worker.slots import SlotLayout
+
+
+class Times(NamedTuple):
+    """Timed events between which EXEC's kernels run."""
+
+    begin: int
+    end: int
 
 
 class Bound(Protocol):
     """A program with one model's weights at their places."""
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
-        """Give a whole batch to the stream: from and to the slot at this address of the device's IO cache."""
+        """Give a whole batch to the stream: from and to the slot at this address of the device's IO cache.
+
+        The program's `Times` happen before and after its kernels.
+        """
 
 
 class Program(Protocol):

@@ -34,7 +34,7 @@ from mainspring.worker.cuda.io_copies import IoCopies
 from mainspring.worker.cuda.loading import Loader
 from mainspring.worker.cuda.memory import DeviceMemory, Wanted
 from mainspring.worker.cuda.opening import Opener
-from mainspring.worker.cuda.programs import Bound, Program
+from mainspring.worker.cuda.programs import Bound, Program, Times
 from mainspring.worker.engine import Bytes, EngineError
 from mainspring.worker.engines.artifacts import check_artifact
 from mainspring.worker.jobs import Reservation
@@ -83,11 +83,14 @@ class CudaEngine:
         self.transfers = IoCopies(driver, self._io_address, self._memory.io)
         self._loader = Loader(driver, self._memory, config.load_chunk_bytes)
         self._exec = driver.stream(urgent=True)
-        self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
+        self._times = Times(driver.event(timed=True), driver.event(timed=True))
+        self._ended = driver.event()
         self._load_binding, self._prepare_binding = driver.stream(), driver.stream()
         self._alone = threading.Lock()
         """Held by whoever launches kernels: they share the workspace."""
-        self._opener = Opener(driver, self._memory, self._store, config.engine, self._exec, self._run_alone)
+        self._opener = Opener(
+            driver, self._memory, self._store, config.engine, self._exec, self._times, self._run_alone
+        )
         self._weights = HostWeights(
             driver, self._store.root, config.host_weights_bytes or reserve_for(self._store), folder
         )
@@ -154,12 +157,11 @@ class CudaEngine:
             _, bound = self._bound[action.model]
             with self._alone:
                 self.transfers.await_inputs(io, stream)
-                driver.record(self._begin, stream)
                 bound.launch(action.batch_size, self.transfers.address(io), io.layout, stream)
-                driver.record(self._end, stream)
-                self.transfers.begin_outputs(io, self._end)
-                driver.synchronize(self._end)
-            return driver.elapsed_ns(self._begin, self._end)
+                driver.record(self._ended, stream)
+                self.transfers.begin_outputs(io, self._ended)
+                driver.synchronize(self._ended)
+            return driver.elapsed_ns(*self._times)
         except Exception as error:
             raise self._explain(error) from error
 

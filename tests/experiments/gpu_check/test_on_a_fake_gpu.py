@@ -77,7 +77,7 @@ def test_a_profile_is_of_the_devices_own_times(on_gpu: Settings) -> None:
     with device_for([manifest.spec()], on_gpu.config()) as device:
         found = measure(device, [manifest], tiny.SIZES, Effort(seconds=0, fewest=3))
     assert found.infer[1].p50_ns == found.infer[1].max_ns
-    assert KERNELS_NS < found.infer[1].p50_ns < 1.2 * KERNELS_NS
+    assert KERNELS_NS <= found.infer[1].p50_ns < 1.2 * KERNELS_NS
     assert found.load.p50_ns > manifest.weights_bytes / 50
 
 

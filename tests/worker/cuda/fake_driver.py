@@ -207,6 +207,14 @@ class FakeDriver:
         assert stream not in self._captured, "the stream is being captured already"
         self._captured[stream] = []
 
+    def record_at_launch(self, event: int, stream: int) -> None:
+        self._note("record_at_launch")
+
+        def tell(target: int) -> None:
+            self._last[event] = self._tell(Work(next(self._numbers), f"event {event}", target))
+
+        self._captured[stream].append(tell)
+
     def end_capture(self, stream: int) -> int:
         self._graphs[number := next(self._numbers)] = self._captured.pop(stream)
         return number

@@ -138,7 +138,7 @@ def test_exec_is_one_graph_launch_between_two_copies_on_the_device(bench: Bench)
     bench.driver.calls.clear()
     bench.engine.execute(infer(1, model="a"), bench.place(1))
     assert bench.driver.calls == [
-        *("wait", "record", "copy", "launch_graph", "copy", "record"),
+        *("wait", "copy", "launch_graph", "copy", "record"),
         *("wait", "copy", "record", "synchronize"),
     ]
 
@@ -164,6 +164,27 @@ def test_exec_runs_while_a_model_is_loaded_and_its_inputs_pass_the_load(bench: B
     assert len(kernels) == 2
     assert kernels[-1].end_ns < chunks[-3].begin_ns, "EXEC waited for the LOAD"
     bench.check("b", x)
+
+
+def test_execs_duration_is_that_of_its_kernels_alone(bench: Bench) -> None:
+    bench.resident("a", (0, 1))
+    bench.send(rows(2))
+    duration_ns = bench.engine.execute(infer(1, (1, 2), model="a"), bench.place(2))
+    assert duration_ns == sum(tiny.KERNELS[name].duration_ns for name in ("multiply_2", "add_2"))
+    bench.driver.graphs_break = True
+    bench.engine.load(load(2, (2, 3), "a"))
+    bench.send(rows(2))
+    assert bench.engine.execute(infer(1, (1, 2), model="a"), bench.place(2)) == duration_ns
+
+
+def test_a_model_that_takes_anothers_pages_finds_its_graphs_there(bench: Bench) -> None:
+    bench.resident("a", (4, 2))
+    bench.engine.prepare(bench.store.manifest("b").spec())
+    bench.engine.unload("a")
+    bench.driver.calls.clear()
+    bench.engine.load(load(1, (4, 2), "b"))
+    assert not {"begin_capture", "update", "instantiate"} & {*bench.driver.calls}
+    bench.check("b", rows(2))
 
 
 def test_a_model_is_bound_while_it_is_copied(bench: Bench) -> None:

@@ -98,12 +98,24 @@ def test_models_that_come_and_go_allocate_nothing() -> None:
     before = list(bench.driver.allocations)
     for seed in range(5):
         weights = tiny.weights_file(seed)
-        bound = bench.bind(weights, (seed, seed + 1))
+        bound = bench.bind(weights, (seed + 2, seed + 1))
         x = rows(2)
         np.testing.assert_allclose(bench.run(bound, x, 0), tiny.expected(weights, x), rtol=1e-6)
         bench.program.retire(bound)
     assert bench.driver.allocations == before
     assert bench.driver.calls.count("update") == 5 * len(tiny.SIZES)
+
+
+def test_the_pages_of_a_model_that_left_need_nothing_done() -> None:
+    bench = Bench()
+    for pages in ((0, 1), (2, 3)):
+        bench.program.retire(bench.bind(tiny.weights_file(1), pages))
+    bench.driver.calls.clear()
+    weights = tiny.weights_file(7)
+    bound = bench.bind(weights, (2, 3))
+    assert bench.driver.calls == []
+    x = rows(2)
+    np.testing.assert_allclose(bench.run(bound, x, 0), tiny.expected(weights, x), rtol=1e-6)
 
 
 def test_a_graph_that_can_not_be_given_new_arguments_is_made_anew() -> None:

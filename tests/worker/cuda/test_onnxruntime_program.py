@@ -15,6 +15,7 @@ from mainspring.compiler.manifest import ExecutableInfo, GraphTensor, WeightTens
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.cuda import onnxruntime_program
 from mainspring.worker.cuda.onnxruntime_program import Device, OnnxRuntimeProgram, arena_options
+from mainspring.worker.cuda.programs import Times
 from mainspring.worker.engine import EngineError
 from mainspring.worker.slots import SlotLayout
 from tests.worker.cuda.fake_driver import FakeDriver
@@ -88,7 +89,8 @@ class Bench:
         self.stream = self.driver.stream()
         self.alone = 0
         self.workspace = self.driver.allocate(WORKSPACE)
-        device = Device(self.driver, self.workspace, workspace_bytes, self.stream, self.run_alone)
+        self.times = Times(self.driver.event(timed=True), self.driver.event(timed=True))
+        device = Device(self.driver, self.workspace, workspace_bytes, self.stream, self.times, self.run_alone)
         self.program = OnnxRuntimeProgram(Path("graph.onnx"), INFO, TENSORS, LAYOUTS, device)
         self.session: Session = self.program._session
 
