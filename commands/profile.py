@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
 def profile(
     models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
-    engine: Annotated[str, typer.Option(help="Engine that runs them.")] = "onnxruntime",
+    engine: Annotated[
+        str, typer.Option(help="Engine that runs them; auto for the one that each was compiled for.")
+    ] = "auto",
     device: Annotated[str, typer.Option(help="cpu, or cuda:0 for the first GPU.")] = "cpu",
     device_kind: Annotated[
         str | None, typer.Option(help="Under which profiles are stored; the device's own by default.")
@@ -69,7 +71,7 @@ def profile(
     if as_json:
         _print_json(rows, engine, device_kind or kind)
     else:
-        _print(rows, engine)
+        _print(rows)
 
 
 def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
@@ -160,10 +162,10 @@ def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None
     print(json.dumps({"engine": engine, "device_kind": device_kind, "models": models}, indent=2))
 
 
-def _print(rows: Sequence[Measured], engine: str) -> None:
+def _print(rows: Sequence[Measured]) -> None:
     from rich.console import Console
 
     from mainspring.launch.profile_table import terminal_table
 
     console = Console(highlight=False)
-    console.print(terminal_table(rows, f"Medians in ms on this machine, engine {engine}"))
+    console.print(terminal_table(rows, "Medians in ms on this machine"))

@@ -99,13 +99,14 @@ def terminal_table(rows: Sequence[Measured], title: str) -> Table:
     """Return the table for a terminal, and how far the 99th percentile is from the median at its worst."""
     sizes = batch_sizes_of(rows)
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("model", no_wrap=True)
+    for column in ("model", "engine"):
+        table.add_column(column, no_wrap=True)
     for column in ("in kB", "out kB", "MB", "LOAD", *(f"B{size}" for size in sizes), "p99/p50"):
         table.add_column(column, justify="right", no_wrap=True)
     for row, name in zip(rows, titles(rows), strict=True):
         spread = max(timing.spread for timing in (row.load, *row.infer.values()))
         durations = [_short(_median_ms(row.infer.get(size))) for size in sizes]
-        table.add_row(name, *map(_short, _sizes(row)), *durations, f"{spread:.2f}")
+        table.add_row(name, row.engine, *map(_short, _sizes(row)), *durations, f"{spread:.2f}")
     return table
 
 

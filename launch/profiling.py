@@ -25,6 +25,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """The models that share it; the first was measured."""
     source: str
     """The zoo's architecture or the ONNX file that it came from."""
+    engine: str
+    """Which engine it was compiled for, and so run by."""
     input_bytes: int
     """Of one row of all inputs."""
     output_bytes: int
@@ -91,6 +93,7 @@ def measure(
     return Measured(
         models=tuple(manifest.name for manifest in group),
         source=first.source.path,
+        engine=first.engine,
         input_bytes=spec.input_row_bytes,
         output_bytes=spec.output_row_bytes,
         weights_bytes=spec.weights_bytes,

@@ -143,7 +143,7 @@ def main(
         str, typer.Option(help="Architecture of the zoo, or a model of --store.")
     ] = "squeezenet",
     store: Annotated[Path | None, typer.Option(help="A store that has it; else it is compiled.")] = None,
-    engine: Annotated[str, typer.Option(help="Engine that runs it.")] = "onnxruntime",
+    engine: Annotated[str, typer.Option(help="Engine that runs it.")] = "auto",
     device: Annotated[str, typer.Option(help="cpu, or cuda:0 for the first GPU.")] = "cpu",
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of each inference.")] = 1,
     runs: Annotated[int, typer.Option(min=0, help="Inferences of figure 2a; 0 leaves it out.")] = 5_000,

@@ -36,7 +36,10 @@ def test_all_models_are_measured_and_written(app: typer.Typer, store: Path, tmp_
     named = [str(part) for pair in files.items() for part in pair]
     result = CliRunner().invoke(app, ["profile", "--store", str(store), *named, *BRIEF])
     assert result.exit_code == 0, result.output
-    assert [line.split()[0] for line in result.stdout.splitlines()[2:]] == ["digits", "resnet20"]
+    assert [line.split()[:2] for line in result.stdout.splitlines()[2:]] == [
+        ["digits", "onnxruntime"],
+        ["resnet20", "onnxruntime"],
+    ]
     specs = read_profile_table(files["--csv"])
     assert [spec.batch_sizes for spec in specs] == [(1, 2), (1, 2)]
     assert "| ResNet | resnet20 |" in files["--markdown"].read_text()
@@ -51,7 +54,8 @@ def test_only_what_is_asked_for_is_measured_and_nothing_stored(app: typer.Typer,
     assert result.exit_code == 0, result.output
     shown = json.loads(result.stdout)
     (model,) = shown["models"]
-    assert (shown["engine"], shown["device_kind"], model["title"]) == ("onnxruntime", "cpu", "digits")
+    assert (shown["engine"], shown["device_kind"], model["title"]) == ("auto", "cpu", "digits")
+    assert model["engine"] == "onnxruntime"
     assert list(model["infer"]) == ["2"]
     assert 0 < model["infer"]["2"]["p50_ns"] <= model["infer"]["2"]["max_ns"]
     assert Store(store).manifest("digits") == before
@@ -83,7 +87,7 @@ def test_what_can_not_be_measured_is_named(
 
 def test_an_unknown_engine_and_an_empty_store_are_refused(app: typer.Typer, tmp_path: Path) -> None:
     for flags, says in (
-        (["--engine", "quantum"], "cpu has no engine 'quantum'; choose one of onnxruntime"),
+        (["--engine", "quantum"], "cpu has no engine 'quantum'; choose one of "),
         (
             ["--device", "cuda:0", "--engine", "emulated"],
             "cuda:0 has no engine 'emulated'; choose",

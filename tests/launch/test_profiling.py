@@ -75,7 +75,12 @@ def floats(outputs: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.float32
 
 def measured(name: str, source: str, p50_ns: int, **fields: object) -> Measured:
     timing = Timing(10, p50_ns, p50_ns, p50_ns)
-    given = {"load": timing, "infer": {1: timing}, "weights_bytes": 1_000_000} | fields
+    given = {
+        "engine": "onnxruntime",
+        "load": timing,
+        "infer": {1: timing},
+        "weights_bytes": 1_000_000,
+    } | fields
     return Measured(models=(name,), source=source, input_bytes=4000, output_bytes=400, **given)  # type: ignore[arg-type]
 
 
@@ -166,8 +171,8 @@ def test_kept_profiles_are_of_all_who_share_it_and_leave_other_kinds_alone(store
     before = store.manifest("digits-2").profiles["cpu"]
     timing = Timing(10, 100, 110, 5000)
     found = Measured(
-        models=("digits-1", "digits-2"), source="digits", input_bytes=1, output_bytes=1, weights_bytes=1,
-        load=timing, infer={2: timing},
+        models=("digits-1", "digits-2"), source="digits", engine="tvm", input_bytes=1, output_bytes=1,
+        weights_bytes=1, load=timing, infer={2: timing},
     )  # fmt: skip
     keep(store, found, "fast")
     for name in found.models:
