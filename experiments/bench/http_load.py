@@ -177,8 +177,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data = data = self._data + data if self._data else data
-        head = data.find(b"\r\n\r\n")
-        if head < 0 or len(data) < head + 4 + _length(data[:head]):
+        if not _is_whole(data):
             return
         self._data = b""
         status = data[9:12].decode()
@@ -200,13 +199,18 @@ def _reason(reply: bytes) -> str:
     return "" if at < 0 else " " + reply[at + len(_REASON) :].partition(b'"')[0].decode()
 
 
-def _length(head: bytes) -> int:
-    """Return the length of a reply's body, by its head."""
-    lower = head.lower()
-    at = lower.find(b"content-length:")
-    if at < 0:
-        raise RuntimeError(f"a reply without a length: {head[:300]!r}")
-    return int(lower[at + 15 :].split(b"\r\n", 1)[0])
+def _is_whole(data: bytes) -> bool:
+    """Say whether a reply, the only one on its way, is here."""
+    end = data.find(b"\r\n\r\n")
+    if end < 0:
+        return False
+    head = data[: end + 2].lower()
+    at = head.find(b"\r\ncontent-length:")
+    if at >= 0:
+        return len(data) >= end + 4 + int(head[at + 17 :].split(b"\r\n", 1)[0])
+    if b"\r\ntransfer-encoding: chunked\r\n" in head:
+        return data.endswith(b"\r\n0\r\n\r\n")
+    raise RuntimeError(f"a reply without a length: {head[:300]!r}")
 
 
 async def run(plan: Plan) -> Result:

@@ -65,6 +65,12 @@ def test_a_refusal_counts_by_the_reason_that_it_gives() -> None:
     assert result.refused.keys() == {"503", "503 overloaded"}
 
 
+def test_a_reply_in_chunks_counts_once_it_is_whole() -> None:
+    reply = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    result = measured(lambda _: reply)
+    assert result.asked == result.answered > 0
+
+
 def test_a_server_that_has_gone_is_said_to_have() -> None:
     [port] = free_ports(1)
     with pytest.raises(NoServer, match="its load ended with code 1: ConnectionRefusedError"):
