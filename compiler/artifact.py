@@ -28,7 +28,7 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.runnable import Runnable
 from mainspring.compiler.split import split
 from mainspring.compiler.stock import optimise, optimise_portably
-from mainspring.compiler.target import cpu_flags, instruction_set
+from mainspring.compiler.target import cpu_flags, kernels_instruction_set
 
 if TYPE_CHECKING:
     from mainspring.compiler.tvm.build import Built, Model
@@ -142,7 +142,7 @@ def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
 def _info(built: Built, prepared: Prepared, device: str) -> ExecutableInfo:
     return ExecutableInfo(
         executable=built.executable,
-        instruction_set=instruction_set() if device == CPU else PORTABLE,
+        instruction_set=kernels_instruction_set() if device == CPU else PORTABLE,
         onnxruntime=onnxruntime.__version__,
         cpu_flags=cpu_flags(),
         weights=built.tensors,

@@ -8,10 +8,10 @@ from typing import Any
 import tvm
 
 from mainspring.compiler.errors import CompileError
-from mainspring.compiler.target import cpu_flags
+from mainspring.compiler.target import kernels_instruction_set
 
-_V4 = {"avx512f", "avx512bw", "avx512vl"}
-_V3 = {"avx2", "fma"}
+_LLVM_LEVELS = {"x86_64-avx2": "x86-64-v3", "x86_64-baseline": "x86-64"}
+"""LLVM's names of instruction sets."""
 _ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
 _THREADS = 256
 """Threads of a block where one computes one element: few enough that small images make many blocks."""
@@ -19,20 +19,16 @@ _SHARED_BYTES = 48 * 1024
 """Static shared memory of a block on every architecture."""
 
 
-def cpu_level() -> str:
-    """Return the level of x86-64 that this machine has, as LLVM names it."""
-    flags = {*cpu_flags()}
-    return "x86-64-v4" if flags >= _V4 else "x86-64-v3" if flags >= _V3 else "x86-64"
-
-
 def llvm_options() -> str:
-    """Return the options that kernels for this machine are generated with."""
-    return f"-mcpu={cpu_level()}"
+    """Return the options that kernels for this machine are generated with; nothing is its plainest level."""
+    level = _LLVM_LEVELS.get(kernels_instruction_set(), "")
+    return f"-mcpu={level}" if level else ""
 
 
 def cpu_target() -> Any:
     """Return the target for this machine's CPU."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu_level()})
+    level = _LLVM_LEVELS.get(kernels_instruction_set(), "")
+    return tvm.target.Target({"kind": "llvm"} | ({"mcpu": level} if level else {}))
 
 
 def cuda_target(arch: str) -> Any:
