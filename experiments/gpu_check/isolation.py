@@ -27,14 +27,17 @@ def run_alone(name: str, settings: Settings, limit_s: float) -> list[Verdict]:
     process = spawn.Process(target=_carry_out, args=(name, settings, theirs))
     process.start()
     theirs.close()
+    found = False
     try:
-        if not ours.poll(limit_s):
+        found = ours.poll(limit_s)
+        if not found:
             return [failed(f"check {name}", f"it had not ended after {limit_s:.0f} s")]
         return msgspec.json.decode(ours.recv_bytes(), type=list[Verdict])
     except EOFError:
         process.join(END_S)
         return [failed(f"check {name}", f"its process died: {_death(process.exitcode)}")]
     finally:
+        process.join(END_S if found else 0)
         _end(process)
 
 
@@ -51,9 +54,10 @@ def _carry_out(name: str, settings: Settings, answers: Connection) -> None:
 
 def _end(process: BaseProcess) -> None:
     """End a process and all that it started."""
-    process.join(END_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid or 0, signal.SIGKILL) if process.pid else None
+    if process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     process.join()
 
 

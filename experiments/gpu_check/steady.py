@@ -83,11 +83,11 @@ def loading_beside(
 ) -> Iterator[list[int]]:
     """Load a prepared model again and again in a thread like a worker's LOAD.
 
-    The list that is yielded grows by each LOAD's duration in ns.
+    The list that is yielded grows by each LOAD's duration in ns; the first LOAD has ended then.
 
     Raises afterwards what a LOAD raised.
     """
-    stop = threading.Event()
+    stop, begun = threading.Event(), threading.Event()
     durations: list[int] = []
     errors: list[BaseException] = []
 
@@ -96,11 +96,15 @@ def loading_beside(
             rights.claim_load()
             while not stop.is_set():
                 durations.append(device.load(spec, first_page))
+                begun.set()
         except BaseException as error:
             errors.append(error)
+        finally:
+            begun.set()
 
     thread = threading.Thread(target=body, name="load", daemon=True)
     thread.start()
+    begun.wait()
     try:
         yield durations
     finally:
