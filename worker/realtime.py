@@ -60,6 +60,10 @@ class Rights:
             gc.enable()
             gc.unfreeze()
 
+    def claim_libraries(self) -> None:
+        """The calling thread is about to open libraries whose threads inherit its cores: not EXEC's."""
+        self._pin(self._other_cores)
+
     def claim_exec(self) -> None:
         """The calling thread is EXEC: its own core, highest priority."""
         self._pin(self._exec_cores)

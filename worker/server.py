@@ -40,6 +40,7 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
     that names the address if one can't be used, `WorkerFailed` if an executor broke.
     """
     rights = Rights(config.realtime, config.exec_core)
+    rights.claim_libraries()
     engine = make_engine(config)
     if isinstance(engine, OwnMemory):
         config = msgspec.structs.replace(config, pages=engine.pages, device_kind=engine.device_kind)

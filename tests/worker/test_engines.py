@@ -91,6 +91,7 @@ def test_configuration_names_the_field_that_is_wrong(wrong: dict[str, Any]) -> N
 def test_without_realtime_nothing_is_asked_for() -> None:
     before = (os.sched_getaffinity(0), os.sched_getscheduler(0))
     rights = Rights(realtime=False)
+    rights.claim_libraries()
     rights.claim_exec()
     rights.claim_network()
     rights.claim_load()
@@ -110,6 +111,14 @@ def test_load_goes_before_normal_threads_and_prepare_behind_them(monkeypatch: py
     load, prepare = asked
     assert load < 0 < prepare
     assert rights.notes == []
+
+
+def test_threads_of_libraries_stay_off_execs_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    pinned: list[frozenset[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: pinned.append(cores))
+    Rights(realtime=True, exec_core=1).claim_libraries()
+    assert pinned == [{0, 2}]
 
 
 def test_core_that_is_not_ours_is_noted() -> None:
