@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mainspring.commands.compile import DEFAULT_BATCH_SIZES, DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from mainspring.compiler.artifact import Target
 
 
 def register(app: typer.Typer) -> None:
@@ -25,22 +28,38 @@ def zoo(
     batch_sizes: Annotated[
         str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
     ] = DEFAULT_BATCH_SIZES,
+    engine: Annotated[
+        str, typer.Option(help="What runs the models: onnxruntime, tvm, or auto for the faster one here.")
+    ] = "onnxruntime",
+    device: Annotated[str, typer.Option(help="What they run on: cpu or cuda.")] = "cpu",
+    arch: Annotated[
+        str, typer.Option(help="Architecture of the GPU that kernels are generated for.")
+    ] = "sm_90",
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Make models of real architectures with random weights, and compile them."""
+    from mainspring.compiler.artifact import Target
     from mainspring.compiler.zoo.catalogue import names
 
     if list_:
         print(json.dumps(names()) if as_json else "\n".join(names()))
     elif architectures:
-        _compile(architectures, store, copies, seed, batch_sizes, as_json=as_json)
+        target = Target(engine, device, arch)
+        _compile(architectures, store, copies, seed, batch_sizes, target, as_json=as_json)
     else:
         raise typer.BadParameter(f"name one or more of {', '.join(names())}")
 
 
 def _compile(
-    architectures: list[str], store: Path, copies: int, seed: int, batch_sizes: str, *, as_json: bool
+    architectures: list[str],
+    store: Path,
+    copies: int,
+    seed: int,
+    batch_sizes: str,
+    target: Target,
+    *,
+    as_json: bool,
 ) -> None:
     from rich.console import Console
 
@@ -55,7 +74,7 @@ def _compile(
     executables: set[str] = set()
     sizes = parse_batch_sizes(batch_sizes)
     with console.status("compiling") as status:
-        for compiled in compile_zoo(architectures, Store(store), copies, seed, sizes):
+        for compiled in compile_zoo(architectures, Store(store), copies, seed, sizes, target):
             done.append(compiled)
             console.print(describe_artifact(compiled))
             if compiled.manifest.executable not in executables:

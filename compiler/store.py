@@ -297,11 +297,11 @@ def _move(path: Path, target: Path) -> None:
 
 def recompile_command(name: str, source: Source, root: Path) -> str:
     """Name the command that makes the model again, for an error's remedy."""
-    if source.kind == "zoo":
-        return f"`mainspring zoo {source.path} --store {root}` (seed {source.seed}) makes it again"
-    shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
     target = f" --engine {source.engine}" if source.engine != ONNXRUNTIME else ""
     target += f" --device {source.device}" if source.device != CPU else ""
+    if source.kind == "zoo":
+        return f"`mainspring zoo {source.path} --store {root}{target}` (seed {source.seed}) makes it again"
+    shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
     return (
         f"`mainspring compile {source.path} --name {name} --store {root}{shapes}{target}` compiles it again"
     )

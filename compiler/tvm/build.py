@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import tvm
 
 from mainspring.compiler.manifest import CPU, GraphTensor
-from mainspring.compiler.plan import CUBIN, SHARED_OBJECT, SOURCE, Plans
+from mainspring.compiler.plan import CUBIN, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
@@ -51,52 +52,82 @@ class Built(NamedTuple):
 
 
 class Model:
-    """A model lowered at all of its batch sizes, from which each target's kernels can be built."""
+    """A model lowered at all of its batch sizes, its weights packed."""
 
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int]) -> None:
         """Lower the model; raise `CompileError` for what TVM can't compile."""
         parts = portable(prepared)
-        info = parts.info
-        self._lowered = {size: lower(parts.graph, size, info.inputs, info.weights) for size in batch_sizes}
-        check_equal({size: lowered.packing for size, lowered in self._lowered.items()})
-        with tvm_errors():
-            packed = pack(self._lowered[batch_sizes[0]].packing, parts.weights)
-        self._constants, constants = _shared_constants(self._lowered, len(packed))
-        self.weights = (*packed, *constants)
-        self.tensors = tuple(
-            GraphTensor(f"w{index}", str(array.dtype), array.shape)
-            for index, array in enumerate(self.weights)
+        self._architecture = _architecture(
+            parts.graph, tuple(batch_sizes), parts.info.inputs, parts.info.weights
         )
+        with tvm_errors():
+            packed = pack(self._architecture.packing, parts.weights)
+        self._weights = (*packed, *self._architecture.constants)
 
     def build(self, target: str, arch: str = "") -> Built:
         """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``."""
+        plans, files = self._architecture.build(target, arch)
+        tensors = tuple(
+            GraphTensor(f"w{index}", str(array.dtype), array.shape)
+            for index, array in enumerate(self._weights)
+        )
+        return Built(plans, files, self._weights, tensors)
+
+
+class _Architecture:
+    """What models have in common that differ in their weights alone."""
+
+    def __init__(
+        self,
+        graph: bytes,
+        batch_sizes: tuple[int, ...],
+        inputs: tuple[GraphTensor, ...],
+        weights: tuple[GraphTensor, ...],
+    ) -> None:
+        self._lowered = {size: lower(graph, size, inputs, weights) for size in batch_sizes}
+        check_equal({size: lowered.packing for size, lowered in self._lowered.items()})
+        self.packing = self._lowered[batch_sizes[0]].packing
+        before = len(self.packing.ret_ty.fields)
+        self._constants, self.constants = _shared_constants(self._lowered, before)
+        self._built: dict[tuple[str, str], tuple[Plans, dict[str, bytes]]] = {}
+
+    def build(self, target: str, arch: str) -> tuple[Plans, dict[str, bytes]]:
+        """Return plans and files of kernels for a target."""
+        if (target, arch) not in self._built:
+            with tvm_errors():
+                self._built[target, arch] = self._generate(target, arch)
+        return self._built[target, arch]
+
+    def _generate(self, target: str, arch: str) -> tuple[Plans, dict[str, bytes]]:
         functions = {
             _symbol(size, name): function
             for size, lowered in self._lowered.items()
             for name, function in lowered.functions.items()
         }
-        with tvm_errors():
-            if target == CPU:
-                generated = generate_cpu(functions, cpu_target(), schedule_cpu)
-                files = {SHARED_OBJECT: shared_object(generated.code)}
-                arch = llvm_options()
-            else:
-                generated = generate_cuda(functions, cuda_target(arch), schedule_cuda)
-                files = _cuda_files(generated, arch)
+        if target == CPU:
+            generated = generate_cpu(functions, cpu_target(), schedule_cpu)
+            files = {SHARED_OBJECT: shared_object(generated.code)}
+        else:
+            generated = generate_cuda(functions, cuda_target(arch), schedule_cuda)
+            files = _cuda_files(generated, arch)
         plans = Plans(
             target="cpu" if target == CPU else "cuda",
-            arch=arch,
+            arch=llvm_options() if target == CPU else arch,
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             plans=tuple(self._plan(size, generated) for size in self._lowered),
         )
-        return Built(plans, files, self.weights, self.tensors)
+        return plans, files
 
-    def _plan(self, size: int, generated: Generated) -> Any:
+    def _plan(self, size: int, generated: Generated) -> LaunchPlan:
         line = self._lowered[size].line
         steps = tuple(Step(_symbol(size, step.function), step.reads, step.writes) for step in line.steps)
         renamed = Line(steps, line.outputs, line.constants)
         return assemble(size, renamed, generated, self._constants[size])
+
+
+_architecture = functools.lru_cache(maxsize=2)(_Architecture)
+"""Copies of an architecture are compiled one after the other: they are lowered once."""
 
 
 def _symbol(size: int, function: str) -> str:

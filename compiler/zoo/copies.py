@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from mainspring.compiler.artifact import Target
 from mainspring.compiler.errors import CompileError, StoreError
 from mainspring.compiler.manifest import Manifest, Source
-from mainspring.compiler.pipeline import BATCH_SIZES, Compiled, check_batch_sizes, compile_model
+from mainspring.compiler.pipeline import (
+    BATCH_SIZES,
+    DEFAULT_TARGET,
+    Compiled,
+    check_batch_sizes,
+    check_target_names,
+    compile_model,
+)
 from mainspring.compiler.store import Store
 from mainspring.compiler.target import check_target
 from mainspring.compiler.zoo.catalogue import build, names
@@ -20,6 +28,7 @@ def compile_zoo(
     copies: int = 1,
     seed: int = 0,
     batch_sizes: Sequence[int] = BATCH_SIZES,
+    target: Target = DEFAULT_TARGET,
 ) -> Iterator[Compiled]:
     """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
 
@@ -28,6 +37,7 @@ def compile_zoo(
     and numbers are checked before anything is compiled.
     """
     sizes = check_batch_sizes(batch_sizes)
+    check_target_names(target)
     if not 1 <= copies <= MOST_COPIES:
         raise CompileError(f"{copies} copies can't be: choose from 1 to {MOST_COPIES}")
     if seed < 0:
@@ -35,22 +45,28 @@ def compile_zoo(
     for architecture in architectures:
         if architecture not in names():
             build(architecture)
-    return _compile(architectures, store, copies, seed, sizes)
+    return _compile(architectures, store, copies, seed, sizes, target)
 
 
 def _compile(
-    architectures: Sequence[str], store: Store, copies: int, seed: int, sizes: tuple[int, ...]
+    architectures: Sequence[str],
+    store: Store,
+    copies: int,
+    seed: int,
+    sizes: tuple[int, ...],
+    target: Target,
 ) -> Iterator[Compiled]:
     for architecture in architectures:
         for copy in range(copies):
             name = architecture if copies == 1 else f"{architecture}-{copy + 1}"
-            source = Source("zoo", architecture, seed=seed + copy)
+            source = Source("zoo", architecture, seed=seed + copy, engine=target.engine, device=target.device)
             manifest = _kept(store, name, source, sizes)
             if manifest is not None:
                 yield Compiled(manifest, shared=True, kept=True)
             else:
                 store.check_writable()
-                yield compile_model(build(architecture, seed + copy), name, store, sizes, source, quick=True)
+                model = build(architecture, seed + copy)
+                yield compile_model(model, name, store, sizes, source, quick=True, target=target)
 
 
 def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Manifest | None:

@@ -22,6 +22,7 @@ from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE
 from mainspring.compiler.plan_files import kernels_path, read_plans
 from mainspring.compiler.store import Store
+from mainspring.compiler.zoo.copies import compile_zoo
 from tests.compiler.conftest import Array, MakeModel
 from tests.compiler.tvm.conftest import MakeNetwork
 
@@ -282,3 +283,22 @@ def test_a_graph_for_a_gpu_depends_on_no_instruction_set(store: Store, make_netw
     assert {node.domain for node in graph.graph.node} <= {"", "ai.onnx"}
     assert "BatchNormalization" not in {node.op_type for node in graph.graph.node}
     assert msgspec.structs.asdict(manifest.verification)["on"] == "cpu"
+
+
+def test_copies_of_an_architecture_are_lowered_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mainspring.compiler.tvm import build, lowering
+
+    sizes: list[int] = []
+
+    def counted(graph: bytes, size: int, *others: object) -> object:
+        sizes.append(size)
+        return lowering.lower(graph, size, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "lower", counted)
+    done = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
+    assert sorted(sizes) == [1, 2]
+    assert [each.shared for each in done] == [False, True, True]
+    assert len({each.manifest.executable for each in done}) == 1
+    assert len({each.manifest.weights_hash for each in done}) == 3
+    again = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
+    assert all(each.kept for each in again)
