@@ -53,10 +53,11 @@ class ModelSource(msgspec.Struct, frozen=True):
         except CompileError as error:
             raise ConfigError(str(error)) from None
 
-    def check_files(self, *, whole: bool = False) -> None:
+    def check_files(self, *, whole: bool = False, device: str = "") -> None:
         """Raise the store's error if a model can't run on this machine: files missing, or of another CPU.
 
-        ``whole``: also if a manifest is damaged, whose model is left out of what is served otherwise.
+        ``whole``: also if a manifest is damaged, whose model is left out of what is served otherwise. Raises
+        `ConfigError` for a model that was compiled for another ``device``, if one is given.
         """
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return
@@ -69,4 +70,11 @@ class ModelSource(msgspec.Struct, frozen=True):
                 continue
             store.weights_path(manifest)
             remedy = recompile_command(manifest.name, manifest.source, store.root)
-            check_target(store.executable_info(manifest), remedy)
+            info = store.executable_info(manifest)
+            check_target(info, remedy)
+            if device not in ("", info.device):
+                raise ConfigError(
+                    f"{manifest.name} was compiled for the device {info.device} and the cluster's is "
+                    f"{device}; compile it again with --device {device}, or start the cluster with "
+                    f"--device {info.device}"
+                )

@@ -76,7 +76,7 @@ def make_plan(config: Config) -> Plan:
     specs = source.specs()
     _check_models(config, source, specs)
     if cluster.engine != "emulated":
-        source.check_files()
+        source.check_files(device=cluster.device)
     check_policy(config.scheduler.policy, config.scheduler.policy_options)
     _check_addresses(config)
     _check_tracing(config.gateway.trace_address)

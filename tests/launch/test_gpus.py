@@ -19,6 +19,7 @@ from mainspring.launch.jobs import WorkerJob
 from mainspring.launch.placement import Placement, place_near
 from mainspring.launch.plan import make_plan
 from mainspring.launch.tables import ConfigError
+from mainspring.worker.config import WorkerConfig
 from mainspring.worker.cuda.devices import FoundDevice, find_devices
 from mainspring.worker.cuda.driver import DriverMissing
 from mainspring.worker.cuda.nvml import NvmlMissing
@@ -62,6 +63,13 @@ def test_what_is_given_is_kept(two_gpus: None, tmp_path: Path) -> None:
     found = [job.worker for job in workers(cuda_config(tmp_path, **tables))]
     assert [worker.device for worker in found] == ["cuda:0", "cuda:1", "cuda:0"]
     assert {(worker.engine, worker.pages) for worker in found} == {("tvm", 40)}
+
+
+def test_models_of_another_device_are_refused_before_anything_starts(two_gpus: None, tmp_path: Path) -> None:
+    config = cuda_config(tmp_path)
+    cluster = msgspec.structs.replace(config.cluster, device="cpu", engine="tvm")
+    with pytest.raises(ConfigError, match=r"a was compiled for the device cuda .*with --device cuda"):
+        make_plan(msgspec.structs.replace(config, cluster=cluster, worker=WorkerConfig(name="worker")))
 
 
 def test_the_cpu_is_left_as_it_was(tmp_path: Path) -> None:
