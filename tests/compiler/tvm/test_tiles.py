@@ -1,0 +1,41 @@
+"""Tiles of sums of products: large where there is much to reuse, small where blocks would be few."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.compiler.plan import MOST_THREADS
+from mainspring.compiler.tvm.tiles import PROCESSORS, TILES, Tile, choose
+
+
+def blocks(tile: Tile, batch: int, rows: int, columns: int) -> int:
+    return batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+
+
+def test_a_large_product_takes_the_largest_tile() -> None:
+    assert choose(1, 16 * 56 * 56, 256, 64) == TILES[0]
+    assert choose(1, 4096, 4096, 4096) == TILES[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "terms"), [(49, 512, 4608), (196, 256, 2304), (49, 2048, 512), (16, 1000, 2048)]
+)
+def test_a_small_image_is_spread_over_the_multiprocessors(rows: int, columns: int, terms: int) -> None:
+    few = blocks(TILES[0], 1, rows, columns)
+    assert few < PROCESSORS
+    assert blocks(choose(1, rows, columns, terms), 1, rows, columns) > 2 * few
+
+
+def test_more_rows_make_larger_tiles() -> None:
+    areas = [tile.rows * tile.columns for tile in (choose(1, 49 * size, 512, 4608) for size in (1, 8, 64))]
+    assert areas[0] < areas[1] < areas[2]
+
+
+@given(st.integers(1, 64), st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 10**5))
+def test_every_tile_can_be_launched(batch: int, rows: int, columns: int, terms: int) -> None:
+    tile = choose(batch, rows, columns, terms)
+    assert 32 <= tile.threads <= MOST_THREADS
+    # Slices of both operands in floats, one row of the first padded, fit in static shared memory.
+    assert 4 * (tile.rows * (tile.depth + 1) + tile.depth * tile.columns) <= 48 * 1024
