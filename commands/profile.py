@@ -44,6 +44,9 @@ def profile(
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
+    fastest: Annotated[
+        str | None, typer.Option(help="Store the fastest of the named models once more, under this name.")
+    ] = None,
     realtime: Annotated[
         bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
     ] = True,
@@ -60,18 +63,17 @@ def profile(
 
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
     opened = Store(store)
-    if save:
-        opened.check_writable()
     config = _config(engine, device, store, threads, realtime=realtime)
-    groups = by_executable(_manifests(opened, models or []))
+    groups = by_executable(_manifests(opened, models or [], fastest))
+    if save or fastest:
+        opened.check_writable()
     rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
     _write(rows, csv, markdown)
     if save:
         _save(opened, rows, device_kind or kind)
-    if as_json:
-        _print_json(rows, engine, device_kind or kind)
-    else:
-        _print(rows)
+    if fastest:
+        _keep_fastest(opened, rows, fastest)
+    _print_json(rows, engine, device_kind or kind) if as_json else _print(rows)
 
 
 def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
@@ -91,13 +93,20 @@ def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bo
     return config
 
 
-def _manifests(store: Store, names: Sequence[str]) -> list[Manifest]:
-    """Return the named manifests, or all; raise `StoreError` if there is none."""
+def _manifests(store: Store, names: Sequence[str], fastest: str | None) -> list[Manifest]:
+    """Return the named manifests, or all; raise `StoreError` if there is none.
+
+    Raises `ConfigError` if they are not artifacts of one model, of which the ``fastest`` could be kept.
+    """
     from mainspring.compiler.errors import StoreError
 
     found = [store.manifest(name) for name in dict.fromkeys(names)] if names else store.manifests()
     if not found:
         raise StoreError(f"the store {store.root} holds no model; `mainspring zoo` or `compile` adds some")
+    if fastest:
+        from mainspring.launch.fastest import check_alike
+
+        check_alike(found if names else [], fastest)
     return found
 
 
@@ -148,6 +157,17 @@ def _save(store: Store, rows: Sequence[Measured], device_kind: str) -> None:
 
     for row in rows:
         keep(store, row, device_kind)
+
+
+def _keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> None:
+    """Store the fastest under the name, and say which it is."""
+    import sys
+
+    from mainspring.launch.fastest import keep_fastest, per_row_ns
+
+    kept = keep_fastest(store, rows, name)
+    times = ", ".join(f"{row.models[0]} {per_row_ns(row) / 1e6:.3g} ms" for row in rows)
+    print(f"{name} is {kept.models[0]} (engine {kept.engine}); for a row: {times}", file=sys.stderr)
 
 
 def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None:

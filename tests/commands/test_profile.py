@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import typer
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 from mainspring.cli import build_app
 from mainspring.compiler.errors import StoreError
+from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.profiles import read_profile_table
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
@@ -68,6 +72,32 @@ def test_a_profile_is_stored_for_the_device_kind(app: typer.Typer, store: Path) 
     after = Store(store).manifest("digits").profiles
     assert after["cpu"] == before["cpu"]
     assert list(after["other"].infer_ns) == [1, 2]
+
+
+def test_the_fastest_of_two_artifacts_is_kept(app: typer.Typer, store: Path, tmp_path: Path) -> None:
+    """One matrix is faster than the digits' network by far."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Flatten", ["data"], ["flat"]),
+            helper.make_node("MatMul", ["flat", "w"], ["output"]),
+        ],
+        "matrix",
+        [helper.make_tensor_value_info("data", TensorProto.FLOAT, ["N", 1, 28, 28])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(np.ones((784, 10), np.float32), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save_model(model, tmp_path / "matrix.onnx")
+    compile_file(tmp_path / "matrix.onnx", "matrix", Store(store), (1, 2))
+    arguments = ["profile", "digits", "matrix", "--store", str(store), "--fastest", "best", *BRIEF]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "best is matrix (engine onnxruntime); for a row: digits" in result.stderr
+    assert Store(store).manifest("best").executable == Store(store).manifest("matrix").executable
+    unlike = ["profile", "digits", "resnet20", "--store", str(store), "--fastest", "best", *BRIEF]
+    assert "differ in their inputs" in str(CliRunner().invoke(app, unlike).exception)
+    for name in ("matrix", "best"):
+        Store(store).remove(name)
 
 
 @pytest.mark.parametrize(
