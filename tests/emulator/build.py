@@ -33,7 +33,7 @@ SOURCE = "kernels.cu"
 """What the source's lines are said to be of."""
 _PROCESSES = os.cpu_count() or 1
 _COMMON = ("-std=c++17", "-march=native", "-fno-pie", "-w")
-_INSTRUMENTED = ("-O1", "-g1", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
+_INSTRUMENTED = ("-O2", "-g1", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
 
 
 class EmulationError(Exception):
@@ -145,7 +145,8 @@ def _unit(before: str, group: list[tuple[int, Kernel]]) -> str:
     """Return the source of some kernels, the shared memory of each in a section of its own."""
     parts = [f'#include "device.h"\n#line 1 "{SOURCE}"\n{before}']
     for index, kernel in group:
-        text = _DYNAMIC.sub(r"\1* \2 = (\1*)emulator_dynamic_shared;", kernel.text)
+        text = kernel.text.replace("#pragma unroll", "#pragma GCC unroll 64")
+        text = _DYNAMIC.sub(r"\1* \2 = (\1*)emulator_dynamic_shared;", text)
         section = f'#undef EMULATOR_SECTION\n#define EMULATOR_SECTION "{_section(index)}"'
         parts.append(f'{section}\n#line {kernel.line} "{SOURCE}"\n{text}')
     return "\n".join(parts)
