@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,7 +124,8 @@ def test_a_worker_answers_as_onnx_runtime_does(store: Store, tmp_path: Path) -> 
             engine.transfers.send(io, start, flat.size)
         assert engine.execute(infer(1, tuple(range(size)), model=NAME), io) > 0
         assert engine.transfers.receive(io) == ""
-        for start, wanted in zip(layout.outputs, prepared.reference.run(rows), strict=True):
+        expected: list[Any] = list(prepared.reference.run(rows))
+        for start, wanted in zip(layout.outputs, expected, strict=True):
             begin = io.slot.offset + start
             found = engine.io[begin : begin + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
             np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
