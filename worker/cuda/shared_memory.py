@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mainspring.worker.arena import HUGE_PAGE_BYTES
 from mainspring.worker.engine import Bytes, EngineError
 
 
@@ -43,8 +44,9 @@ class SharedSegment:
         os.close(self.file)
 
 
-def make_segment(size: int) -> SharedSegment:
-    """Return a new segment of zeros; raise `EngineError` if there can be none."""
+def make_segment(wanted: int) -> SharedSegment:
+    """Return a new segment of zeros, of ``wanted`` bytes at least; raise `EngineError` if there is none."""
+    size = -(-wanted // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     try:
         file = os.memfd_create("mainspring-weights", os.MFD_CLOEXEC)
     except OSError as error:
