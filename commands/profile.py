@@ -11,6 +11,9 @@ import typer
 
 from mainspring.commands.compile import DEFAULT_STORE
 
+WIDTH = 140
+"""Of what is printed where there is no terminal whose width would limit it."""
+
 if TYPE_CHECKING:
     from mainspring.compiler.manifest import Manifest
     from mainspring.compiler.store import Store
@@ -185,7 +188,10 @@ def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None
 def _print(rows: Sequence[Measured]) -> None:
     from rich.console import Console
 
-    from mainspring.launch.profile_table import terminal_table
+    from mainspring.launch.profile_table import heading, terminal_table
 
     console = Console(highlight=False)
-    console.print(terminal_table(rows, "Medians in ms on this machine"))
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(heading(rows))
+    console.print(terminal_table(rows))

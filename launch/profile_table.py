@@ -95,19 +95,30 @@ def markdown_table(rows: Sequence[Measured]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def terminal_table(rows: Sequence[Measured], title: str) -> Table:
-    """Return the table for a terminal, and how far the 99th percentile is from the median at its worst."""
+def terminal_table(rows: Sequence[Measured]) -> Table:
+    """Return the table for a terminal, and how far the 99th percentile is from the median at its worst.
+
+    Engines have a column if there are several.
+    """
     sizes = batch_sizes_of(rows)
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for column in ("model", "engine"):
+    several = len({row.engine for row in rows}) > 1
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "engine")[: 1 + several]:
         table.add_column(column, no_wrap=True)
     for column in ("in kB", "out kB", "MB", "LOAD", *(f"B{size}" for size in sizes), "p99/p50"):
         table.add_column(column, justify="right", no_wrap=True)
     for row, name in zip(rows, titles(rows), strict=True):
         spread = max(timing.spread for timing in (row.load, *row.infer.values()))
         durations = [_short(_median_ms(row.infer.get(size))) for size in sizes]
-        table.add_row(name, row.engine, *map(_short, _sizes(row)), *durations, f"{spread:.2f}")
+        names = (name, row.engine)[: 1 + several]
+        table.add_row(*names, *map(_short, _sizes(row)), *durations, f"{spread:.2f}")
     return table
+
+
+def heading(rows: Sequence[Measured]) -> str:
+    """Return what `terminal_table` shows."""
+    engines = " and ".join(sorted({row.engine for row in rows}))
+    return f"Medians in ms on this machine, engine {engines}"
 
 
 def _sizes(row: Measured) -> tuple[float, float, float, float | None]:

@@ -40,10 +40,9 @@ def test_all_models_are_measured_and_written(app: typer.Typer, store: Path, tmp_
     named = [str(part) for pair in files.items() for part in pair]
     result = CliRunner().invoke(app, ["profile", "--store", str(store), *named, *BRIEF])
     assert result.exit_code == 0, result.output
-    assert [line.split()[:2] for line in result.stdout.splitlines()[2:]] == [
-        ["digits", "onnxruntime"],
-        ["resnet20", "onnxruntime"],
-    ]
+    assert [line.split()[0] for line in result.stdout.splitlines()[2:]] == ["digits", "resnet20"]
+    assert "engine onnxruntime" in result.stdout
+    assert "…" not in result.stdout
     specs = read_profile_table(files["--csv"])
     assert [spec.batch_sizes for spec in specs] == [(1, 2), (1, 2)]
     assert "| ResNet | resnet20 |" in files["--markdown"].read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+from rich.console import Console
 
 from mainspring.compiler.manifest import Source
 from mainspring.compiler.pipeline import compile_model
@@ -17,7 +19,14 @@ from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.launch.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
-from mainspring.launch.profile_table import csv_table, family_of, markdown_table, titles
+from mainspring.launch.profile_table import (
+    csv_table,
+    family_of,
+    heading,
+    markdown_table,
+    terminal_table,
+    titles,
+)
 from mainspring.launch.profiling import Measured, by_executable, chosen_sizes, keep, measure, measure_models
 from mainspring.launch.tables import ConfigError
 from mainspring.launch.timings import Effort, Timing, quantile, repeat
@@ -235,3 +244,15 @@ def test_markdown_has_the_papers_columns_and_each_family_once() -> None:
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["ResNet", "", "VGG"]
     assert lines[2].endswith("| 1.00 | 12.3 | 12.3 |")
     assert lines[4].endswith("| 1.00 | 31.0 | 123 |")
+
+
+def test_engines_have_a_column_if_there_are_several() -> None:
+    one, other = measured("a", "a.onnx", 2_000_000), measured("b", "b.onnx", 3_000_000, engine="tvm")
+    console = Console(width=120, file=io.StringIO(), record=True)
+    assert heading([one]) == "Medians in ms on this machine, engine onnxruntime"
+    assert heading([one, other]).endswith("engine onnxruntime and tvm")
+    console.print(terminal_table([one]))
+    assert console.export_text(clear=True).split()[:2] == ["model", "in"]
+    console.print(terminal_table([one, other]))
+    text = console.export_text()
+    assert text.splitlines()[-1].split() == ["b", "tvm", "4.00", "0.40", "1.00", "3.00", "3.00", "1.00"]
