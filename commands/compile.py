@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mainspring.compiler.pipeline import Compiled
 
 DEFAULT_STORE = Path("store")
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
@@ -45,14 +50,7 @@ def compile_model(
 
     from mainspring.compiler.artifact import Target
     from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
-    from mainspring.compiler.report import (
-        describe_artifact,
-        describe_engines,
-        describe_profile,
-        describe_repairs,
-        describe_verification,
-        fields,
-    )
+    from mainspring.compiler.report import fields
     from mainspring.compiler.shapes import parse_shapes
     from mainspring.compiler.store import Store
 
@@ -68,11 +66,17 @@ def compile_model(
         )
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
-        return
-    console.print(describe_artifact(compiled))
-    console.print(f"  {describe_profile(compiled)}")
-    console.print(f"  {describe_verification(compiled)}")
+    else:
+        _print(console, compiled)
+
+
+def _print(console: Console, compiled: Compiled) -> None:
+    from mainspring.compiler import report
+
+    console.print(report.describe_artifact(compiled))
+    console.print(f"  {report.describe_profile(compiled)}")
+    console.print(f"  {report.describe_verification(compiled)}")
     if compiled.engines:
-        console.print(f"  {describe_engines(compiled)}")
+        console.print(f"  {report.describe_engines(compiled)}")
     if compiled.repaired:
-        console.print(f"  {describe_repairs(compiled)}")
+        console.print(f"  {report.describe_repairs(compiled)}")
