@@ -26,8 +26,7 @@ def reserve_for(store: Store, available_bytes: int | None = None) -> int:
         # There may be no model yet; one that can't be read is refused when it is prepared.
         LOG.info("host memory for weights grows as models come: %s", error)
     wanted = sum(sizes.values())
-    there = _available() if available_bytes is None else available_bytes
-    most = int(there * MOST_OF_AVAILABLE) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    most = may_be_pinned(available_bytes)
     if wanted > most:
         LOG.warning(
             "the store's weights take %d MiB, and of the host's memory %d MiB can be pinned: not all models "
@@ -36,6 +35,12 @@ def reserve_for(store: Store, available_bytes: int | None = None) -> int:
             most >> 20,
         )
     return min(wanted, most)
+
+
+def may_be_pinned(available_bytes: int | None = None) -> int:
+    """Return how much of the host's memory may still be pinned, with what is available or that many bytes."""
+    there = _available() if available_bytes is None else available_bytes
+    return int(there * MOST_OF_AVAILABLE) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def _available() -> int:

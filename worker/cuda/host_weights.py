@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.worker.cuda.driver import Driver
+from mainspring.worker.cuda.host_bytes import may_be_pinned
 from mainspring.worker.cuda.shared_memory import SharedSegment, make_segment, open_segment, started
 from mainspring.worker.cuda.weights_index import Blob, Holder, Index, Segment
 from mainspring.worker.engine import EngineError
@@ -100,7 +101,7 @@ class HostWeights:
         place = index.place(size)
         if place is None:
             LOG.info("host memory for weights grows: it had no room for %d MiB", size >> 20)
-            self._grow(index, max(size, SEGMENT_BYTES))
+            self._grow(index, max(size, min(SEGMENT_BYTES, may_be_pinned())))
             place = index.place(size)
             assert place is not None, "a new segment has room"
         part = self._segment(index, place.segment).part(place.offset, size)
@@ -111,6 +112,13 @@ class HostWeights:
         return Blob(place.segment, place.offset, size, [])
 
     def _grow(self, index: Index, size: int) -> None:
+        most = may_be_pinned()
+        if size > most:
+            # The kernel would not refuse it, and end a process later.
+            raise EngineError(
+                f"the host has room for {most >> 20} MiB of weights more, and {size >> 20} MiB are wanted: "
+                "serve fewer models, add memory, or set [worker] host_weights_bytes lower"
+            )
         segment = make_segment(size)
         number = len(index.segments)
         self._pin(number, segment)

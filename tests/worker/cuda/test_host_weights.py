@@ -14,12 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.compiler.store import Store
 from mainspring.worker.cuda import host_weights
+from mainspring.worker.cuda.host_bytes import may_be_pinned, reserve_for
 from mainspring.worker.cuda.host_weights import HostWeights, default_folder
 from mainspring.worker.cuda.shared_memory import started
-from mainspring.worker.cuda.weights_index import Blob, Holder, Index, Segment
+from mainspring.worker.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Segment
 from mainspring.worker.engine import EngineError
 from tests.worker.cuda.fake_driver import FakeDriver
+from tests.worker.cuda.tiny_store import tiny_store
 
 MIB = 1 << 20
 
@@ -103,6 +106,18 @@ def test_memory_grows_when_models_come_that_find_no_room(folder: Path) -> None:
     assert two.filled == []
     one.weights.close()
     two.weights.close()
+
+
+def test_a_host_that_is_full_refuses_a_model_instead_of_losing_a_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(folder, reserve_bytes=2 * MIB)
+    monkeypatch.setattr(host_weights, "may_be_pinned", lambda: 3 * MIB)
+    with pytest.raises(EngineError, match=r"room for 3 MiB of weights more, and 5 MiB are wanted"):
+        worker.take("large", 5 * MIB)
+    assert worker.take("small", 2 * MIB) == pattern("small", 2 * MIB)
+    assert worker.take("other", MIB) == pattern("other", MIB), "less than a whole segment was there"
+    worker.weights.close()
 
 
 def test_what_nobody_uses_makes_room_and_comes_back_for_nothing_until_then(folder: Path) -> None:
@@ -220,3 +235,18 @@ def test_blobs_never_overlap_and_what_is_used_stays(steps: list[tuple[str, int, 
             used.pop(key, None)
         assert not index.problems()
         assert all(index.blobs[key].place == place for key, place in used.items())
+
+
+def test_the_store_says_how_much_is_wanted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tiny_store(tmp_path / "store", "ab")
+    (weights,) = {store.manifest(name).weights_bytes for name in "ab"}
+    aligned = -(-weights // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    assert reserve_for(store, 1 << 40) == 2 * aligned
+    manifest = msgspec.structs.replace(store.manifest("a"), name="copy")
+    store.put_manifest(manifest)
+    assert reserve_for(store, 1 << 40) == 2 * aligned, "a copy's weights are the same bytes"
+    assert not caplog.records
+    assert reserve_for(store, 10 * MIB) == int(8.5 * MIB)
+    assert "not all models can be prepared" in caplog.text
+    assert reserve_for(Store(tmp_path / "none")) == 0
+    assert may_be_pinned() > 0
