@@ -118,7 +118,7 @@ def main(
         settings = Settings(folder=str(output), device=device)
         reasons = missing(device)
         for reason in reasons:
-            console.print(f"gpu-check can't run: {reason}", highlight=False)
+            console.print(f"gpu-check can't run: {reason}", highlight=False, markup=False)
         if reasons:
             console.print("Nothing was checked. --rehearse runs the script on the CPU.", highlight=False)
             raise typer.Exit(0 if skip_without_gpu else NO_GPU)

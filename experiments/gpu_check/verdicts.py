@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+from rich.markup import escape
 from rich.table import Table
 
 
@@ -69,7 +70,7 @@ def table(title: str, verdicts: Sequence[Verdict]) -> Table:
     for each in verdicts:
         colour = _COLOURS.get(each.state)
         state = f"[{colour}]{each.state}[/]" if colour else ""
-        made.add_row(each.what, each.wanted, each.found, state, each.note)
+        made.add_row(escape(each.what), each.wanted, escape(each.found), state, escape(each.note))
     return made
 
 

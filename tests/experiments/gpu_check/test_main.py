@@ -41,6 +41,7 @@ def test_without_a_gpu_it_says_why_and_checks_nothing(flags: list[str], code: in
     assert found.returncode == code, found.stderr
     assert "gpu-check can't run: there is no " in found.stdout
     assert "Nothing was checked" in found.stdout
+    assert "pip install 'mainspring'" not in found.stdout, "the extra's name in brackets is lost"
     assert not (tmp_path / "out").exists()
 
 

@@ -51,12 +51,26 @@ def test_the_whole_is_good_if_something_was_met_and_nothing_missed(
 
 
 def test_summary_and_tables_name_every_line() -> None:
-    verdicts = [MET, MISSED, failed("z", "it\n  broke"), not_run("y", "no provider"), told("x", "1 ms")]
+    verdicts = [
+        MET,
+        MISSED,
+        failed("z", "it\n  broke: set [worker] pages"),
+        not_run("y", "no provider"),
+        told("x", "1 ms"),
+    ]
     assert summary(verdicts) == "1 met, 1 missed, 1 failed, 1 not run"
     console = Console(width=160, file=io.StringIO(), record=True)
     console.print(table("checks", verdicts))
     text = console.export_text()
     for line in (text, markdown(verdicts)):
-        for part in ("<= 2 %", "MISSED", "of many", "it broke", "not run", "no provider", "1 ms"):
+        for part in (
+            "<= 2 %",
+            "MISSED",
+            "of many",
+            "it broke: set [worker] pages",
+            "not run",
+            "no provider",
+            "1 ms",
+        ):
             assert part in line
     assert len(markdown(verdicts).splitlines()) == 2 + len(verdicts)
