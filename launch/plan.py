@@ -72,6 +72,11 @@ def make_plan(config: Config) -> Plan:
     run_dir = Path(config.cluster.run_dir).absolute()
     config = with_store(config, run_dir)
     cluster, repository = config.cluster, config.repository
+    if repository.path and cluster.device == CUDA:
+        raise ConfigError(
+            "a model repository's models are compiled for the CPU, and the cluster's device is cuda: compile "
+            "them into a store with --device cuda, and give that with --store"
+        )
     source = model_source(cluster, repository)
     specs = source.specs()
     _check_models(config, source, specs)

@@ -72,6 +72,11 @@ def test_models_of_another_device_are_refused_before_anything_starts(two_gpus: N
         make_plan(msgspec.structs.replace(config, cluster=cluster, worker=WorkerConfig(name="worker")))
 
 
+def test_a_model_repository_is_for_the_cpu(two_gpus: None, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="compiled for the CPU, and the cluster's device is cuda"):
+        make_plan(cuda_config(tmp_path, repository={"path": str(tmp_path)}))
+
+
 def test_the_cpu_is_left_as_it_was(tmp_path: Path) -> None:
     tables = {"cluster": {"workers": 2}}
     assert with_gpus(tables) == tables
