@@ -23,6 +23,8 @@ from mainspring.compiler.tvm.line import Line, read_line
 
 _LIFTED = "main_transform_params"
 _PASSES = relax.transform
+_EXTREMES = {"relax.less": relax.op.maximum, "relax.greater": relax.op.minimum}
+"""What choosing the bound is where a value compares like this with it."""
 
 
 class Lowered(NamedTuple):
@@ -124,15 +126,27 @@ def _optimised(module: tvm.IRModule) -> tvm.IRModule:
 class _Bounds(relax.expr_functor.PyExprMutator):  # type: ignore[misc]
     """Has a look-up with an index beyond the table take the last row, as no kernel can refuse a request.
 
-    TVM's default reads past the table: whatever is there, or a fault that would end the worker.
+    TVM's default reads past the table: whatever is there, or a fault that would end the worker. Bounds of
+    values become maxima and minima, which take one instruction for a vector.
     """
 
     def visit_call_(self, call: Any) -> Any:
         """Return the call with a bounded look-up."""
         call = self.visit_expr_post_order(call)
-        if getattr(call.op, "name", "") == "relax.take":
+        name = getattr(call.op, "name", "")
+        if name == "relax.take":
             return relax.op.take(call.args[0], call.args[1], call.attrs.axis, mode="clip")
-        return call
+        return self._extreme(call) if name == "relax.where" else call
+
+    def _extreme(self, call: Any) -> Any:
+        """Return the maximum or minimum that the choice of a bound is, as `graph` writes it."""
+        chosen, bound, value = call.args
+        compared = self.lookup_binding(chosen) if isinstance(chosen, relax.Var) else None
+        extreme = _EXTREMES.get(getattr(getattr(compared, "op", None), "name", ""))
+        if compared is None or extreme is None:
+            return call
+        left, right = compared.args
+        return extreme(value, bound) if left.same_as(value) and right.same_as(bound) else call
 
 
 def _bounded(module: tvm.IRModule) -> tvm.IRModule:

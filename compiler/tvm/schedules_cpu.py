@@ -22,9 +22,13 @@ _REGISTERS = 14
 
 
 def schedule_cpu(module: Any) -> Any:
-    """Return the module with each function's loops arranged for the CPU."""
+    """Return the module with each function's loops arranged for the CPU.
+
+    An array that one loop alone needs is made in it, so that the sums of a tile are no larger than the tile.
+    """
     functions = {variable: _scheduled(function) for variable, function in module.functions.items()}
-    return tvm.IRModule(functions)
+    passes = (s_tir.transform.LowerInitBlock(), s_tir.transform.PlanAndUpdateBufferAllocationLocation())
+    return tvm.transform.Sequential(passes)(tvm.IRModule(functions))
 
 
 def _scheduled(function: Any) -> Any:
@@ -77,8 +81,7 @@ def _tile_sum(schedule: Any) -> None:
     columns_outer, columns_inner = schedule.split(columns, [None, tile.columns])
     schedule.reorder(columns_outer, *outer, rows_outer, rows_inner, columns_inner)
     schedule.compute_at(total, rows_outer)
-    schedule.unroll(rows_inner)
-    schedule.vectorize(columns_inner)
+    _spread(schedule, [rows_inner, columns_inner])
     _arrange_terms(schedule, total, len(loops))
 
 
@@ -93,14 +96,19 @@ def _arrange_terms(schedule: Any, total: Any, outer: int) -> None:
     schedule.reorder(*terms, *tiles)
     _spread(schedule, tiles)
     initial = schedule.decompose_reduction(total, terms[0])
-    _spread(schedule, schedule.get_loops(initial)[-len(tiles) :])
+    *others, lanes = schedule.get_loops(initial)[outer:]
+    for loop in others:
+        schedule.unroll(loop)
+    schedule.vectorize(lanes)
 
 
 def _spread(schedule: Any, tiles: list[Any]) -> None:
-    """Run the loops over a tile as vectors, all of them written out."""
-    schedule.vectorize(tiles[-1])
-    for loop in tiles[:-1]:
+    """Run the loops over a tile as vectors of a register each, all of them written out."""
+    *others, columns = tiles
+    vectors, lanes = schedule.split(columns, [None, _LANES])
+    for loop in (*others, vectors):
         schedule.unroll(loop)
+    schedule.vectorize(lanes)
 
 
 class _Tile(NamedTuple):
@@ -136,11 +144,13 @@ def _is_sum(schedule: Any, block: Any) -> bool:
 
 
 def _is_padding(schedule: Any, block: Any) -> bool:
-    """Whether the block reads under a condition."""
+    """Whether the block reads under a condition, and a sum reads what it makes."""
+    if not any(_is_sum(schedule, consumer) for consumer in schedule.get_consumers(block)):
+        return False
     found: list[Any] = []
 
     def called(call: Any) -> None:
-        if getattr(call.op, "name", "") == "tirx.if_then_else":
+        if str(getattr(call.op, "name", "")).endswith(".if_then_else"):
             found.append(call)
 
     tvm_ffi.structural_walk(schedule.get(block).body, [(tvm.ir.Call, called)])
