@@ -10,6 +10,7 @@ import onnxruntime
 from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.device import tell_device
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
@@ -66,6 +67,7 @@ def graphs_if_any(settings: Settings) -> list[Verdict]:
 
 
 PARTS: dict[str, Part] = {
+    "device": Part(tell_device, 30),
     "compile": Part(check_compiling, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),

@@ -13,6 +13,7 @@ from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check import cycling, loading, steady
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.device import lines, tell_device
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.models import LARGE, check_compiling, compile_all, jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare, in_tolerances
@@ -21,6 +22,7 @@ from mainspring.experiments.gpu_check.parts import all_outputs, graphs_if_any
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
 from mainspring.launch.lone_device import LoneDevice, device_for
+from mainspring.worker.cuda.state import GpuState
 from mainspring.worker.realtime import Rights
 
 
@@ -31,6 +33,17 @@ def states(verdicts: list[Verdict]) -> list[State]:
 def device(settings: Settings, *names: str) -> LoneDevice:
     store = Store(settings.store(ONNXRUNTIME))
     return device_for([store.manifest(name).spec() for name in names], settings.config())
+
+
+def test_the_device_is_told_with_what_could_be_better(settings: Settings) -> None:
+    assert [verdict.found for verdict in tell_device(settings)] == ["this machine's processor"]
+    gpu = GpuState(index=0, name="NVIDIA H200", bus_id="0000:3b:00.0", total_bytes=143 << 30, mig=True)
+    told, *better = lines("NVIDIA H200", "0000:3b:00.0", [gpu])
+    assert told.found.startswith("NVIDIA H200, 143 GiB")
+    assert any("MIG" in verdict.found for verdict in better)
+    for states in ("no NVML here", [msgspec.structs.replace(gpu, bus_id="0000:af:00.0")]):
+        told, unknown = lines("NVIDIA H200", "0000:3b:00.0", states)
+        assert (told.found, unknown.state) == ("NVIDIA H200", State.NOT_RUN)
 
 
 def test_what_was_compiled_is_kept(settings: Settings) -> None:

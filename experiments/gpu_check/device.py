@@ -1,0 +1,36 @@
+"""Which GPU it is, in what state, and what about it makes its timing unpredictable: to read the others by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.verdicts import Verdict, not_run, told
+from mainspring.worker.cuda.driver import open_driver
+from mainspring.worker.cuda.nvml import try_states
+from mainspring.worker.cuda.state import GpuState, describe, problems
+
+
+def tell_device(settings: Settings) -> list[Verdict]:
+    """Return a line about the GPU and one about each thing that could be better."""
+    number = settings.config().cuda_device
+    if number is None:
+        return [told("device", "this machine's processor")]
+    # Before this process uses the GPU itself, which would be told of as a process that disturbs.
+    states = try_states()
+    driver = open_driver(number)
+    try:
+        return lines(driver.name(), driver.bus_id(), states)
+    finally:
+        driver.close()
+
+
+def lines(name: str, bus_id: str, states: Sequence[GpuState] | str) -> list[Verdict]:
+    """Return what there is to tell of the GPU at this place of the bus."""
+    if isinstance(states, str):
+        return [told("device", name), not_run("  its state", states)]
+    state = next((state for state in states if state.bus_id == bus_id), None)
+    if state is None:
+        return [told("device", name), not_run("  its state", f"NVML knows no GPU at {bus_id}")]
+    found = [told("device", describe(state))]
+    return found + [told("  could be better", each.found, each.costs) for each in problems(state)]
