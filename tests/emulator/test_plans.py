@@ -7,52 +7,20 @@ threads that are not ordered may not touch the same memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
 
-from mainspring.compiler.manifest import GraphTensor
-from mainspring.compiler.plan import SOURCE, Launch, LaunchPlan, Operand
-from mainspring.compiler.reference import Prepared
+from mainspring.compiler.plan import Launch, Operand
 from mainspring.compiler.zoo.catalogue import build
 from tests.emulator.build import EmulationError
-from tests.emulator.device import Array
-from tests.emulator.plans import emulate
+from tests.emulator.cases import Case, compile_case, main
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
 pytestmark = pytest.mark.timeout(900)
-
-
-class Case(NamedTuple):
-    """A model compiled for a GPU at one batch size, with a batch and what ONNX Runtime makes of it."""
-
-    plan: LaunchPlan
-    source: str
-    weights: Sequence[Array]
-    inputs: list[Array]
-    outputs: list[Array]
-
-    def run(self, folder: Path) -> list[Array]:
-        """Emulate the plan."""
-        tensors = [GraphTensor("", str(array.dtype), array.shape[1:]) for array in self.outputs]
-        return emulate(self.plan, self.source, self.weights, self.inputs, tensors, folder)
-
-
-def compiled(model: onnx.ModelProto, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """Compile for a GPU, as far as its source: NVIDIA's compiler is not asked, which would take a minute."""
-    from mainspring.compiler.tvm import build as tvm_build
-
-    monkeypatch.setattr(tvm_build, "cubin", lambda *_: None)
-    prepared = Prepared(model, batch_size)
-    built = tvm_build.Model(prepared, [batch_size]).build("cuda", "sm_90")
-    rows: list[Any] = [array[:batch_size] for array in prepared.rows]
-    source = built.files[SOURCE].decode()
-    return Case(built.plans.plan(batch_size), source, built.weights, rows, prepared.reference.run(rows))
 
 
 def smaller(model: onnx.ModelProto, width: int) -> onnx.ModelProto:
@@ -69,11 +37,9 @@ def smaller(model: onnx.ModelProto, width: int) -> onnx.ModelProto:
     ("name", "batch_size", "width"),
     [("squeezenet", 1, 224), ("resnet50", 1, 224), ("resnet50", 2, 64)],
 )
-def test_plan_computes_what_onnx_runtime_does(
-    name: str, batch_size: int, width: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_plan_computes_what_onnx_runtime_does(name: str, batch_size: int, width: int, tmp_path: Path) -> None:
     model = build(name)
-    case = compiled(model if width == 224 else smaller(model, width), batch_size, monkeypatch)
+    case = compile_case(model if width == 224 else smaller(model, width), batch_size)
     assert len(case.plan.launches) > 25
     for found, expected in zip(case.run(tmp_path), case.outputs, strict=True):
         assert found.shape == expected.shape
@@ -84,13 +50,19 @@ def test_plan_computes_what_onnx_runtime_does(
 @pytest.fixture(scope="module")
 def digits() -> Case:
     """The zoo's smallest convolutional network, at two rows."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        return compiled(build("digits"), 2, monkeypatch)
+    return compile_case(build("digits"), 2)
 
 
 def test_digits_computes_what_onnx_runtime_does(digits: Case, tmp_path: Path) -> None:
     for found, expected in zip(digits.run(tmp_path), digits.outputs, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_program_says_how_far_a_model_of_the_zoo_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["digits", "nobody"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.match(r"digits: \d+ launches, largest difference \d\.\de-0[5-9] of the largest output", first)
+    assert second.startswith("nobody: ")
 
 
 def test_a_generated_kernel_without_one_of_its_barriers_is_found(digits: Case, tmp_path: Path) -> None:
