@@ -294,6 +294,7 @@ def test_copies_of_an_architecture_are_lowered_once(store: Store, monkeypatch: p
         sizes.append(size)
         return lowering.lower(graph, size, *others)  # type: ignore[arg-type]
 
+    build._architecture.cache_clear()
     monkeypatch.setattr(build, "lower", counted)
     done = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
     assert sorted(sizes) == [1, 2]
