@@ -231,11 +231,14 @@ int main(int count, char** words) {
   prepare_checks(program);
   pthread_barrier_t* barrier = make_barrier(program.workers);
   std::vector<pid_t> workers;
+  const pid_t parent = getpid();
   for (unsigned worker = 0; worker < program.workers; ++worker) {
     pid_t child = fork();
     if (child < 0) fail("no process for worker %u", worker);
     if (child == 0) {
+      // A worker of its own would run on for ever, if its kernel does.
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(FAILED);
       run_worker(program, worker, barrier);
       _exit(0);
     }
