@@ -105,6 +105,10 @@ COUNTERS: dict[str, tuple[str, str]] = {
         "if it grows: " + SLOWER,
     ),
     "gateway: unusable input": ("inputs of another size than the model's", VERSIONS),
+    "outputs lost on the device": (
+        "outputs that a GPU did not bring back to the host; their requests are tried again",
+        "look at the worker's log and `mainspring doctor`",
+    ),
     "gateway: gone before its output": ("outputs whose gateway was cut off; tried again", NOTHING),
     "gateway: reads too slowly": (
         "outputs dropped because their gateway does not read; its requests time out",
