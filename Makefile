@@ -34,7 +34,7 @@ demo: native ## Serve 24 models under deadlines for two minutes and report
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 test: lint types native ## Lint, check types and run every test
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/python -m tests.halves $(ARGS)
 
 fuzz: native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)

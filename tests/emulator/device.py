@@ -76,7 +76,7 @@ class _Region:
 class Device:
     """Memory of named regions, and a program to launch kernels of."""
 
-    def __init__(self, program: Program, workers: int = 2, limit_s: float = 300.0) -> None:
+    def __init__(self, program: Program, workers: int = 2, limit_s: float = 900.0) -> None:
         """``workers`` processes share out the blocks; longer than ``limit_s`` no run may take."""
         self._program = program
         self._workers = workers
