@@ -74,7 +74,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     controller_silence_ms: int = 1000
     """Silence after which the controller counts as lost; it pings ten times a second."""
     hello_retry_ms: int = 200
-    """Time between two hellos; it doubles up to a second."""
+    """Time between two hellos; it doubles up to 0.4 s."""
     drain_timeout_ms: int = 5000
     """Longest wait for running actions when stopping."""
 

@@ -6,7 +6,9 @@ from enum import StrEnum
 
 from mainspring.messages.peers import Refused
 
-LONGEST_RETRY_NS = 1_000_000_000
+LONGEST_RETRY_NS = 400_000_000
+"""Well within the time for which a controller that begins anew keeps requests for its first worker
+(`ControllerConfig.start_grace_ms`): else they would be refused for want of one that is there."""
 
 
 class State(StrEnum):
@@ -34,7 +36,7 @@ class Session:
         return self.state is State.GREETING and now_ns >= self._next_hello_ns
 
     def hello_sent(self, now_ns: int) -> None:
-        """A hello was sent; the next one waits twice as long, up to a second."""
+        """A hello was sent; the next one waits twice as long, up to `LONGEST_RETRY_NS`."""
         self._next_hello_ns = now_ns + self._retry_ns
         self._retry_ns = min(2 * self._retry_ns, LONGEST_RETRY_NS)
 
