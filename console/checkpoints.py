@@ -14,9 +14,8 @@ import msgspec
 
 from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.messages.actions import Load, Release, Unload
-from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, WorkerJoined
+from mainspring.messages.events import ModelAdded, WorkerJoined
 from mainspring.messages.observing import Holding, OfPicture
-from mainspring.messages.operating import subject
 from mainspring.telemetry.lives import Held, Lives
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
@@ -70,7 +69,6 @@ class Checkpoints:
         self._step_bytes = max(STEP_BYTES, run.size_bytes // MOST)
         self._lives = Lives()
         self._header: Timed | None = None
-        self._asked: dict[tuple[str, str], Timed] = {}
         self._models: tuple[ModelAdded, ...] = ()
         self._since_bytes = 0
         self._found = [self._note(run.first_ns)]
@@ -96,11 +94,7 @@ class Checkpoints:
         for now_ns, entry in records:
             if isinstance(entry, SegmentHeader):
                 self._header = now_ns, entry
-            elif isinstance(entry, OperatorAsked):
-                self._set(now_ns, entry)
             else:
-                if isinstance(entry, ModelRemoved):
-                    self._asked.pop(("model", entry.name), None)
                 self._lives.take(now_ns, entry)
         moved = after.offset_bytes - (before.offset_bytes if after.segment == before.segment else 0)
         self._since_bytes += max(0, moved)
@@ -111,13 +105,6 @@ class Checkpoints:
     def close(self) -> None:
         """Close the log."""
         self._reader.close()
-
-    def _set(self, now_ns: int, entry: OperatorAsked) -> None:
-        """Remember what holds until an operator says otherwise: the last wish about each thing."""
-        about = subject(entry.wish)
-        if about is not None:
-            self._asked.pop(about, None)
-            self._asked[about] = now_ns, entry
 
     def _note(self, at_ns: int) -> Checkpoint:
         lives = self._lives
@@ -138,7 +125,7 @@ class Checkpoints:
             holdings=tuple(_holding(name, held, moving, unloading) for name, held in lives.workers.items()),
             requests=tuple((each.arrived_ns, each.request) for each in lives.requests.values()),
             actions=tuple((each.sent_ns, each.action) for each in lives.actions.values()),
-            asked=tuple(self._asked.values()),
+            asked=tuple(lives.asked.values()),
         )
 
 

@@ -141,8 +141,8 @@ class Lives:
         """Those that have not ended, in the order in which they came."""
         self.running = 0
         """How many of them are in an outstanding INFER."""
-        self.asked: dict[tuple[str, str], OperatorAsked] = {}
-        """What operators set that holds until they say otherwise: the last wish about each thing."""
+        self.asked: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
+        """The last wish of operators about each thing that they may set, and when it was granted."""
         self._on_request = on_request or _ignore
         self._on_action = on_action or _ignore
         self._handlers: dict[type, Callable[[int, Any], None]] = {
@@ -300,11 +300,11 @@ class Lives:
             for name, pages in holding.resident.items():
                 held.resident[name] = Resident(name, held.prepared[name], pages)
 
-    def _operated(self, _now_ns: int, event: OperatorAsked) -> None:
+    def _operated(self, now_ns: int, event: OperatorAsked) -> None:
         about = subject(event.wish)
         if about is not None:
             self.asked.pop(about, None)
-            self.asked[about] = event
+            self.asked[about] = now_ns, event
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
         self.workers.pop(entry.worker, None)

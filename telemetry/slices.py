@@ -57,7 +57,7 @@ def picture(lives: Lives, from_ns: int) -> Iterator[tuple[int, Event | Command]]
     for name, held in lives.workers.items():
         resident = tuple(held.resident.values())
         yield first_ns, WorkerJoined(name, held.device_kind, held.pages, dict(held.prepared), resident)
-    for asked in lives.asked.values():
+    for _, asked in lives.asked.values():
         yield first_ns, asked
     for life in (failed for held in lives.workers.values() for failed in held.failed.values()):
         yield first_ns, life.action

@@ -166,10 +166,10 @@ def test_what_operators_set_holds_until_they_say_otherwise() -> None:
     )
     for at, wish in enumerate(wishes):
         book.lives.take(at, OperatorAsked("who", wish))
-    kept = [each.wish for each in book.lives.asked.values()]
+    kept = [each.wish for _, each in book.lives.asked.values()]
     assert kept == [DrainWorker("w"), SetDefaultSlo("a", 5), PinModel("b"), UnpinModel("a")]
     book.lives.take(9, OperatorAsked("who", ResumeWorker("w")))
-    assert book.lives.asked["worker", "w"].wish == ResumeWorker("w")
+    assert book.lives.asked["worker", "w"] == (9, OperatorAsked("who", ResumeWorker("w")))
     book.lives.take(10, ModelRemoved("b"))
     assert ("model", "b") not in book.lives.asked
 
