@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = Path("store")
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
+BatchSizesOption = Annotated[
+    str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
+]
+DeviceOption = Annotated[str, typer.Option(help="Where it is to run: cpu or cuda.")]
+ArchOption = Annotated[str, typer.Option(help="Architecture of the GPU that kernels are generated for.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,9 +29,7 @@ def register(app: typer.Typer) -> None:
 def compile_model(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
-    batch_sizes: Annotated[
-        str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
-    ] = DEFAULT_BATCH_SIZES,
+    batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
     shape: Annotated[
         list[str] | None,
@@ -37,10 +40,8 @@ def compile_model(
     engine: Annotated[
         str, typer.Option(help="What runs the model: onnxruntime, tvm, or auto for the faster one here.")
     ] = "onnxruntime",
-    device: Annotated[str, typer.Option(help="What it runs on: cpu or cuda.")] = "cpu",
-    arch: Annotated[
-        str, typer.Option(help="Architecture of the GPU that kernels are generated for.")
-    ] = "sm_90",
+    device: DeviceOption = "cpu",
+    arch: ArchOption = "sm_90",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.commands.compile import DEFAULT_BATCH_SIZES, DEFAULT_STORE
+from mainspring.commands.compile import (
+    DEFAULT_BATCH_SIZES,
+    DEFAULT_STORE,
+    ArchOption,
+    BatchSizesOption,
+    DeviceOption,
+)
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact import Target
@@ -25,16 +31,12 @@ def zoo(
     copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
     seed: Annotated[int, typer.Option(help="Seed of the first copy's weights.")] = 0,
-    batch_sizes: Annotated[
-        str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
-    ] = DEFAULT_BATCH_SIZES,
+    batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
     engine: Annotated[
         str, typer.Option(help="What runs the models: onnxruntime, tvm, or auto for the faster one here.")
     ] = "onnxruntime",
-    device: Annotated[str, typer.Option(help="What they run on: cpu or cuda.")] = "cpu",
-    arch: Annotated[
-        str, typer.Option(help="Architecture of the GPU that kernels are generated for.")
-    ] = "sm_90",
+    device: DeviceOption = "cpu",
+    arch: ArchOption = "sm_90",
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
