@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+from mainspring.controller.config import ControllerConfig
 from mainspring.messages.peers import Refused
 from mainspring.worker.session import Session, State
 
@@ -59,3 +62,14 @@ def test_second_welcome_after_actions_means_that_the_hello_was_out_of_date() -> 
     session.acted()
     assert session.welcome(30)
     assert session.state is State.GREETING
+
+
+def test_hellos_are_closer_together_than_a_new_controller_keeps_requests() -> None:
+    session, now_ns, instants = Session(0, 200_000_000, 10**9), 0, [0]
+    while now_ns < 20 * 10**9:
+        now_ns += 10_000_000
+        if session.hello_due(now_ns):
+            session.hello_sent(now_ns)
+            instants.append(now_ns)
+    longest_ns = max(after - before for before, after in pairwise(instants))
+    assert 2 * longest_ns < ControllerConfig().start_grace_ms * 1e6
