@@ -13,6 +13,7 @@ import mainspring
 from mainspring import AsyncClient, Client
 from mainspring.client.channel import Call
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -154,7 +155,7 @@ def test_cancelling_a_future_cancels_the_request(client: Client, cluster: FakeCl
     assert future.cancelled()
     wait_until(lambda: request_id in cluster.cancels)
     done = client.submit("double", {"data": X})
-    done.result(10)
+    done.result(PATIENCE_S)
     assert not done.cancel()
 
 
@@ -162,18 +163,18 @@ def test_a_thousand_requests_in_flight(client: Client, cluster: FakeCluster) -> 
     inputs = [np.full((1, 4), number, np.float32) for number in range(1_000)]
     futures = [client.submit("double", {"data": x}, slo_ms=30_000) for x in inputs]
     for number, future in enumerate(futures):
-        assert future.result(30)["sum"][0] == 4 * number
+        assert future.result(PATIENCE_S)["sum"][0] == 4 * number
 
 
 def test_cancellations_race_with_outputs(client: Client) -> None:
     futures = [client.submit("double", {"data": X}) for _ in range(300)]
     cancelled = [future.cancel() for future in futures[::2]]
     for future in futures[1::2]:
-        np.testing.assert_array_equal(future.result(10)["twice"], X * 2)
+        np.testing.assert_array_equal(future.result(PATIENCE_S)["twice"], X * 2)
     for future, was in zip(futures[::2], cancelled, strict=True):
         assert future.cancelled() == was
         if not was:
-            np.testing.assert_array_equal(future.result(10)["twice"], X * 2)
+            np.testing.assert_array_equal(future.result(PATIENCE_S)["twice"], X * 2)
 
 
 def test_one_client_serves_many_threads(client: Client) -> None:
@@ -257,6 +258,6 @@ def test_closing_ends_what_is_in_flight(address: str) -> None:
     client.close()
     client.close()
     with pytest.raises(mainspring.GatewayUnreachable, match="closed"):
-        future.result(1)
+        future.result(PATIENCE_S)
     with pytest.raises(mainspring.GatewayUnreachable, match="make a new one"):
         client.infer("double", {"data": X})

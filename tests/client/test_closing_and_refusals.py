@@ -14,6 +14,7 @@ from mainspring.messages import clients
 from mainspring.messages.codec import encode
 from tests.client.fakes import fake_gateway, mute
 from tests.gateway.fakes import wait_until
+from tests.patience import PATIENCE_S
 
 
 def test_a_client_that_is_turned_away_knocks_rarely_and_says_why_it_was() -> None:
@@ -61,13 +62,13 @@ def test_closing_beside_a_cancellation_ends_every_other_call() -> None:
     def hold(_: object) -> None:
         # In the client's own thread.
         busy.set()
-        go_on.wait(5)
+        go_on.wait(PATIENCE_S)
 
     with fake_gateway(answer) as address:
         channel = Channel(address, "", 5)
         given_up, kept = (channel.call(clients.GetStatus(channel.next_key())) for _ in range(2))
         channel.call(clients.ListModels(channel.next_key())).add_done_callback(hold)
-        assert busy.wait(5)
+        assert busy.wait(PATIENCE_S)
         assert given_up.cancel()
         closer = threading.Thread(target=channel.close)
         closer.start()
@@ -75,4 +76,4 @@ def test_closing_beside_a_cancellation_ends_every_other_call() -> None:
         go_on.set()
         closer.join()
         with pytest.raises(mainspring.GatewayUnreachable, match="closed before the reply came"):
-            kept.result(5)
+            kept.result(PATIENCE_S)

@@ -19,6 +19,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
 from tests.client.fakes import WELCOME, fake_gateway, mute
 from tests.gateway.fakes import fake_cluster, gateway, wait_until
+from tests.patience import PATIENCE_S
 
 X = np.ones((1, 4), np.float32)
 
@@ -69,14 +70,14 @@ def test_a_welcome_of_another_protocol_version_is_a_clear_error() -> None:
         with Client(address) as client, pytest.raises(mainspring.GatewayUnreachable, match=complaint):
             client.infer("m", {"data": X})
         with Connection(address) as low, pytest.raises(mainspring.GatewayUnreachable, match=complaint):
-            low.open(timeout_s=5)
+            low.open(timeout_s=PATIENCE_S)
     assert {type(each) for each in asked} == {clients.ClientHello}, "it must be asked nothing else"
 
 
 def test_a_gateway_of_the_right_version_may_take_the_place_of_a_wrong_one() -> None:
     wrong = encode(clients.ClientWelcome(PROTOCOL_VERSION + 1, "9.9", 1_000, 10))
     with fake_gateway(lambda _: [wrong]) as address:
-        client = Client(address, connect_timeout_s=10)
+        client = Client(address, connect_timeout_s=PATIENCE_S)
         with pytest.raises(mainspring.GatewayUnreachable, match="protocol_mismatch"):
             client.models()
 
@@ -140,7 +141,7 @@ def test_outputs_that_do_not_fit_their_headers_are_an_error() -> None:
 def test_a_break_ends_what_is_in_flight_and_the_client_comes_back() -> None:
     with fake_cluster() as cluster:
         with gateway(cluster.address) as address:
-            client = Client(address, connect_timeout_s=10)
+            client = Client(address, connect_timeout_s=PATIENCE_S)
             wait_until(lambda: len(client.models()) >= 5)
         # The gateway is gone; a mute one takes its place, and breaks.
         with fake_gateway(mute, address):
@@ -148,7 +149,7 @@ def test_a_break_ends_what_is_in_flight_and_the_client_comes_back() -> None:
             assert isinstance(lost, Call)
             wait_until(lambda: lost.sent)
         with pytest.raises(mainspring.GatewayUnreachable, match="broke before the reply"):
-            lost.result(10)
+            lost.result(PATIENCE_S)
         with gateway(cluster.address, address=address):
             wait_until(lambda: len(client.models()) >= 5)
             np.testing.assert_array_equal(client.infer("double", {"data": X})["twice"], X * 2)
@@ -163,7 +164,7 @@ def test_a_reply_that_came_just_before_the_break_is_delivered() -> None:
 
     with fake_gateway(answer) as address:
         connection = Connection(address)
-        connection.open(timeout_s=5)
+        connection.open(timeout_s=PATIENCE_S)
         connection.send(clients.ListModels(7))
         time.sleep(0.1)
     time.sleep(0.1)
@@ -196,7 +197,7 @@ def test_a_gateway_that_forgot_the_client_is_greeted_again() -> None:
 def test_the_low_level_connection_drives_a_loop_of_its_own() -> None:
     header = TensorHeader("data", "float32", (1, 4))
     with fake_cluster() as cluster, gateway(cluster.address) as address, Connection(address) as connection:
-        welcome = connection.open(timeout_s=5)
+        welcome = connection.open(timeout_s=PATIENCE_S)
         assert welcome.max_in_flight > 0
         wait_until(lambda: _served(connection))
         for key in range(500):
@@ -238,7 +239,7 @@ def test_a_future_cancelled_before_it_is_sent_is_never_sent() -> None:
 
     with fake_gateway(mute) as address:
         pass
-    client = Client(address, connect_timeout_s=10)
+    client = Client(address, connect_timeout_s=PATIENCE_S)
     future = client.submit("m", {"data": X})
     assert future.cancel()
     with fake_gateway(answer, address):

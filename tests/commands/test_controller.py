@@ -14,6 +14,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welcome
 from mainspring.transport.blocking import Client
+from tests.patience import PATIENCE_S
 
 TABLE = """family,model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
 ResNet,resnet18,602,4,46.7,3.79,1.4,1.8,2.5,4.1,7.4
@@ -29,7 +30,7 @@ def fail(*arguments: str) -> tuple[int, str]:
     """Return the exit code and the errors, on one line, of a controller that should not run."""
     process = start(*arguments)
     try:
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
     return process.returncode, " ".join(errors.split())
@@ -58,7 +59,7 @@ def test_it_says_where_it_listens_serves_and_leaves_in_good_order(tmp_path: Path
         while isinstance(message := TO_GATEWAY.decode(gateway.receive(20_000)[0]), Ping):
             pass
         gateway.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert isinstance(received[0], Welcome)
     assert [up.model.name for up in received if isinstance(up, ModelUp)] == ["resnet18-1", "resnet18-2"]
     assert isinstance(message, Goodbye)

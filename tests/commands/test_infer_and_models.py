@@ -21,6 +21,7 @@ from mainspring.commands import gateway as gateway_verb
 from mainspring.commands import infer, models
 from mainspring.compiler import store
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
 
 GATEWAY_PROGRAM = """
 import typer
@@ -152,7 +153,7 @@ def test_a_gateway_says_where_it_listens_and_leaves_in_good_order() -> None:
                 wait_until(lambda: len(client.models()) == len(cluster.specs))
                 client.infer("double", {"data": np.ones((1, 4), np.float32)})
             process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == 0
+            assert process.wait(PATIENCE_S) == 0
             wait_until(lambda: cluster.goodbyes)
         finally:
             process.kill()

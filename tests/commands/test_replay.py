@@ -29,6 +29,7 @@ from mainspring.messages.codec import FROM_CLIENT, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.traces.arrival import WorkloadError
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_the_first_interrupt_stops_the_second_interrupts() -> None:
     before = signal.getsignal(signal.SIGINT)
     with stopping() as stop:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.wait(5)
+        assert stop.wait(PATIENCE_S)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 MAINSPRING = [sys.executable, "-m", "mainspring"]
 
 
@@ -20,7 +22,7 @@ def test_a_signal_stops_it_in_order(verb: str) -> None:
         try:
             assert process.stdout.readline().startswith("ready tcp://127.0.0.1:")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
 
@@ -33,7 +35,7 @@ def test_a_worker_stops_in_order(tmp_path: object) -> None:
         try:
             assert process.stdout.readline().startswith("ready ")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
 

@@ -17,6 +17,7 @@ import pytest
 
 from mainspring.client.client import Client
 from tests.gateway.fakes import wait_until
+from tests.patience import PATIENCE_S
 
 PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
 quick,4,4,20,2,2,3,4,6,9
@@ -40,7 +41,9 @@ def up(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line.startswith("ready tcp://127.0.0.1:"), line + process.communicate(timeout=30)[1]
+            assert line.startswith("ready tcp://127.0.0.1:"), (
+                line + process.communicate(timeout=PATIENCE_S)[1]
+            )
             yield process, line.split()[1]
         finally:
             process.kill()
@@ -55,7 +58,7 @@ def second_signal(process: subprocess.Popen[str]) -> int:
     raise AssertionError("it goes on")
 
 
-def gone(pids: list[int], timeout_s: float = 10.0) -> bool:
+def gone(pids: list[int], timeout_s: float = PATIENCE_S) -> bool:
     give_up = time.monotonic() + timeout_s
     while any(psutil.pid_exists(pid) for pid in pids):
         if time.monotonic() > give_up:
@@ -73,8 +76,8 @@ def test_it_says_ready_once_and_a_signal_drains_it(tmp_path: Path, number: signa
         running = client.submit("patient", INPUT, slo_ms=5000)
         wait_until(lambda: client.status().dropped_messages["submitted"] == 2)
         process.send_signal(number)
-        assert "output" in running.result(timeout=20), "what was accepted should be answered before it leaves"
-        out, err = process.communicate(timeout=30)
+        assert "output" in running.result(PATIENCE_S), "what was accepted should be answered before it leaves"
+        out, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, out, err) == (0, "", "")
         assert gone(children)
 
@@ -97,7 +100,7 @@ def test_what_does_not_drain_in_the_stated_time_is_killed(tmp_path: Path) -> Non
         for child in children:
             child.suspend()
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         assert "did not stop in 0.5 s: killed" in err
         assert gone([child.pid for child in children])
@@ -107,5 +110,5 @@ def test_children_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     with up(tmp_path) as (process, _):
         children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
         assert gone(children), "processes of a cluster outlived it"

@@ -18,8 +18,8 @@ from mainspring.messages.events import RequestCancelled, Wakeup
 from mainspring.messages.observing import ObserverHello, Records, Stage
 from mainspring.messages.peers import Ping, Pong, Refused, Welcome
 from mainspring.transport.blocking import Server
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 ONE = msgspec.msgpack.encode([(5, RequestCancelled(1))])
 
 

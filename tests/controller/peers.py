@@ -30,11 +30,11 @@ from mainspring.messages.peers import (
 )
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.transport.blocking import Client
+from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 Action = Prepare | Release | Load | Unload | Infer
 MS = 1_000_000
-PATIENCE_S = 10.0
 
 
 def spec(name: str = "m0", weights_hash: str = "h0", infer_ms: float = 1.0) -> ModelSpec:

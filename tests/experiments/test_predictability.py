@@ -24,6 +24,7 @@ from mainspring.experiments.predictability.isolated import (
 )
 from mainspring.experiments.predictability.plot import draw
 from mainspring.experiments.predictability.report import Report, compare
+from tests.patience import PATIENCE_S
 
 
 def test_every_run_is_counted_and_the_first_are_not() -> None:
@@ -72,7 +73,7 @@ def test_threads_run_at_the_same_time() -> None:
     together = threading.Barrier(3)
 
     def run() -> None:
-        together.wait(30)
+        together.wait(PATIENCE_S)
 
     latencies, took_s = run_together([run] * 3, 0.0)
     assert [len(found) for found in latencies] == [1, 1, 1]

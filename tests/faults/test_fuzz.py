@@ -30,6 +30,7 @@ from tests.controller.peers import spec as page_spec
 from tests.faults import garbage
 from tests.gateway.fakes import NUMBER, FakeCluster, fake_cluster, gateway, wait_until
 from tests.gateway.raw import Raw, counts
+from tests.patience import PATIENCE_S
 from tests.worker.peers import Cluster, infer, spec
 
 X = np.ones((1, 4), np.float32)
@@ -90,7 +91,7 @@ def test_a_false_controller_to_the_gateway() -> None:
                 held = busy.submit("hold", {"data": X}, slo_ms=50)
                 cluster.do(lambda: [cluster.controller.send([cluster._gateway, *parts]) for parts in batch])
                 with contextlib.suppress(MainspringError):
-                    held.result(20)
+                    held.result(PATIENCE_S)
 
             garbage.storm(garbage.TO_GATEWAY, send)
         restore(cluster)
@@ -121,7 +122,7 @@ def test_a_false_worker_to_the_gateway() -> None:
                 mute = busy.submit("mute", {"data": X}, slo_ms=50)
                 cluster.do(lambda: [cluster.worker.send([peer[0], *parts]) for parts in batch])
                 with contextlib.suppress(MainspringError):
-                    mute.result(20)
+                    mute.result(PATIENCE_S)
 
             garbage.storm((*garbage.OUTPUTS, peers.Output(1, NUMBER << 40, 1)), send)
         check_gateway(address, cluster)

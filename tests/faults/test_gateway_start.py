@@ -11,6 +11,7 @@ import mainspring
 from mainspring import Client
 from mainspring.messages import PROTOCOL_VERSION, peers
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
 
 X = np.ones((1, 4), np.float32)
 MODELS = 1_500
@@ -26,7 +27,7 @@ def test_no_model_is_unknown_while_the_controller_is_still_telling_them() -> Non
             assert not any(future.done() for future in futures)
             cluster.silent = False
             for future in futures:
-                np.testing.assert_array_equal(future.result(10)["twice"], X * 2)
+                np.testing.assert_array_equal(future.result(PATIENCE_S)["twice"], X * 2)
 
 
 def test_without_a_controller_clients_are_told_after_a_while() -> None:

@@ -22,6 +22,7 @@ from mainspring.launch.config import Config
 from mainspring.launch.local import LocalCluster
 from mainspring.launch.plan import make_plan
 from mainspring.messages.peers import ClusterStatus
+from tests.patience import PATIENCE_S
 
 INPUT = {"data": np.zeros((1, 1000), np.float32)}
 SLO_MS = 2_000
@@ -43,7 +44,7 @@ with Client(sys.argv[1]) as client:
 def local(emulated: Callable[..., Config], workers: int) -> Iterator[tuple[LocalCluster, Client]]:
     with (
         LocalCluster(make_plan(emulated(workers=workers)), lambda _: None) as cluster,
-        Client(cluster.address, connect_timeout_s=20) as client,
+        Client(cluster.address, connect_timeout_s=PATIENCE_S) as client,
     ):
         yield cluster, client
 
@@ -72,7 +73,7 @@ def outcomes(futures: list[Future[InferResult]]) -> list[str]:
     return found
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     give_up_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up_s, f"waited in vain for {what}"

@@ -26,6 +26,7 @@ from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.server import run
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 from tests.gateway.test_end_to_end import emulated, real_controller, workers_ready
+from tests.patience import PATIENCE_S
 from tests.worker.peers import Cluster, infer, spec
 
 X = np.ones((1, 4), np.float32)
@@ -81,7 +82,7 @@ def small_worker(controller: str) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 def test_an_input_beyond_the_workers_limit_is_answered_and_counted_and_others_are_served() -> None:

@@ -10,6 +10,7 @@ from mainspring.messages.model import ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Ping, Pong
 from mainspring.transport.blocking import Client
 from mainspring.worker.config import MIB
+from tests.patience import PATIENCE_S
 from tests.worker.peers import MS, Cluster, infer, spec
 
 ROW = bytes(12)
@@ -38,7 +39,7 @@ def dropped(cluster: Cluster) -> dict[str, int]:
 
 
 def eventually(cluster: Cluster, condition: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-    give_up_s = time.monotonic() + 20
+    give_up_s = time.monotonic() + PATIENCE_S
     while not condition(seen := dropped(cluster)):
         assert time.monotonic() < give_up_s, seen
         time.sleep(0.01)

@@ -20,6 +20,7 @@ from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.transport.blocking import Server
+from tests.patience import PATIENCE_S
 
 WORKER = "fake"
 NUMBER = 3
@@ -75,7 +76,7 @@ class FakeCluster:
         done = threading.Event()
         self._todo.put(action)
         self._todo.put(done.set)
-        assert done.wait(5)
+        assert done.wait(PATIENCE_S)
 
     def tell(self, message: msgspec.Struct) -> None:
         """Send the gateway a message from the controller."""
@@ -211,15 +212,15 @@ def serving(controller_address: str, **options: Any) -> Iterator[Addresses]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield ready.get(timeout=5)
+        yield ready.get(timeout=PATIENCE_S)
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
         assert not failed, failed
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
     """Wait until the condition holds; fail with it if it never does."""
     give_up = time.monotonic() + timeout_s
     while not condition():

@@ -10,6 +10,7 @@ from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import TO_CLIENT, encode
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.fakes import FakeCluster, wait_until
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 HEADER = TensorHeader("data", "float32", (1, 4))
@@ -24,7 +25,7 @@ class Raw:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 0)
         self.socket.setsockopt(zmq.RCVHWM, read_ahead)
-        self.socket.setsockopt(zmq.RCVTIMEO, 5_000)
+        self.socket.setsockopt(zmq.RCVTIMEO, round(PATIENCE_S * 1e3))
         self.socket.connect(address)
         if hello:
             self.send(clients.ClientHello(PROTOCOL_VERSION, "raw"))
@@ -48,8 +49,8 @@ class Raw:
         def served() -> bool:
             self.send(clients.ListModels(0))
             reply = self.receive()
-            assert isinstance(reply, clients.ModelList)
-            return len(reply.models) == len(cluster.specs)
+            # Before the controller's first word there may be an error instead of the list.
+            return isinstance(reply, clients.ModelList) and len(reply.models) == len(cluster.specs)
 
         wait_until(served)
 

@@ -23,6 +23,7 @@ from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
+from tests.patience import PATIENCE_S
 
 ROW = np.arange(4, dtype=np.float32)
 
@@ -46,7 +47,7 @@ class Bench:
 
     def do(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         assert self.loop is not None
-        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(PATIENCE_S)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def served(bench: Bench) -> Iterator[tuple[Calls, FakeCluster, Addresses]]:
         fake_cluster() as cluster,
         serving(cluster.address, http_address="http://127.0.0.1:0") as addresses,
     ):
-        calls = bench.started.get(timeout=10)
+        calls = bench.started.get(timeout=PATIENCE_S)
         wait_until(lambda: calls.plane.ready)
         yield calls, cluster, addresses
 

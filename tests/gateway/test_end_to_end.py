@@ -22,6 +22,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.scheduler.config import SchedulerConfig
 from tests.gateway.fakes import gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
 
 X = np.ones((2, 4), np.float32)
 WORKER_PROGRAM = """
@@ -50,10 +51,10 @@ def real_controller(models: list[ModelSpec], address: str = "tcp://127.0.0.1:*")
     thread = threading.Thread(target=controller_server.run, args=arguments, daemon=True)
     thread.start()
     try:
-        yield ready.get(timeout=5)
+        yield ready.get(timeout=PATIENCE_S)
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def test_requests_are_served_and_refused() -> None:
             client.infer("b", {"data": X}, slo_ms=1)
         assert caught.value.earliest_finish_ms is not None
         futures = [client.submit("ab"[number % 2], {"data": X}, slo_ms=20_000) for number in range(300)]
-        assert all(future.result(30)["sum"].shape == (2,) for future in futures)
+        assert all(future.result(PATIENCE_S)["sum"].shape == (2,) for future in futures)
         assert client.infer("b", {"data": X}).timing.left_ns is None
 
 

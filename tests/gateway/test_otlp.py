@@ -25,6 +25,7 @@ from mainspring.messages.clients import ErrorReply, InferReply
 from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.gateway.raw import Raw
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
+from tests.patience import PATIENCE_S
 
 pytest.importorskip(
     "opentelemetry.proto", reason="OpenTelemetry is not installed: pip install -e '.[tracing]'"
@@ -81,7 +82,7 @@ def collecting() -> Iterator[Collector]:
     finally:
         collector.server.shutdown()
         collector.server.server_close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def test_a_request_is_traced_under_its_clients_span() -> None:

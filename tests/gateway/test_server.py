@@ -20,6 +20,7 @@ from mainspring.messages.codes import Reason
 from mainspring.traces.replayer import list_models
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.gateway.raw import Raw, counts
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_a_stop_lets_requests_end_and_refuses_new_ones(cluster: FakeCluster) -> 
     config = GatewayConfig(address="tcp://127.0.0.1:*", controller_address=cluster.address)
     thread = threading.Thread(target=server.run, args=(config, stop, ready.put))
     thread.start()
-    with Raw(ready.get(timeout=5).zeromq) as client:
+    with Raw(ready.get(timeout=PATIENCE_S).zeromq) as client:
         client.ready(cluster)
         client.infer(1, "hold")
         wait_until(lambda: cluster.arrivals)
@@ -176,7 +177,7 @@ def test_a_stop_lets_requests_end_and_refuses_new_ones(cluster: FakeCluster) -> 
         cluster.do(lambda: cluster.dispatch(cluster.arrivals[0].request_id))
         answer = client.receive()
         assert isinstance(answer, clients.InferReply)
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     wait_until(lambda: cluster.goodbyes)
 

@@ -23,6 +23,7 @@ from mainspring.gateway.token_file import TokenFile
 from mainspring.gateway.tokens import BadTokens, Gate, Token, credential, parse_tokens, token_sha256
 from mainspring.messages.codes import Reason
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
 
 S = 1_000_000_000
 
@@ -261,7 +262,7 @@ def test_clients_of_a_gateway_with_tokens(tmp_path: Path, monkeypatch: pytest.Mo
         with Client(address, token="b") as wrong, pytest.raises(Unauthenticated, match="known"):
             wrong.infer("double", inputs)
         with Connection(address, token="b") as refused, pytest.raises(Unauthenticated):
-            refused.open(timeout_s=5)
+            refused.open(timeout_s=PATIENCE_S)
         monkeypatch.setenv("MAINSPRING_TOKEN", "a")
         with Client(address) as alice:
             assert [spec.name for spec in alice.models()] == ["double"]

@@ -23,11 +23,12 @@ from mainspring.launch.local import LocalCluster
 from mainspring.launch.plan import make_plan
 from mainspring.launch.supervisor import ClusterError
 from mainspring.launch.tables import ConfigError
+from tests.patience import PATIENCE_S
 
 INPUT = {"data": np.zeros((1, 1000), np.float32)}
 
 
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     give_up = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < give_up, f"waited in vain for {what}"
@@ -37,7 +38,7 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) 
 def ends_well(future: Future[InferResult]) -> bool:
     """Whether the reply has outputs; anything but a reply of either kind fails the test."""
     try:
-        return "output" in future.result(timeout=20)
+        return "output" in future.result(PATIENCE_S)
     except MainspringError:
         return False
 
@@ -74,7 +75,7 @@ def test_the_cluster_serves_again_after_any_process_died(
     with LocalCluster(make_plan(emulated()), lambda _: None) as cluster:
         os.kill(cluster.supervisor.pid(victim) or 0, signal.SIGKILL)
         wait_for(lambda: cluster.supervisor.starts(victim) == 2, "the restart")
-        with Client(cluster.address, connect_timeout_s=20) as client:
+        with Client(cluster.address, connect_timeout_s=PATIENCE_S) as client:
 
             def serves() -> bool:
                 return ends_well(client.submit("quick-1", INPUT, slo_ms=2000))

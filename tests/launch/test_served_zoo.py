@@ -30,6 +30,7 @@ from mainspring.traces.inputs import random_tensor
 SEED = 3
 PAGES = 48
 SLO_MS = 60_000
+PREPARED_S = 240.0
 SLOW_NS = 3_000_000
 """While a model this slow runs a batch, single requests come that share the next one."""
 MIXING_TRIALS = 5
@@ -68,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield store, one, other
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("architecture", names())
 def test_it_is_served_as_stock_onnxruntime_runs_it(cluster: Cluster, architecture: str) -> None:
     store, one, other = cluster
@@ -115,9 +116,14 @@ def _inputs(spec: ModelSpec, rows: int, rng: np.random.Generator) -> Arrays:
 
 
 def _wait_until_prepared(client: Client, name: str) -> None:
-    deadline_s = time.monotonic() + 120
-    while not any(model.name == name and model.prepared_on for model in client.status().models):
-        assert time.monotonic() < deadline_s, f"{name} was not prepared"
+    deadline_s = time.monotonic() + PREPARED_S
+    while True:
+        status = client.status()
+        model = next(each for each in status.models if each.name == name)
+        assert not model.failed_on
+        if model.prepared_on:
+            return
+        assert time.monotonic() < deadline_s, f"not prepared: {model}, workers {status.workers}"
         time.sleep(0.05)
 
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import time
 
+from tests.patience import PATIENCE_S
+
 PROGRAM = """
 import signal, sys, threading
 from mainspring.launch.signals import stop_on_signals
@@ -30,7 +32,7 @@ def start(linger_s: float) -> subprocess.Popen[str]:
 def test_the_first_signal_stops_in_order() -> None:
     child = start(0.0)
     child.send_signal(signal.SIGTERM)
-    out, _ = child.communicate(timeout=20)
+    out, _ = child.communicate(timeout=PATIENCE_S)
     assert out == "stopping\nstopped\n"
     assert child.returncode == 0
 
@@ -42,6 +44,6 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     assert child.stdout.readline() == "stopping\n"
     began = time.monotonic()
     child.send_signal(signal.SIGTERM)
-    assert child.wait(20) == 77
+    assert child.wait(PATIENCE_S) == 77
     assert time.monotonic() - began < 10
     child.stdout.close()

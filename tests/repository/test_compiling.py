@@ -17,6 +17,7 @@ from mainspring.repository.compile_child import CHANGED, Job
 from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe, artifact_name
+from tests.patience import PATIENCE_S
 from tests.repository.nets import put, scaling
 
 MEMORY_BYTES = 8 << 30
@@ -127,7 +128,7 @@ def test_the_process_ends_when_there_is_nothing_to_do(
 
     async def steps(compiler: Compiler) -> None:
         await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + PATIENCE_S
         while children():
             assert time.monotonic() < give_up, "it is still there"
             await asyncio.sleep(0.02)

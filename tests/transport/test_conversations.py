@@ -18,6 +18,7 @@ from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.framing import MAX_TENSORS, preamble
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def test_a_link_that_keeps_nothing_refuses_while_it_is_alone() -> None:
 def test_a_host_that_cannot_be_found_is_tried_again_like_one_that_does_not_answer(host: str) -> None:
     hub = Hub()
     link = Link(hub, f"tcp://{host}:9", LIMITS)
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + PATIENCE_S
     while link._retry_ns == 50_000_000 and time.monotonic() < until_s:
         hub.wait(10_000_000)
     assert link._retry_ns > 50_000_000
@@ -191,7 +192,7 @@ def test_a_link_waits_longer_after_each_failure() -> None:
     link = Link(hub, "tcp://127.0.0.1:9", LIMITS)
     waits = []
     for _ in range(8):
-        until_s = time.monotonic() + 5
+        until_s = time.monotonic() + PATIENCE_S
         before_ns = link._retry_ns
         while link._retry_ns == before_ns and before_ns < 10**9 and time.monotonic() < until_s:
             hub.wait(100_000_000)
@@ -298,7 +299,7 @@ def test_a_link_to_something_else_says_so() -> None:
     link.on_violation = seen.append
     sock, _ = other.accept()
     sock.sendall(b"220 mail.example.org ESMTP\r\n")
-    until_s = time.monotonic() + 5
+    until_s = time.monotonic() + PATIENCE_S
     while not seen and time.monotonic() < until_s:
         hub.wait(10_000_000)
         link.receive()
@@ -314,13 +315,14 @@ def test_waits_end_within_a_millisecond_also_beyond_what_select_takes(
 ) -> None:
     monkeypatch.setattr(hub_module, "SELECTABLE", selectable)
     hub = Hub()
-    late_ns = []
-    for wait_ns in (300_000, 1_700_000, 4_000_000) * 5:
-        began_ns = time.monotonic_ns()
-        assert hub.wait(wait_ns) == []
-        late_ns.append(time.monotonic_ns() - began_ns - wait_ns)
-    assert min(late_ns) > -100_000
-    assert sorted(late_ns)[len(late_ns) // 2] < (2_000_000 if selectable else 5_000_000)
+    for wait_ns in (300_000, 1_700_000, 4_000_000):
+        late_ns = []
+        for _ in range(20):
+            began_ns = time.monotonic_ns()
+            assert hub.wait(wait_ns) == []
+            late_ns.append(time.monotonic_ns() - began_ns - wait_ns)
+        # The machine may be late with any of them, but hardly with all.
+        assert -100_000 < min(late_ns) < (1_000_000 if selectable else 2_000_000)
     hub.close()
 
 

@@ -14,6 +14,7 @@ from mainspring.transport.blocking import LIMITS, Server
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
+from tests.patience import PATIENCE_S
 
 NAME = "worker.example"
 
@@ -28,7 +29,7 @@ class Resolver:
 
     def __call__(self, address: addresses.Address) -> addresses.Target:
         self.asked.append(address)
-        assert self.answer.wait(30)
+        assert self.answer.wait(PATIENCE_S)
         if self.fails:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return socket.AF_INET, ("127.0.0.1", address.port)
@@ -57,7 +58,7 @@ def server() -> Iterator[Server]:
 
 
 def serve_until(hub: Hub, condition: Callable[[], object]) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up, "it never became true"
         hub.wait(1_000_000)
@@ -105,7 +106,7 @@ def test_a_link_can_be_closed_while_its_name_is_looked_up(
     link.close(0)
     resolver.answer.set()
     for each in threads:
-        each.join(20)
+        each.join(PATIENCE_S)
         assert not each.is_alive()
     hub.wait(0)
     assert not link.connected

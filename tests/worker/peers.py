@@ -19,10 +19,10 @@ from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
 from mainspring.transport.blocking import Client, Server
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run
+from tests.patience import PATIENCE_S
 
 MS = 1_000_000
 SECOND = 1_000 * MS
-PATIENCE_S = 20.0
 
 Message = TypeVar("Message")
 

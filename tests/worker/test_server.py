@@ -21,7 +21,8 @@ from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, Wor
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.server import run
-from tests.worker.peers import MS, PATIENCE_S, Cluster, infer, load, spec
+from tests.patience import PATIENCE_S
+from tests.worker.peers import MS, Cluster, infer, load, spec
 
 Start = Callable[..., Cluster]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.console.page.live import CHROMIUM, FLAGS, PATIENCE_S, Site, running
+from tests.console.page.live import CHROMIUM, FLAGS, Site, running
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

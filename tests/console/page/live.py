@@ -20,6 +20,7 @@ from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
 from mainspring.launch.plan import make_plan
+from tests.patience import PATIENCE_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -32,7 +33,6 @@ COPIES = 8
 WORKERS = 2
 PAGES = 24
 TOKEN = "ms_of_an_operator_in_a_test"
-PATIENCE_S = 30.0
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:

@@ -11,7 +11,8 @@ from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import PinModel, UnpinModel, Wish
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open
-from tests.console.page.live import PATIENCE_S, TOKEN, Site, wait_until
+from tests.console.page.live import TOKEN, Site, wait_until
+from tests.patience import PATIENCE_S
 
 
 def test_a_worker_is_drained_and_resumed(open_page: Open, site: Site) -> None:

@@ -13,6 +13,7 @@ from mainspring.messages.commands import Reject
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open, stop
 from tests.console.page.live import PAGES, Site, wait_until
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -136,7 +137,7 @@ def test_what_is_planned_is_shown_before_it_is_done(open_page: Open, site: Site)
     answers = [site.client.submit(cold, inputs, slo_ms=10_000)]
     planned.first.wait_for()
     for answer in answers:
-        answer.result(timeout=20)
+        answer.result(PATIENCE_S)
     row = planned.first
     row.locator(".mark[data-is=in_time]").wait_for()
     predicted_ms = float(row.locator("td").nth(4).inner_text().split()[0])

@@ -23,9 +23,7 @@ from mainspring.console.web.listener import listen
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.gateway.token_file import TokenFile
 from mainspring.messages.operating import Wish
-
-PATIENCE_S = 60.0
-"""How long a test waits for what must come."""
+from tests.patience import PATIENCE_S
 
 Record = tuple[int, msgspec.Struct]
 

@@ -14,6 +14,7 @@ from mainspring.messages.operating import DrainWorker, PinModel, SetDefaultSlo
 from tests.console.page.live import wait_until
 from tests.console.web.served import Console, Start
 from tests.console.web.test_api import tokens
+from tests.patience import PATIENCE_S
 
 DRAIN = {"wish": {"type": "drain_worker", "worker": "worker-0"}}
 PIN = {"wish": {"type": "pin_model", "model": "resnet50"}}
@@ -95,7 +96,7 @@ def test_no_more_wishes_wait_at_a_time_than_may_and_who_may_not_ask_is_not_one_o
             assert wish(console, "x", PIN)[0] == 401
         finally:
             console.source.answers.set()
-        assert first.result(timeout=20) == (200, {"done": True, "detail": "done"})
+        assert first.result(PATIENCE_S) == (200, {"done": True, "detail": "done"})
     assert wish(console, "chief", PIN)[0] == 200
 
 

@@ -7,7 +7,8 @@ from starlette.datastructures import Headers
 from websockets.exceptions import InvalidStatus
 
 from mainspring.console.web.guard import HEADERS, Names
-from tests.console.web.served import PATIENCE_S, Start
+from tests.console.web.served import Start
+from tests.patience import PATIENCE_S
 
 NAMES = Names(["console.example", "fd00::1"])
 

@@ -13,7 +13,8 @@ from websockets.exceptions import ConnectionClosed
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.web.listener import listen
-from tests.console.web.served import PATIENCE_S, Console, Start, said, say
+from tests.console.web.served import Console, Start, said, say
+from tests.patience import PATIENCE_S
 
 
 def _connect(console: Console) -> socket.socket:

@@ -14,7 +14,8 @@ from websockets.sync.client import ClientConnection
 from mainspring.console.web.shows import SHOWS
 from mainspring.console.web.socket import AHEAD
 from tests.console.web.counting import Changing, Counting
-from tests.console.web.served import PATIENCE_S, Start, said, say
+from tests.console.web.served import Start, said, say
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from websockets.sync.client import connect
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.server import run
-from tests.console.web.served import PATIENCE_S, said, say
+from tests.console.web.served import said, say
 from tests.controller.peers import FakeGateway, Stage, spec
+from tests.patience import PATIENCE_S
 from tests.telemetry.recordings import record
 
 NAMES = ("m0", "m1", "m2")

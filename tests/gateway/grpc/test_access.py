@@ -18,6 +18,7 @@ from mainspring.gateway.tokens import token_sha256
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.grpc.conftest import EchoCluster
 from tests.gateway.grpc.tensors import inputs
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -120,9 +121,9 @@ def test_each_request_of_a_stream_needs_one(client: InferenceServerClient) -> No
     found: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: found.put((result, error)), headers=shown("some"))
     client.async_stream_infer("double", inputs(X), request_id="mine")
-    result, _ = found.get(timeout=10)
+    result, _ = found.get(timeout=PATIENCE_S)
     assert result.get_response().id == "mine"
     client.async_stream_infer("wide", inputs(X), request_id="other")
-    _, error = found.get(timeout=10)
+    _, error = found.get(timeout=PATIENCE_S)
     assert "forbidden" in error.message()
     client.stop_stream()

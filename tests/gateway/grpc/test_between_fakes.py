@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.grpc.conftest import Fake
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, array, datatype, encoded, inputs
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -118,7 +119,7 @@ def test_a_cancelled_call_gives_its_request_up(fake: Fake) -> None:
     call.cancel()
     wait_until(lambda: fake.cluster.cancels)
     assert fake.cluster.cancels == [fake.cluster.arrivals[0].request_id]
-    assert ended.get(timeout=10).status() == "StatusCode.CANCELLED"
+    assert ended.get(timeout=PATIENCE_S).status() == "StatusCode.CANCELLED"
 
 
 def test_a_call_whose_deadline_passed_gives_its_request_up(fake: Fake) -> None:
@@ -146,13 +147,13 @@ def test_a_stream_answers_in_the_order_of_completion(fake: Fake) -> None:
     fake.client.async_stream_infer("double", inputs(X), request_id="quick")
     fake.client.async_stream_infer("nothing", inputs(X), request_id="unknown")
     fake.client.async_stream_infer("reject", inputs(X), request_id="rejected")
-    first = [found.get(timeout=10) for _ in range(3)]
+    first = [found.get(timeout=PATIENCE_S) for _ in range(3)]
     assert [result.get_response().id for result, _ in first if result] == ["quick"]
     words = [error.message() for _, error in first if error]
     assert any("unknown_model" in each for each in words)
     assert any("70.0 ms from now" in each for each in words)
     fake.cluster.do(lambda: fake.cluster.dispatch(held, "double"))
-    result, error = found.get(timeout=10)
+    result, error = found.get(timeout=PATIENCE_S)
     assert error is None
     assert result.get_response().id == "held"
     fake.client.stop_stream()
@@ -224,6 +225,6 @@ def test_a_stop_answers_what_is_in_flight() -> None:
             other = outer.enter_context(InferenceServerClient(fake.address))
             other.async_infer("hold", inputs(X), lambda result, error: found.put(error))
             wait_until(lambda: fake.cluster.arrivals)
-        error = found.get(timeout=10)
+        error = found.get(timeout=PATIENCE_S)
         assert error.status() == "StatusCode.UNAVAILABLE"
         assert "shutting_down" in error.message()

@@ -22,6 +22,7 @@ from mainspring.messages.peers import ModelUp
 from tests.gateway.fakes import make_spec, wait_until
 from tests.gateway.grpc.conftest import Fake, Live
 from tests.gateway.grpc.tensors import encoded, inputs
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -126,7 +127,7 @@ def test_more_calls_than_the_limit_are_refused() -> None:
             fake.client.async_infer("hold", inputs(X), lambda result, error: ended.put(error))
             for _ in range(8)
         ]
-        codes = [ended.get(timeout=10).status() for _ in range(4)]
+        codes = [ended.get(timeout=PATIENCE_S).status() for _ in range(4)]
         assert codes == ["StatusCode.RESOURCE_EXHAUSTED"] * 4
         for call in calls:
             call.cancel()
@@ -147,7 +148,7 @@ def test_more_calls_on_one_connection_than_the_limit_wait_in_the_client() -> Non
             other.infer("double", inputs(X), client_timeout=20)
         assert ended.empty()
         held[0].cancel()
-        assert ended.get(timeout=20) is not None
+        assert ended.get(timeout=PATIENCE_S) is not None
 
 
 def test_a_connection_that_says_nothing_is_closed() -> None:
@@ -207,7 +208,7 @@ def test_one_connection_s_requests_in_flight_are_bounded() -> None:
         for _ in range(5):
             fake.client.async_stream_infer("hold", inputs(X))
         for _ in range(2):
-            assert "overloaded" in found.get(timeout=10).message()
+            assert "overloaded" in found.get(timeout=PATIENCE_S).message()
         fake.client.stop_stream(cancel_requests=True)
 
 

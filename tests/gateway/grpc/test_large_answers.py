@@ -23,6 +23,7 @@ from mainspring.messages.peers import ModelUp
 from tests.gateway.fakes import make_spec, wait_until
 from tests.gateway.grpc.conftest import LARGE_BYTES, Fake
 from tests.gateway.grpc.tensors import encoded, inputs
+from tests.patience import PATIENCE_S
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -45,7 +46,7 @@ def test_a_connection_s_answers_have_a_bound() -> None:
             for _ in range(12)
         ]
         for _ in range(2):
-            error = ended.get(timeout=20)
+            error = ended.get(timeout=PATIENCE_S)
             assert error.status() == "StatusCode.RESOURCE_EXHAUSTED"
             assert "overloaded: answers on this connection" in error.message()
             assert "read them, or ask for less at once" in error.message()
@@ -61,7 +62,7 @@ def _takes_all(fake: Fake) -> bool:
     ended: queue.Queue[Any] = queue.Queue()
     for _ in range(10):
         fake.client.async_infer("large", inputs(X), lambda result, error: ended.put(error))
-    return all(ended.get(timeout=20) is None for _ in range(10))
+    return all(ended.get(timeout=PATIENCE_S) is None for _ in range(10))
 
 
 def test_all_answers_together_have_a_bound() -> None:

@@ -12,6 +12,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
+from tests.patience import PATIENCE_S
+
 DATA = np.ones((2, 1000), np.float32)
 
 
@@ -183,7 +185,7 @@ def test_calls_side_by_side_with_callbacks(client: InferenceServerClient) -> Non
             request_id=str(number),
             timeout=20_000_000,
         )
-    ended = [found.get(timeout=30) for _ in range(40)]
+    ended = [found.get(timeout=PATIENCE_S) for _ in range(40)]
     assert not [error for _, error in ended if error]
     assert {result.get_response().id for result, _ in ended} == {str(number) for number in range(40)}
 
@@ -192,9 +194,9 @@ def test_a_call_that_is_cancelled_or_times_out(client: InferenceServerClient) ->
     found: queue.Queue[Any] = queue.Queue()
     call = client.async_infer("slow", inputs(), lambda result, error: found.put(error))
     call.cancel()
-    assert found.get(timeout=20).status() == "StatusCode.CANCELLED"
+    assert found.get(timeout=PATIENCE_S).status() == "StatusCode.CANCELLED"
     client.async_infer("slow", inputs(), lambda result, error: found.put(error), client_timeout=0.02)
-    assert found.get(timeout=20).status() == "StatusCode.DEADLINE_EXCEEDED"
+    assert found.get(timeout=PATIENCE_S).status() == "StatusCode.DEADLINE_EXCEEDED"
     with refused("DEADLINE_EXCEEDED", "."):
         client.infer("slow", inputs(), client_timeout=0.02)
 
@@ -206,7 +208,7 @@ def test_a_stream(client: InferenceServerClient) -> None:
         client.async_stream_infer("quick", inputs(), request_id=str(number), timeout=20_000_000)
     client.async_stream_infer("slow", inputs(), request_id="late", timeout=20_000)
     client.async_stream_infer("quick", inputs(), request_id="last", enable_empty_final_response=True)
-    ended = [found.get(timeout=30) for _ in range(22)]
+    ended = [found.get(timeout=PATIENCE_S) for _ in range(22)]
     errors = [error.message() for _, error in ended if error]
     assert len(errors) == 1
     assert "deadline_unreachable" in errors[0]

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from tests.patience import PATIENCE_S
+
 
 class Reply(NamedTuple):
     status: int
@@ -23,7 +25,7 @@ class Reply(NamedTuple):
 class Peer:
     """One connection."""
 
-    def __init__(self, host: str, timeout_s: float = 20.0) -> None:
+    def __init__(self, host: str, timeout_s: float = PATIENCE_S) -> None:
         name, _, port = host.rpartition(":")
         self.socket = socket.create_connection((name, int(port)), timeout_s)
         self._rest = b""

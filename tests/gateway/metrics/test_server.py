@@ -25,6 +25,7 @@ from tests.gateway.fakes import FakeCluster, fake_cluster, serving, wait_until
 from tests.gateway.metrics.test_text import parsed
 from tests.gateway.raw import Raw
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
+from tests.patience import PATIENCE_S
 
 ANY = "http://127.0.0.1:0"
 Found = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -154,7 +155,7 @@ def test_a_silent_controller_keeps_no_request_waiting() -> None:
                 client.infer(key, "double")
                 assert isinstance(client.receive(), InferReply)
             assert not scraping.done() or time.monotonic() - began_s > 3
-            assert of(scraping.result(30), "mainspring_controller_up") == 0
+            assert of(scraping.result(PATIENCE_S), "mainspring_controller_up") == 0
     finally:
         cluster.stop()
 

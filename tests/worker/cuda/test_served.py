@@ -19,10 +19,11 @@ from mainspring.worker.cuda import driver as drivers
 from mainspring.worker.cuda import host_weights, nvml
 from mainspring.worker.engine import DeviceLost
 from mainspring.worker.server import WorkerFailed, run
+from tests.patience import PATIENCE_S
 from tests.worker.cuda import tiny_plans as tiny
 from tests.worker.cuda.fake_driver import FakeDriver
 from tests.worker.cuda.tiny_store import tiny_store
-from tests.worker.peers import PATIENCE_S, Cluster, infer
+from tests.worker.peers import Cluster, infer
 
 NOTE = "GPU at 0000:3b:00.0: its SM clock is 345 MHz of 1980"
 
