@@ -44,9 +44,11 @@ class _Extent:
 
     @property
     def free_bytes(self) -> int:
+        """What is left behind its last tensor."""
         return self.pages * PAGE_BYTES - self.used_bytes
 
     def put(self, tensor: int, size: int) -> None:
+        """Lay a tensor of so many bytes, aligned ones, behind the others; it must fit into `free_bytes`."""
         self.tensors.append((tensor, self.used_bytes))
         self.used_bytes += size
 

@@ -84,6 +84,7 @@ class _Batch:
         self.count = self.input_ns = self.infer_ns = self.output_ns = 0
 
     def state(self, batch_size: int) -> BatchStatistics:
+        """Return what was counted so far: each of the three times with the number of executions."""
         return BatchStatistics(
             batch_size,
             Count(self.count, self.input_ns),

@@ -171,6 +171,7 @@ class _Holder:
         """When its requests so far would have come at just its rate."""
 
     def may_use(self, model: str) -> bool:
+        """Say whether one of the token's patterns matches the model's name; case counts."""
         return any(fnmatchcase(model, pattern) for pattern in self.token.models)
 
     def late_ns(self, now_ns: int) -> int:

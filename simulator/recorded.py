@@ -118,6 +118,7 @@ class _Reader:
         self._delays: list[int] = []
 
     def take(self, now_ns: int, entry: object) -> None:
+        """Enter the next event or command; time counts from `LEAD_NS` before the first one."""
         if not self._start_ns:
             self._start_ns = now_ns - LEAD_NS
         at_ns = now_ns - self._start_ns
@@ -150,6 +151,7 @@ class _Reader:
                 self._left[name] = at_ns
 
     def finish(self, log: Path, scheduler: SchedulerConfig) -> Recording:
+        """Return what was taken: durations are medians, and workers that left stay away."""
         self._crashes += [(left_ns, name, FOREVER_NS) for name, left_ns in self._left.items()]
         medians = {key: int(np.median(values)) for key, values in self._durations.items()}
         ratios = [np.array(values) / medians[key] for key, values in self._durations.items()]

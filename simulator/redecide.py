@@ -70,6 +70,7 @@ class _Run:
         self.recent: deque[str] = deque(maxlen=CONTEXT_LINES)
 
     def take_event(self, now_ns: int, event: Event) -> None:
+        """Give the scheduler an event; what it decides at a `Wakeup` is expected from the log next."""
         self._scheduler.handle(now_ns, event)
         if isinstance(event, Wakeup):
             self.expected.extend(self._scheduler.schedule(now_ns))
@@ -77,6 +78,7 @@ class _Run:
             self._note(now_ns, event)
 
     def agrees(self, now_ns: int, command: Command) -> bool:
+        """Say whether the log's command is the one that is expected next, which it then is no more."""
         if not self.expected or self.expected[0] != command:
             return False
         self._note(now_ns, self.expected.popleft())

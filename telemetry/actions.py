@@ -38,6 +38,7 @@ class _Model:
         self.rows = 0
 
     def state(self, key: str) -> ModelActions:
+        """Return what was counted, under the labels that ``key`` of `BoundedLabels` stands for."""
         return ModelActions(
             *key_labels(key),
             self.load.state(),
@@ -59,6 +60,7 @@ class _Worker:
         self.ended: Counter[str] = Counter()
 
     def state(self, name: str) -> WorkerActions:
+        """Return what was counted, under the worker's name, and how many of its pages are in use."""
         used = sum(self.resident.values())
         return WorkerActions(
             name, self.device_kind, self.pages, used, dict(self.busy_ns), dict(sorted(self.ended.items()))

@@ -126,6 +126,7 @@ class _RunReader:
         self._lives = Lives(self._request, self._action)
 
     def read(self) -> RunStats:
+        """Read every record once, one segment in memory at a time; OSError if one can't be read."""
         first_ns, seconds, asked = self._run.first_ns, self._seconds, self._asked
         for now_ns, entry in read_run(self._run):
             self._records[type(entry)] += 1

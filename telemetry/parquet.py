@@ -128,6 +128,7 @@ class _Converter:
         return any(at_ns < self._to_ns for at_ns in began)
 
     def request(self, life: RequestLife) -> None:
+        """Add a request's row if it arrived in the span."""
         if not self._from_ns <= life.arrived_ns < self._to_ns:
             return
         request, action = life.request, None if life.infer is None else life.infer.action
@@ -157,6 +158,7 @@ class _Converter:
         )
 
     def action(self, life: ActionLife) -> None:
+        """Add an action's row if it was sent in the span."""
         if not self._from_ns <= life.sent_ns < self._to_ns:
             return
         action, result = life.action, life.result

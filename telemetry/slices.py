@@ -110,6 +110,7 @@ class _Slicer:
         self._last_ns = from_ns
 
     def run(self) -> Sliced:
+        """Write the slice; raise `LogProblem` if the span has no record, and OSError as `slice_run`."""
         for path in self._run.paths:
             for now_ns, entry in read_segment(path):
                 if isinstance(entry, SegmentHeader):
@@ -181,6 +182,7 @@ class _Writer:
         self.size_bytes = 0
 
     def begin_segment(self, now_ns: int, header: SegmentHeader) -> None:
+        """Close the segment before and open the next file, whose first record is ``header``."""
         self.close()
         path = self._target / f"{len(self.segments) + 1:08d}.events"
         self._file = path.open("xb")
@@ -188,11 +190,13 @@ class _Writer:
         self.write(now_ns, header)
 
     def write(self, now_ns: int, entry: Entry) -> None:
+        """Add a record to the open segment; it reaches the file when the buffer is full."""
         self._encoder.encode_into((now_ns, entry), self._buffer, -1)
         if len(self._buffer) >= _WRITE_BYTES:
             self._flush()
 
     def close(self) -> None:
+        """Write what is buffered and close the segment, if one is open."""
         if self._file is not None:
             self._flush()
             self._file.close()

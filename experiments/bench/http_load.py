@@ -166,6 +166,7 @@ class _Connection(asyncio.Protocol):
         self._due_at: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep what `send` writes to."""
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = transport
 
@@ -176,6 +177,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(self._load.request)
 
     def data_received(self, data: bytes) -> None:
+        """Count the reply, once it is whole, by its status and what a refusal says, and go on."""
         self._data = data = self._data + data if self._data else data
         if not _is_whole(data):
             return
@@ -185,6 +187,7 @@ class _Connection(asyncio.Protocol):
         self._load.next(self)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        """Count the request in flight, if there is one, as one that got no reply."""
         self._end("none")
 
     def _end(self, status: str) -> None:

@@ -108,6 +108,7 @@ class _Range:
         self._one, self._other = level * places + self.low, level * places + second
 
     def least(self, table: Floats) -> Floats:
+        """Return each range's least value, infinity for an empty one; ``table`` is of `_range_minima`."""
         least: Floats = np.minimum(table.take(self._one), table.take(self._other))
         least[self._none] = np.inf
         return least
