@@ -91,7 +91,7 @@ def serving(settings: Settings, store: Store, kind: str) -> Iterator[LocalCluste
         "controller": {"address": f"tcp://127.0.0.1:{controller}"},
     }
     plan = make_plan(read_config(tables, "this check"))
-    allowed = os.sched_getaffinity(0)
+    allowed, nice = os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
     with LocalCluster(plan, lambda text: print(text, flush=True)) as cluster:
         try:
             if plan.jobs[0].cores:
@@ -101,6 +101,7 @@ def serving(settings: Settings, store: Store, kind: str) -> Iterator[LocalCluste
             yield cluster
         finally:
             os.sched_setaffinity(0, allowed)
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
 
 
 def play(settings: Settings, address: str, specs: list[ModelSpec], kind: str, slo_ms: float) -> list[Verdict]:
