@@ -10,8 +10,9 @@ from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.members import name_fault
 from mainspring.controller.specs import MAX_DURATION_NS, MAX_NAME_CHARACTERS
+from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described, milliseconds
+from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Operators:
     def _slo_refusal(self, wish: SetDefaultSlo) -> str | None:
         slo_ns, name = wish.slo_ns, wish.model
         if slo_ns is not None and not 0 < slo_ns <= MAX_DURATION_NS:
-            given, most = milliseconds(slo_ns), milliseconds(MAX_DURATION_NS)
+            given, most = in_milliseconds(slo_ns), in_milliseconds(MAX_DURATION_NS)
             return f"a default SLO of {given} can't be; give more than 0 and at most {most}"
         if self._catalogue.is_known(name) or (slo_ns is None and name in self._catalogue.slos_ns):
             return None

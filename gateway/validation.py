@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.model import ModelSpec, TensorSpec, is_dtype, slot_bytes
 from mainspring.messages.peers import TensorHeader
 
@@ -161,8 +162,8 @@ def _check_slo(slo_ns: int | None, max_slo_ns: int) -> None:
     wrong = "not positive" if slo_ns <= 0 else "absurdly long"
     raise BadRequest(
         Reason.BAD_SLO,
-        f"an SLO of {slo_ns / 1e6:g} ms is {wrong}; give more than 0 and at most {max_slo_ns / 1e6:g} ms, "
-        "or none for best effort",
+        f"an SLO of {in_milliseconds(slo_ns)} is {wrong}; give more than 0 and at most "
+        f"{in_milliseconds(max_slo_ns)}, or none for best effort",
     )
 
 

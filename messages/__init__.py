@@ -12,6 +12,7 @@ One file for each subject:
 * ``metrics``  -- what the controller counts for whoever scrapes
 * ``observing`` -- controller to observers: the event stream, live
 * ``operating`` -- what operators may ask for, and the answer
+* ``durations`` -- a duration in words, as refusals have it
 * ``codec``    -- bytes to messages and back
 
 Every message is a frozen, tagged ``msgspec.Struct`` encoded as a MessagePack map. Times are ``int``

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.messages.durations import in_milliseconds
+
 
 class DrainWorker(msgspec.Struct, frozen=True, tag="drain_worker"):
     """Give the worker nothing more; what it was told to do it finishes, and its memory stays as it is."""
@@ -111,9 +113,4 @@ def described(wish: Wish) -> str:
         case SetDefaultSlo(model=model, slo_ns=slo_ns):
             if slo_ns is None:
                 return f"give {model} its configured default SLO again"
-            return f"give {model} a default SLO of {milliseconds(slo_ns)}"
-
-
-def milliseconds(duration_ns: int) -> str:
-    """Return a duration in words, to the microsecond and never as a power of ten."""
-    return f"{f'{duration_ns / 1e6:,.3f}'.rstrip('0').rstrip('.')} ms"
+            return f"give {model} a default SLO of {in_milliseconds(slo_ns)}"

@@ -72,9 +72,9 @@ WRONG: list[tuple[dict[str, object], Reason, str]] = [
     ({"model": "zzz"}, Reason.UNKNOWN_MODEL, "'zzz' is not served; 3 others are"),
     ({"model": "x" * 5000}, Reason.UNKNOWN_MODEL, "..."),
     ({"priority": -1}, Reason.BAD_INPUT, "the priority is -1; give 1 for the highest"),
-    ({"slo_ns": 0}, Reason.BAD_SLO, "0 ms is not positive; give more than 0 and at most 3.6e+06 ms"),
-    ({"slo_ns": -1}, Reason.BAD_SLO, "not positive"),
-    ({"slo_ns": HOUR_NS + 1}, Reason.BAD_SLO, "absurdly long"),
+    ({"slo_ns": 0}, Reason.BAD_SLO, "0 ms is not positive; give more than 0 and at most 3,600,000 ms, or"),
+    ({"slo_ns": -1}, Reason.BAD_SLO, "-0.000001 ms is not positive"),
+    ({"slo_ns": HOUR_NS + 1}, Reason.BAD_SLO, "3,600,000.000001 ms is absurdly long"),
     ({"inputs": (IDS,)}, Reason.BAD_INPUT, "input 'mask' missing; model 'encoder' takes 'ids', 'mask'"),
     ({"inputs": ()}, Reason.BAD_INPUT, "inputs 'ids', 'mask' missing"),
     (
