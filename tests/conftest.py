@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -27,10 +28,22 @@ def small_heap() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def same_rights() -> Iterator[None]:
+    """Fail a test after which this process runs elsewhere, or before others: so would all after it."""
+    before = _rights()
+    yield
+    assert _rights() == before, "cores, scheduling class and niceness should be as they were before the test"
+
+
 @pytest.fixture
 def real_unfreeze(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a test of what unfreezing frees."""
     monkeypatch.setattr(gc, "unfreeze", _UNFREEZE)
+
+
+def _rights() -> tuple[set[int], int, int]:
+    return os.sched_getaffinity(0), os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
 _UNFREEZE = gc.unfreeze
