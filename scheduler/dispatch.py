@@ -44,8 +44,6 @@ class Dispatcher:
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
         take their time: they travel while the batches before them run."""
-        if worker.draining:
-            return
         books, timeline, durations = self._books, worker.exec, self._books.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns

@@ -47,6 +47,26 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_more() -> None:
     assert isinstance(hand.request(31, 3, "m", 100)[0], Infer), "its memory is as it was"
 
 
+def test_a_worker_that_resumes_runs_what_has_waited_longest_first() -> None:
+    hand = Hand(spec("m"), spec("other"), workers=2)
+    for name in ("w0", "w1"):
+        for model in ("m", "other"):
+            (load,) = ask(hand, 1, LoadOn(model, name))
+            hand.ok(9, load)
+    running = [*hand.request(20, 0, "m", 100), *hand.request(20, 1, "m", None)]
+    assert [each.worker for each in running if isinstance(each, Infer)] == ["w0", "w1"]
+    assert hand.request(21, 2, "m", None) == []
+    ask(hand, 22, DrainWorker("w0"))
+    ended = [hand.ok(25, infer) for infer in running]
+    ((infer,),) = filter(None, ended)
+    assert isinstance(infer, Infer)
+    assert (infer.worker, infer.request_ids) == ("w1", (2,))
+    assert hand.request(26, 3, "other", None) == hand.request(27, 4, "m", None) == []
+    (infer,) = ask(hand, 28, ResumeWorker("w0"))
+    assert isinstance(infer, Infer)
+    assert infer.request_ids == (3,), "what waited before the worker was drained has run elsewhere"
+
+
 def test_what_waits_goes_to_another_worker_once_its_own_is_drained() -> None:
     hand = Hand(spec("m"), workers=2)
     hand.warm("m")
