@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,11 +73,17 @@ class FakeCluster:
         self._thread.start()
 
     def do(self, action: Callable[[], object]) -> None:
-        """Run ``action`` on the cluster's thread and wait for it."""
-        done = threading.Event()
-        self._todo.put(action)
-        self._todo.put(done.set)
-        assert done.wait(PATIENCE_S)
+        """Run ``action`` on the cluster's thread and wait for it; raise what it raises."""
+        ended: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                ended.set_result(action())
+            except Exception as error:
+                ended.set_exception(error)
+
+        self._todo.put(run)
+        ended.result(PATIENCE_S)
 
     def tell(self, message: msgspec.Struct) -> None:
         """Send the gateway a message from the controller."""
