@@ -8,6 +8,7 @@ update of graphs, events in graphs, the way that the host waits, and NVRTC.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from mainspring.worker.cuda.compiling import compile_with_nvrtc
@@ -62,7 +63,7 @@ class CupyDriver:
 
     def arch(self) -> str:
         """See `Driver`."""
-        return f"sm_{self._properties['major']}{self._properties['minor']}"
+        return _arch(self._properties)
 
     def bus_id(self) -> str:
         """See `Driver`."""
@@ -257,11 +258,16 @@ def count_devices() -> int:
     return count
 
 
-def describe_device(device: int) -> tuple[str, str]:
-    """Return the name of a GPU, and where it is on the PCI bus; no context is made."""
+def describe_device(device: int) -> tuple[str, str, str]:
+    """Return a GPU's name, where it is on the PCI bus, and its architecture; no context is made."""
     runtime, _, _ = _libraries()
-    name = runtime.getDeviceProperties(device)["name"].decode()
-    return str(name), normal_bus_id(runtime.deviceGetPCIBusId(device))
+    properties = runtime.getDeviceProperties(device)
+    name = str(properties["name"].decode())
+    return name, normal_bus_id(runtime.deviceGetPCIBusId(device)), _arch(properties)
+
+
+def _arch(properties: Mapping[str, Any]) -> str:
+    return f"sm_{properties['major']}{properties['minor']}"
 
 
 def _libraries() -> tuple[Any, Any, Any]:

@@ -23,6 +23,8 @@ class FoundDevice(msgspec.Struct, frozen=True):
     number: int
     name: str
     bus_id: str
+    arch: str = ""
+    """What kernels have to be compiled for, such as ``sm_90``."""
 
 
 def find_devices() -> list[FoundDevice]:
@@ -47,7 +49,7 @@ def main() -> int:
     except DriverMissing as error:
         print(error, file=sys.stderr)
         return 1
-    devices = [FoundDevice(number, name, bus_id) for number, (name, bus_id) in enumerate(found)]
+    devices = [FoundDevice(number, *facts) for number, facts in enumerate(found)]
     print(msgspec.json.encode(devices).decode())
     return 0
 

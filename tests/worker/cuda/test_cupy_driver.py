@@ -231,7 +231,7 @@ def test_a_gpu_that_is_not_there_is_named(libraries: Libraries) -> None:
 
 
 def test_describing_a_gpu_makes_no_context(libraries: Libraries) -> None:
-    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0")
+    assert describe_device(1) == ("NVIDIA H200", "0000:3b:00.0", "sm_90")
     assert {name for name, *_ in libraries.runtime.calls} == {"getDeviceProperties", "deviceGetPCIBusId"}
 
 
