@@ -152,7 +152,7 @@ def test_a_lost_device_ends_the_worker(cluster: Cluster, device: FakeDriver, con
 
 
 def test_a_machine_without_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
-    config = WorkerConfig(name="w", device="cuda:0", engine="tvm", store=str(tmp_path))
+    config = WorkerConfig(name="w", device="cuda:0", engine="tvm", store=str(tmp_path), realtime=False)
     make: Callable[[], None] = lambda: run(config, threading.Event())  # noqa: E731
     try:
         import cupy  # noqa: F401
