@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +19,21 @@ DEFAULT_BATCH_SIZES = "1,2,4,8,16"
 BatchSizesOption = Annotated[
     str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="What runs it: onnxruntime, tvm, or auto for the faster one: on this CPU or, with --device "
+        "cuda, on this machine's first GPU."
+    ),
+]
 DeviceOption = Annotated[str, typer.Option(help="Where it is to run: cpu or cuda.")]
-ArchOption = Annotated[str, typer.Option(help="Architecture of the GPU that kernels are generated for.")]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Architecture of the GPU that kernels are generated for. Default: sm_90; with --engine auto "
+        "that of the GPU here."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -37,11 +52,9 @@ def compile_model(
             help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(help="What runs the model: onnxruntime, tvm, or auto for the faster one here.")
-    ] = "onnxruntime",
+    engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
-    arch: ArchOption = "sm_90",
+    arch: ArchOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
@@ -49,22 +62,18 @@ def compile_model(
 
     from rich.console import Console
 
-    from mainspring.compiler.artifact import Target
     from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
     from mainspring.compiler.report import fields
     from mainspring.compiler.shapes import parse_shapes
     from mainspring.compiler.store import Store
+    from mainspring.launch.gpu_judge import judge_for
 
-    console = Console(highlight=False, soft_wrap=True, stderr=as_json)
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
+    opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+    instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     with console.status(f"compiling {model}"):
-        compiled = compile_file(
-            model,
-            name,
-            Store(store),
-            parse_batch_sizes(batch_sizes),
-            parse_shapes(shape or []),
-            Target(engine, device, arch),
-        )
+        target, judge = judge_for(engine, device, arch, opened, instead)
+        compiled = compile_file(model, name, opened, sizes, shapes, target, judge)
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
     else:
@@ -81,3 +90,25 @@ def _print(console: Console, compiled: Compiled) -> None:
         console.print(f"  {report.describe_engines(compiled)}")
     if compiled.repaired:
         console.print(f"  {report.describe_repairs(compiled)}")
+
+
+def _without_gpu(
+    model: Path, name: str, store: Path, batch_sizes: str, shapes: Sequence[str], arch: str | None
+) -> str:
+    """Return how to keep the faster engine where the compiling machine has no GPU."""
+    options = ["--device", "cuda", "--store", str(store)]
+    options += ["--batch-sizes", batch_sizes] if batch_sizes != DEFAULT_BATCH_SIZES else []
+    options += [word for shape in shapes for word in ("--shape", shape)]
+    options += ["--arch", arch] if arch else []
+    first, second = (
+        shlex.join(
+            ["mainspring", "compile", str(model), "--name", f"{name}-{each}", "--engine", each, *options]
+        )
+        for each in ("onnxruntime", "tvm")
+    )
+    there = ["--device", "cuda:0", "--store", str(store), "--save", "--fastest", name]
+    chosen = shlex.join(["mainspring", "profile", f"{name}-onnxruntime", f"{name}-tvm", *there])
+    return (
+        f"`{first}` and `{second}` compile for each engine, and with that store on the machine that has the "
+        f"GPU `{chosen}` keeps the faster as {name}"
+    )

@@ -4,12 +4,13 @@
 has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them; ``verify``
 compares; ``profiler`` measures; ``store`` keeps. ``artifact`` has what differs between engines: for ``tvm``
 the folder of that name does what ``stock`` and ``split`` do for ``onnxruntime``. A model that can't be
-served, or whose outputs differ, is a `CompileError` and is not stored.
+served, or whose outputs differ, is a `CompileError` and is not stored. Where the faster engine is wanted,
+``choice`` says which that is.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ import msgspec
 import onnx
 
 from mainspring.compiler.artifact import MAKERS, Artifact, Target
+from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
 from mainspring.compiler.errors import CompileError, ExecutableError
 from mainspring.compiler.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest, Measured, Source, Verification
 from mainspring.compiler.profiler import measure_infer, measure_load
@@ -35,12 +37,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 MOST_ROWS = 1024
 """Largest batch size that may be asked for."""
 
-AUTO = "auto"
-"""Instead of an engine: whichever is faster on this machine."""
-
 DEFAULT_TARGET = Target()
-
-_NS_PER_MS = 1e6
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -83,14 +80,15 @@ def compile_file(
     batch_sizes: Sequence[int] = BATCH_SIZES,
     shapes: Shapes | None = None,
     target: Target = DEFAULT_TARGET,
+    judge: Judge | None = None,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
-    ``shapes`` fixes dynamic dimensions of inputs.
+    ``shapes`` fixes dynamic dimensions of inputs; ``judge`` is `compile_model`'s.
     """
     check_name(name)
     sizes = check_batch_sizes(batch_sizes)
-    check_target_names(target)
+    check_target_names(target, judge)
     model, digest = read_model(path)
     fix_shapes(model, shapes or {})
     store.check_writable()
@@ -102,7 +100,7 @@ def compile_file(
         engine=target.engine,
         device=target.device,
     )
-    return compile_model(model, name, store, sizes, source, target=target)
+    return compile_model(model, name, store, sizes, source, target=target, judge=judge)
 
 
 def compile_model(
@@ -113,29 +111,34 @@ def compile_model(
     source: Source,
     quick: bool = False,
     target: Target = DEFAULT_TARGET,
+    judge: Judge | None = None,
 ) -> Compiled:
     """Compile a model into ``store``.
 
     It is compared with stock ONNX Runtime at every batch size. If ``quick`` and another model was, with the
     same executable, only the smallest two are compared: enough to see that the weights are where they belong.
-    Raises `CompileError` for a model that can't be served, `StoreError` if it can't be stored.
+    ``judge`` measures for the engine ``auto`` what is not for this CPU. Raises `CompileError` for a model
+    that can't be served, `StoreError` if it can't be stored.
     """
-    check_target_names(target)
+    check_target_names(target, judge)
     prepared = Prepared(model, batch_sizes[-1])
     task = _Task(name, store, batch_sizes, source, quick, target)
-    candidates, said = _candidates(prepared, task)
-    chosen = min(candidates, key=lambda candidate: _per_row_ns(candidate.measured))
-    manifest = _keep(chosen, prepared, task)
+    if target.engine == AUTO:
+        chosen, profiles, said = _choose(prepared, task, judge)
+    else:
+        chosen, said = _candidate(prepared, task, target.engine), {}
+        profiles = _seeds(chosen, batch_sizes)
+    manifest = _put(chosen, prepared, task, profiles, store, name)
     return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=said)
 
 
-def check_target_names(target: Target) -> None:
+def check_target_names(target: Target, judge: Judge | None = None) -> None:
     """Raise `CompileError` for an engine or a device that there is not, or a choice that nothing decides."""
     if target.engine not in (*MAKERS, AUTO):
         raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
     if target.device not in (CPU, CUDA):
         raise CompileError(f"device {target.device!r} is none of: {CPU}, {CUDA}")
-    if target.engine == AUTO and target.device != CPU:
+    if target.engine == AUTO and target.device != CPU and judge is None:
         raise CompileError(
             f"which engine is faster on {target.device} only a measurement there can tell: compile the model "
             "for each engine under another name, and have `mainspring profile` measure both on the device"
@@ -162,23 +165,53 @@ class _Candidate(NamedTuple):
     shared: bool
 
 
-def _candidates(prepared: Prepared, task: _Task) -> tuple[list[_Candidate], dict[str, str]]:
-    """Return an artifact of each engine that may be chosen, and what there is to say of each."""
-    if task.target.engine != AUTO:
-        return [_candidate(prepared, task, task.target.engine)], {}
-    found, said = [], {}
+def _choose(
+    prepared: Prepared, task: _Task, judge: Judge | None
+) -> tuple[_Candidate, dict[str, Profile], dict[str, str]]:
+    """Return the faster engine's artifact, its profile by device kind, and what there is to say of each."""
+    candidates: dict[str, _Candidate] = {}
+    refused: dict[str, CompileError] = {}
     for engine in (ONNXRUNTIME, TVM):
         try:
-            candidate = _candidate(prepared, task, engine)
+            candidates[engine] = _candidate(prepared, task, engine)
         except CompileError as error:
-            if engine == ONNXRUNTIME:
-                raise
-            said[engine] = f"can't: {error}"
-        else:
-            found.append(candidate)
-            per_row_ms = _per_row_ns(candidate.measured) / _NS_PER_MS
-            said[engine] = f"{per_row_ms:.2f} ms for each row, over all batch sizes"
-    return found, said
+            refused[engine] = error
+    if not candidates:
+        raise refused[ONNXRUNTIME]
+    if judge is None:
+        found = [_by_seeds(each, task.batch_sizes) for each in candidates.values()]
+    else:
+        found = [*judge([_contender(each, prepared, task) for each in candidates.values()])]
+    judged = {engine: Judged(failed=str(error)) for engine, error in refused.items()}
+    judged |= zip(candidates, found, strict=True)
+    best = fastest(judged)
+    device_kind, profile = judged[best].device_kind, judged[best].profile
+    profiles = {device_kind: profile} if profile is not None else {}
+    return candidates[best], profiles, {engine: describe(judged[engine]) for engine in sorted(judged)}
+
+
+def _by_seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> Judged:
+    """Judge by what was measured on this CPU."""
+    profile = _seeds(candidate, batch_sizes)[CPU]
+    return Judged(infer_ns=profile.infer_ns, profile=profile)
+
+
+def _contender(candidate: _Candidate, prepared: Prepared, task: _Task) -> Contender:
+    artifact = candidate.artifact
+    return Contender(
+        artifact.info.engine,
+        artifact.info.executable,
+        artifact.layout.total_bytes,
+        functools.partial(_put, candidate, prepared, task, {}),
+    )
+
+
+def _seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> dict[str, Profile]:
+    """Return the profile of this CPU, by its device kind; nothing of an artifact for another device."""
+    measured = candidate.measured
+    if not measured.infer_ns:
+        return {}
+    return {CPU: Profile({size: measured.infer_ns[size] for size in batch_sizes}, measured.load_ns)}
 
 
 def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
@@ -217,24 +250,21 @@ def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], 
     )
 
 
-def _per_row_ns(measured: Measured) -> float:
-    """Return the geometric mean, over the batch sizes, of the time for one row; 0 if nothing was measured."""
-    logs = [math.log(ns / size) for size, ns in measured.infer_ns.items() if ns > 0]
-    return math.exp(sum(logs) / len(logs)) if logs else 0.0
-
-
-def _keep(chosen: _Candidate, prepared: Prepared, task: _Task) -> Manifest:
+def _put(
+    chosen: _Candidate,
+    prepared: Prepared,
+    task: _Task,
+    profiles: dict[str, Profile],
+    store: Store,
+    name: str,
+) -> Manifest:
     """Store all files of the artifact, the manifest last; return it."""
-    artifact, measured, store = chosen.artifact, chosen.measured, task.store
+    artifact, measured = chosen.artifact, chosen.measured
     info = msgspec.structs.replace(artifact.info, measured=measured)
     store.put_executable(artifact.content, info, artifact.kernels)
     weights_hash, weights_bytes = store.put_weights([artifact.image.data])
-    profiles = {}
-    if measured.infer_ns:
-        seeds = {size: measured.infer_ns[size] for size in task.batch_sizes}
-        profiles[CPU] = Profile(seeds, measured.load_ns)
     manifest = Manifest(
-        name=task.name,
+        name=name,
         executable=info.executable,
         weights_hash=weights_hash,
         weights_bytes=weights_bytes,

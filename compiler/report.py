@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.compiler.manifest import CPU, ONNXRUNTIME
+from mainspring.compiler.manifest import CPU, ONNXRUNTIME, Manifest
 from mainspring.compiler.pipeline import Compiled
 from mainspring.messages.model import Profile
 
@@ -34,21 +34,23 @@ def describe_artifact(compiled: Compiled) -> str:
 
 def describe_profile(compiled: Compiled) -> str:
     """Say in one line what an executable takes: seed durations and workspace."""
-    profile = compiled.manifest.profiles.get(CPU)
-    if profile is None:
-        workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
-        return f"no seeds: `mainspring profile --save` measures on the device; workspace {workspace:.0f} MB"
-    infer = ", ".join(f"{size}: {ns / _NS_PER_MS:.1f}" for size, ns in sorted(profile.infer_ns.items()))
+    kind, profile = _profile(compiled.manifest)
     workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
-    return (
-        f"seeds: load {profile.load_ns / _NS_PER_MS:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
+    if not profile.infer_ns:
+        return f"no seeds: `mainspring profile --save` measures on the device; workspace {workspace:.0f} MB"
+    # A GPU is done in a tenth of the time.
+    digits, where = (1, "") if kind == CPU else (3, f" on {kind}")
+    infer = ", ".join(
+        f"{size}: {ns / _NS_PER_MS:.{digits}f}" for size, ns in sorted(profile.infer_ns.items())
     )
+    load_ms = profile.load_ns / _NS_PER_MS
+    return f"seeds{where}: load {load_ms:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
 
 
 def fields(compiled: Compiled) -> dict[str, Any]:
     """Return what a program wants to know of a compilation, ready for JSON; names end in their unit."""
     manifest = compiled.manifest
-    profile = manifest.profiles.get(CPU) or Profile({}, 0)
+    kind, profile = _profile(manifest)
     return {
         "name": manifest.name,
         "engine": manifest.engine,
@@ -60,6 +62,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "pages": manifest.pages,
         "extents": list(manifest.extents),
         "workspace_bytes": manifest.workspace_bytes,
+        "device_kind": kind,
         "load_ns": profile.load_ns,
         "infer_ns": {str(size): ns for size, ns in sorted(profile.infer_ns.items())},
         "inputs": msgspec.to_builtins(manifest.inputs),
@@ -68,6 +71,12 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "repaired_nodes": list(compiled.repaired),
         "engines": compiled.engines,
     }
+
+
+def _profile(manifest: Manifest) -> tuple[str, Profile]:
+    """Return this CPU's profile if there is one, else another's, with its device kind; else an empty one."""
+    kinds = [CPU] if CPU in manifest.profiles else [*manifest.profiles]
+    return (kinds[0], manifest.profiles[kinds[0]]) if kinds else ("", Profile({}, 0))
 
 
 def describe_extents(extents: tuple[int, ...]) -> str:

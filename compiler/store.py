@@ -77,6 +77,12 @@ class Store:
         with self._temporary():
             pass
 
+    @contextmanager
+    def scratch(self) -> Iterator[Store]:
+        """Yield an empty store in this one's folder, for the block; `collect` takes what a crash leaves."""
+        with self._temporary() as folder:
+            yield Store(folder)
+
     def manifest(self, name: str) -> Manifest:
         """Return the manifest of the model ``name``; raise `StoreError` if it is missing or damaged."""
         check_name(name)

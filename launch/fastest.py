@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
+from mainspring.compiler import choice
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store, check_name
 from mainspring.launch.profiling import Measured
@@ -35,8 +35,7 @@ def check_alike(manifests: Sequence[Manifest], name: str) -> None:
 
 def per_row_ns(measured: Measured) -> float:
     """Return the geometric mean, over the batch sizes, of the median time for one row."""
-    logs = [math.log(timing.p50_ns / size) for size, timing in measured.infer.items()]
-    return math.exp(sum(logs) / len(logs))
+    return choice.per_row_ns({size: timing.p50_ns for size, timing in measured.infer.items()})
 
 
 def keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> Measured:

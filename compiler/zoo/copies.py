@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mainspring.compiler.artifact import Target
+from mainspring.compiler.choice import Judge
 from mainspring.compiler.errors import CompileError, StoreError
 from mainspring.compiler.manifest import Manifest, Source
 from mainspring.compiler.pipeline import (
@@ -29,15 +30,16 @@ def compile_zoo(
     seed: int = 0,
     batch_sizes: Sequence[int] = BATCH_SIZES,
     target: Target = DEFAULT_TARGET,
+    judge: Judge | None = None,
 ) -> Iterator[Compiled]:
     """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
 
     One copy is called as its architecture, several ``resnet50-1``, ``resnet50-2``... with seeds that count up
-    from ``seed``. A copy that the store holds already is kept. Raises `CompileError` or `StoreError`; names
-    and numbers are checked before anything is compiled.
+    from ``seed``. A copy that the store holds already is kept. ``judge`` is `compile_model`'s. Raises
+    `CompileError` or `StoreError`; names and numbers are checked before anything is compiled.
     """
     sizes = check_batch_sizes(batch_sizes)
-    check_target_names(target)
+    check_target_names(target, judge)
     if not 1 <= copies <= MOST_COPIES:
         raise CompileError(f"{copies} copies can't be: choose from 1 to {MOST_COPIES}")
     if seed < 0:
@@ -45,7 +47,7 @@ def compile_zoo(
     for architecture in architectures:
         if architecture not in names():
             build(architecture)
-    return _compile(architectures, store, copies, seed, sizes, target)
+    return _compile(architectures, store, copies, seed, sizes, target, judge)
 
 
 def _compile(
@@ -55,6 +57,7 @@ def _compile(
     seed: int,
     sizes: tuple[int, ...],
     target: Target,
+    judge: Judge | None,
 ) -> Iterator[Compiled]:
     for architecture in architectures:
         for copy in range(copies):
@@ -66,7 +69,7 @@ def _compile(
             else:
                 store.check_writable()
                 model = build(architecture, seed + copy)
-                yield compile_model(model, name, store, sizes, source, quick=True, target=target)
+                yield compile_model(model, name, store, sizes, source, quick=True, target=target, judge=judge)
 
 
 def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Manifest | None:

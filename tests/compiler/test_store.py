@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,23 @@ def test_what_a_killed_compilation_left_is_collected(store: Store, compiled: Com
     left.mkdir()
     (left / "weights.bin").write_bytes(bytes(1_000))
     assert store.collect() == 1_000
+    assert not left.exists()
+    store.verify("m")
+
+
+def test_a_scratch_store_is_none_of_the_models_and_goes_or_is_collected(
+    store: Store, compiled: Compile
+) -> None:
+    manifest = compiled()
+    with store.scratch() as scratch:
+        weights = store.weights_path(manifest).read_bytes()
+        assert scratch.put_weights([weights]) == (manifest.weights_hash, len(weights))
+        scratch.put_manifest(manifest)
+        assert (scratch.names(), store.names()) == (["m"], ["m"])
+        left = store.root / ".writing-killed"
+        shutil.copytree(scratch.root, left)
+    assert not scratch.root.exists()
+    assert store.collect() > len(weights)
     assert not left.exists()
     store.verify("m")
 

@@ -273,6 +273,11 @@ class FakeDriver:
             while any(self._queues.values()):
                 self._step()
 
+    def busy(self, stream: int, duration_ns: int) -> None:
+        """Give a stream kernels of a library's own, which take so long together."""
+        with self._lock:
+            self._tell(Work(next(self._numbers), "library", stream, "compute", duration_ns))
+
     def find(self, what: str) -> list[Work]:
         """Return the work done whose name begins so."""
         return [work for work in self.done if work.what.startswith(what)]

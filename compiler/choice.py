@@ -1,0 +1,77 @@
+"""Which of several artifacts of one model is kept: the one that takes less time for a row.
+
+On the CPU the compiler's own measurements tell. What a GPU takes this folder can't measure, for it knows no
+worker: a *judge* is handed in that measures artifacts where they are to run (`mainspring.launch.gpu_judge`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import CPU, Manifest
+from mainspring.compiler.store import Store
+from mainspring.messages.model import Profile
+
+AUTO = "auto"
+"""Instead of an engine: whichever is the faster."""
+
+_NS_PER_MS = 1e6
+
+
+class Contender(NamedTuple):
+    """An artifact that could be kept, as a judge sees it."""
+
+    engine: str
+    executable: str
+    """Its SHA-256; two of one executable, with weights of one length, take the same time."""
+    weights_bytes: int
+    put: Callable[[Store, str], Manifest]
+    """Stores it whole under a name, as a worker needs it."""
+
+
+class Judged(NamedTuple):
+    """How an artifact did on its device."""
+
+    infer_ns: Mapping[int, int] = {}
+    """Usual duration of an INFER, by batch size."""
+    device_kind: str = CPU
+    profile: Profile | None = None
+    """Seed durations on that kind of device."""
+    failed: str = ""
+    """Why it can't be run there; then nothing else is said."""
+
+
+Judge = Callable[[Sequence[Contender]], Sequence[Judged]]
+"""Returns how each did."""
+
+
+def per_row_ns(infer_ns: Mapping[int, int]) -> float:
+    """Return the geometric mean, over one or more batch sizes, of the time for one row."""
+    # A device's clock may be too coarse for a model that does next to nothing.
+    logs = [math.log(max(1, ns) / size) for size, ns in infer_ns.items()]
+    return math.exp(sum(logs) / len(logs))
+
+
+def fastest(judged: Mapping[str, Judged]) -> str:
+    """Return the engine that takes the least time for a row; the first of equals.
+
+    Raises `CompileError`, which says why each can't, if none can.
+    """
+    able = {engine: per_row_ns(each.infer_ns) for engine, each in judged.items() if not each.failed}
+    if not able:
+        reasons = "; ".join(f"{engine}: {each.failed}" for engine, each in judged.items())
+        raise CompileError(f"no engine can run the model: {reasons}")
+    return min(able, key=lambda engine: able[engine])
+
+
+def describe(judged: Judged) -> str:
+    """Say how an artifact did, and on what unless it is this CPU; or why it can't be run there."""
+    if judged.failed:
+        return f"can't: {judged.failed}"
+    per_row_ms = per_row_ns(judged.infer_ns) / _NS_PER_MS
+    shown = f"{per_row_ms:.0f}" if per_row_ms >= 100 else f"{per_row_ms:#.3g}"
+    where = "" if judged.device_kind == CPU else f" on {judged.device_kind}"
+    return f"{shown} ms for each row{where}, over all batch sizes"
