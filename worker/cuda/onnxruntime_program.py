@@ -180,7 +180,12 @@ def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
             "pip uninstall onnxruntime, then pip install --force-reinstall 'onnxruntime-gpu[cuda,cudnn]'"
         )
     number = device.driver.device
-    _register_arena(number, device.workspace_bytes)
+    _load_libraries()
+    try:
+        _register_arena(number, device.workspace_bytes)
+    except RuntimeError as error:
+        # What ONNX Runtime says here is that it has no such provider; why, it has printed.
+        raise ExecutableError(_not_loaded(info)) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -195,11 +200,24 @@ def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
     except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
         raise ExecutableError(f"executable {info.executable[:12]} does not open: {error}") from error
     if PROVIDER not in session.get_providers():
-        raise ExecutableError(
-            f"ONNX Runtime could not use the GPU for executable {info.executable[:12]}: its CUDA provider "
-            "did not load; pip install 'onnxruntime-gpu[cuda,cudnn]' brings the libraries that it needs"
-        )
+        raise ExecutableError(_not_loaded(info))
     return session
+
+
+def _not_loaded(info: ExecutableInfo) -> str:
+    return (
+        f"ONNX Runtime could not use the GPU for executable {info.executable[:12]}: its CUDA provider "
+        "did not load; pip install 'onnxruntime-gpu[cuda,cudnn]' brings the libraries that it needs"
+    )
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """Open cuBLAS, cuDNN and the others that the provider needs, wherever pip put them.
+
+    The provider names them without a folder: what no search path has must be open before it is.
+    """
+    onnxruntime.preload_dlls()
 
 
 @functools.cache

@@ -70,14 +70,31 @@ class Session:
 
 @pytest.fixture
 def arenas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
-    """A CUDA provider as far as opening goes; yields the arenas that were registered."""
+    """A CUDA provider as far as opening goes; yields the arenas that were registered.
+
+    Like the real one it can't be asked for anything before the libraries are open that it needs.
+    """
     made: list[tuple[Any, ...]] = []
+    loaded: list[bool] = []
+
+    def register(*args: Any) -> None:
+        if not loaded:
+            raise RuntimeError("CUDA Provider not available, can't get interface for it")
+        made.append(args)
+
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
-    monkeypatch.setattr(onnxruntime, "create_and_register_allocator_v2", lambda *args: made.append(args))
-    onnxruntime_program._register_arena.cache_clear()
+    monkeypatch.setattr(onnxruntime, "create_and_register_allocator_v2", register)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append(True))
+    forget()
     yield made
+    forget()
+
+
+def forget() -> None:
+    """Have the next program be the first of the process."""
     onnxruntime_program._register_arena.cache_clear()
+    onnxruntime_program._load_libraries.cache_clear()
 
 
 class Bench:
@@ -182,3 +199,12 @@ def test_a_provider_that_does_not_load_says_what_it_needs(
     monkeypatch.setattr(Session, "get_providers", lambda _: ["CPUExecutionProvider"])
     with pytest.raises(ExecutableError, match=r"did not load; pip install"):
         Bench()
+
+
+def test_libraries_that_are_missing_are_said_to_be(
+    arenas: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    with pytest.raises(ExecutableError, match=r"did not load; pip install"):
+        Bench()
+    assert not arenas
