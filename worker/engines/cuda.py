@@ -97,8 +97,10 @@ class CudaEngine:
         self._programs: dict[object, Program] = {}
         self._prepared: dict[str, _Prepared] = {}
         self._bound: dict[str, tuple[Program, Bound]] = {}
-        # Its thread is started by the first LOAD, whose cores and priority it gets.
         self._binder = ThreadPoolExecutor(1, thread_name_prefix="bind")
+        # Threads inherit cores and priority. The first LOAD may be a measurement's, in a thread like EXEC's:
+        # binding would wait there for the core that LOAD spins on, with the interpreter's lock in its hands.
+        self._binder.submit(driver.attach).result()
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -15,6 +17,7 @@ from mainspring.compiler.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.cuda.driver import Copy
+from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
 from mainspring.worker.engines.cuda import CudaEngine, kind_of
 from mainspring.worker.jobs import Reservation
@@ -195,6 +198,30 @@ def test_a_model_is_bound_while_it_is_copied(bench: Bench) -> None:
     assert calls.index("begin_capture") < len(calls) - 1
     assert calls.count("launch") == 2 * len(tiny.SIZES)
     assert calls.count("update") == len(tiny.SIZES), "the graphs of PREPARE were not used"
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it takes two cores to be on another one")
+def test_a_model_is_bound_on_the_cores_of_who_opened_the_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on those of the thread that loads, which may be a measurement's with EXEC's core."""
+    seen: list[set[int]] = []
+    bind = LaunchPlanProgram.bind
+
+    def see(program: LaunchPlanProgram, pages: Sequence[int], stream: int) -> LaunchPlanBound:
+        seen.append(os.sched_getaffinity(0))
+        return bind(program, pages, stream)
+
+    def load_on_one_core() -> None:
+        os.sched_setaffinity(0, {max(everywhere)})
+        bench.engine.load(load(1, (0, 1), "a"))
+
+    everywhere = os.sched_getaffinity(0)
+    bench.engine.prepare(bench.store.manifest("a").spec())
+    monkeypatch.setattr(LaunchPlanProgram, "bind", see)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(load_on_one_core).result()
+    assert seen == [everywhere]
 
 
 def test_load_takes_the_time_of_its_copy(bench: Bench) -> None:
