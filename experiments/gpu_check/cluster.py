@@ -65,9 +65,13 @@ def profile(settings: Settings, store: Store) -> str:
     config = settings.config(store=store.root)
     rights = Rights(settings.realtime)
     with device_for([groups[0][0].spec()], config) as device:
-        found = as_exec_thread(
-            rights, lambda: measure(device, groups[0], settings.batch_sizes, Effort(seconds=0.5))
-        )
+        rights.claim_process()
+        try:
+            found = as_exec_thread(
+                rights, lambda: measure(device, groups[0], settings.batch_sizes, Effort(seconds=0.5))
+            )
+        finally:
+            rights.release_process()
         kind = device.kind
     keep(store, found, kind)
     return kind

@@ -56,6 +56,7 @@ class DeviceCopy:
     def copy(self) -> int:
         """See `PlainCopy`."""
         driver = self._driver
+        driver.attach()
         driver.record(self._begin, self._stream)
         driver.copy(self._target, self._source, self._size, Copy.TO_DEVICE, self._stream)
         driver.record(self._end, self._stream)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from mainspring.compiler.store import Store
-from mainspring.experiments.gpu_check import allocations, copies, graphs
+from mainspring.experiments.gpu_check import allocations, copies, graphs, loading
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.graphs import check_graphs
@@ -22,6 +24,7 @@ from mainspring.launch.lone_device import device_for
 from mainspring.launch.profiling import measure
 from mainspring.launch.timings import Effort
 from mainspring.worker.cuda import driver as driver_module
+from mainspring.worker.realtime import Rights
 from tests.worker.cuda import tiny_plans as tiny
 from tests.worker.cuda.fake_driver import FakeDriver
 from tests.worker.cuda.tiny_store import tiny_store
@@ -86,6 +89,37 @@ def test_load_is_nearly_the_plain_copy(on_gpu: Settings) -> None:
     assert judged.state is State.MET
     assert 0.95 < float(judged.found) < 1
     assert plain.note.endswith("GB/s")
+
+
+def test_loads_are_measured_in_a_thread_like_a_workers(
+    on_gpu: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def note(what: str) -> None:
+        seen.append((what, threading.get_ident()))
+
+    class Noting(Rights):
+        def claim_process(self) -> None:
+            note("process")
+
+        def claim_load(self) -> None:
+            note("load")
+
+        def release_process(self) -> None:
+            note("release")
+
+    def in_turns(*args: Any) -> Any:
+        note("turns")
+        return measure_in_turns(*args)
+
+    measure_in_turns = loading.in_turns
+    monkeypatch.setattr(loading, "Rights", Noting)
+    monkeypatch.setattr(loading, "in_turns", in_turns)
+    check_loading(on_gpu)
+    assert [what for what, _ in seen] == ["process", "load", "turns", "release"]
+    (_, ours), (_, claimed), (_, measured), _ = seen
+    assert claimed == measured != ours
 
 
 def test_serving_allocates_nothing(on_gpu: Settings) -> None:
