@@ -175,9 +175,7 @@ class CupyDriver:
         """See `Driver`."""
         (status,) = self._bindings.cuEventRecordWithFlags(event, stream, _RECORD_EXTERNAL)
         if int(status):
-            raise EngineError(
-                f"GPU {self.device}: no event can be put into a graph (CUDA error {int(status)})"
-            )
+            raise self._failure(int(status), f"no event can be put into a graph (CUDA error {int(status)})")
 
     def end_capture(self, stream: int) -> int:
         """See `Driver`."""
@@ -190,6 +188,8 @@ class CupyDriver:
     def update(self, executable: int, graph: int) -> bool:
         """See `Driver`."""
         status, _ = self._bindings.cuGraphExecUpdate(executable, graph)
+        if int(status) in _LOST:
+            raise self._failure(int(status), f"no graph can be changed (CUDA error {int(status)})")
         return int(status) == 0
 
     def upload(self, executable: int, stream: int) -> None:
@@ -214,11 +214,7 @@ class CupyDriver:
         """See `Driver`."""
         if isinstance(error, EngineError):
             return error
-        status = getattr(error, "status", None)
-        text = f"GPU {self.device}: {error}"
-        if status in _LOST:
-            return DeviceLost(f"{text}; the worker has to be started anew")
-        return EngineError(text)
+        return self._failure(getattr(error, "status", None), str(error))
 
     def close(self) -> None:
         """See `Driver`."""
@@ -233,6 +229,13 @@ class CupyDriver:
             LOG.warning("GPU %d could not be closed in order: %s", self.device, error)
         self._events.clear()
         self._streams.clear()
+
+    def _failure(self, status: int | None, what: str) -> EngineError:
+        """Return what a status of CUDA means, None for one that nobody knows."""
+        text = f"GPU {self.device}: {what}"
+        if status in _LOST:
+            return DeviceLost(f"{text}; the worker has to be started anew")
+        return EngineError(text)
 
     def _spin_when_waiting(self) -> None:
         """Have EXEC spin for its end, which an interrupt would tell 20 us later."""

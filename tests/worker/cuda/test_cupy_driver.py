@@ -5,8 +5,11 @@ The signatures are those of CuPy 14.2 and cuda-bindings 13.5; where both are ins
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -187,6 +190,15 @@ def test_an_event_that_no_graph_can_have_is_an_error(libraries: Libraries) -> No
         CupyDriver(0).record_at_launch(1, 2)
 
 
+def test_a_lost_device_is_known_from_cuda_bindings_too(libraries: Libraries) -> None:
+    """Which raise nothing: a graph that is made anew instead would fail as well, and the worker go on."""
+    driver = CupyDriver(0)
+    libraries.bindings.answers |= {"cuEventRecordWithFlags": (700,), "cuGraphExecUpdate": (700, None)}
+    for call in (driver.record_at_launch, driver.update):
+        with pytest.raises(DeviceLost, match=r"GPU 0: .*CUDA error 700.*started anew"):
+            call(1, 2)
+
+
 @pytest.mark.parametrize(("status", "lost"), [(2, False), (98, False), (700, True), (214, True), (719, True)])
 def test_errors_that_end_a_context_are_told_from_others(
     libraries: Libraries, status: int, lost: bool
@@ -246,6 +258,36 @@ def test_the_signatures_are_those_of_what_is_installed() -> None:
             assert names(getattr(module, name)) == parameters.split(), name
     for name, value in CONSTANTS.items():
         assert getattr(cupy.cuda.runtime, name) == value, name
+
+
+def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
+    """Without NVIDIA's driver each call fails for that reason, and not for what it was given."""
+    pytest.importorskip("cupy", reason="CuPy is for machines with a GPU")
+    with contextlib.suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")
+        pytest.skip("a driver is here, which would follow pointers that were made up")
+    driver = CupyDriver.__new__(CupyDriver)
+    driver._runtime, driver._driver, driver._bindings = cupy_driver._libraries()
+    driver.device, driver._streams, driver._events = 0, [], []
+    calls: list[Callable[[], object]] = [
+        driver.attach, driver.bus_id, driver.memory, driver._spin_when_waiting, driver.stream, driver.event,
+        lambda: driver.allocate(256), lambda: driver.free(256),
+        lambda: driver.allocate_host(256), lambda: driver.free_host(256),
+        lambda: driver.register_host(4096, 4096), lambda: driver.unregister_host(4096),
+        lambda: driver.record(1, 2), lambda: driver.wait(1, 2), lambda: driver.synchronize(1),
+        lambda: driver.elapsed_ns(1, 2), lambda: driver.clear(1, 2, 3),
+        lambda: driver.copy(1, 2, 3, Copy.ON_DEVICE, 4),
+        lambda: driver.load_module(b"code"), lambda: driver.unload_module(1),
+        lambda: driver.function(1, "f", 0), lambda: driver._driver.funcSetAttribute(1, 8, 50_000),
+        lambda: driver.launch(1, (1, 1, 1), (32, 1, 1), 0, 2, 3),
+        lambda: driver.begin_capture(1), lambda: driver.record_at_launch(1, 2),
+        lambda: driver.end_capture(1), lambda: driver.instantiate(1), lambda: driver.update(1, 2),
+        lambda: driver.upload(1, 2), lambda: driver.launch_graph(1, 2),
+        lambda: driver.destroy_graph(1), lambda: driver.destroy_executable(1),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(RuntimeError, match=r"cudaErrorInsufficientDriver|libcuda|driver library"):
+            call()
 
 
 def names(function: Any) -> list[str]:
