@@ -2,7 +2,7 @@
 
 Work is done when somebody waits for it, in the order that streams, events and engines allow: one copy at a
 time in each direction, one kernel at a time. So work that lacks a wait finds bytes that are not there yet.
-Calls take no time; only waiting does.
+Calls take no time; only waiting does. What a real driver would refuse is refused (`Rules`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from mainspring.worker.cuda.driver import Copy, Extent, MemoryState
 from mainspring.worker.engine import EngineError
+from tests.worker.cuda.fake_rules import Rules
 from tests.worker.cuda.fake_work import Kernel, Work, clear, move
 
 BYTES_PER_NS = 50
@@ -40,7 +41,7 @@ class FakeDriver:
         self.updates_fail = False
         self.before_copy: Callable[[Copy], None] = lambda _: None
         self.fails: dict[str, Exception] = {}
-        self.attached: set[int] = set()
+        self.rules = Rules()
         self._numbers = itertools.count(1)
         self._memory: dict[int, np.ndarray] = {}
         self._pinned: dict[int, int] = {}
@@ -57,7 +58,7 @@ class FakeDriver:
         self.closed = False
 
     def attach(self) -> None:
-        self.attached.add(threading.get_ident())
+        self.rules.attached.add(threading.get_ident())
 
     def name(self) -> str:
         return "NVIDIA Fake 1"
@@ -76,6 +77,7 @@ class FakeDriver:
         return self._allocate("allocate", size)
 
     def free(self, address: int) -> None:
+        self.rules.call("free")
         del self._memory[address]
 
     def allocate_host(self, size: int) -> int:
@@ -84,13 +86,16 @@ class FakeDriver:
         return address
 
     def free_host(self, address: int) -> None:
+        self.rules.call("free_host")
         del self._memory[address], self._pinned[address]
 
     def register_host(self, address: int, size: int) -> None:
         self._note("register_host", keeps=True)
+        self.rules.register(self._pinned, address, size)
         self._pinned[address] = size
 
     def unregister_host(self, address: int) -> None:
+        self.rules.call("unregister_host")
         del self._pinned[address]
 
     def stream(self, *, urgent: bool = False) -> int:
@@ -101,7 +106,8 @@ class FakeDriver:
 
     def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
         self._note("event", keeps=True)
-        return next(self._numbers)
+        self.rules.made_event(number := next(self._numbers), timed)
+        return number
 
     def record(self, event: int, stream: int) -> None:
         self._note("record")
@@ -122,6 +128,8 @@ class FakeDriver:
             self.now_ns = max(self.now_ns, work.end_ns)
 
     def elapsed_ns(self, begin: int, end: int) -> int:
+        self.rules.call("elapsed_ns")
+        self.rules.measure(begin, end)
         assert self._last[end].end_ns >= 0, "the event has not happened"
         return self._last[end].end_ns - self._last[begin].end_ns
 
@@ -149,9 +157,8 @@ class FakeDriver:
     def clear(self, address: int, size: int, stream: int) -> None:
         self._note("clear")
         with self._lock:
-            work = Work(next(self._numbers), "clear", stream, "compute", LAUNCH_NS)
-            work.run = lambda: clear(address, size)
-            self._tell(work)
+            run = lambda: clear(address, size)  # noqa: E731
+            self._tell(Work(next(self._numbers), "clear", stream, "compute", LAUNCH_NS, run))
 
     def compile(self, source: str, arch: str) -> bytes:
         self._note("compile", keeps=True)
@@ -163,19 +170,23 @@ class FakeDriver:
         return number
 
     def unload_module(self, module: int) -> None:
+        self.rules.call("unload_module")
         self._modules.remove(module)
 
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
+        self.rules.call("function")
         assert module in self._modules
         if symbol not in self.kernels:
             raise RuntimeError(f"named symbol not found: {symbol}")
         self._functions[number := next(self._numbers)] = symbol
+        self.rules.allow_shared(number, shared_bytes)
         return number
 
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
     ) -> None:
         self._note("launch")
+        self.rules.launch(function, grid, block, shared_bytes)
         symbol = self._functions[function]
         kernel = self.kernels[symbol]
         pointers = (ctypes.c_uint64 * kernel.parameters).from_address(parameters)
@@ -204,7 +215,7 @@ class FakeDriver:
         self._note("begin_capture")
         if self.graphs_break:
             raise RuntimeError("operation not supported")
-        assert stream not in self._captured, "the stream is being captured already"
+        self.rules.capture(stream)
         self._captured[stream] = []
 
     def record_at_launch(self, event: int, stream: int) -> None:
@@ -216,6 +227,8 @@ class FakeDriver:
         self._captured[stream].append(tell)
 
     def end_capture(self, stream: int) -> int:
+        self.rules.call("end_capture")
+        self.rules.end_capture(stream)
         self._graphs[number := next(self._numbers)] = self._captured.pop(stream)
         return number
 
@@ -226,6 +239,7 @@ class FakeDriver:
 
     def update(self, executable: int, graph: int) -> bool:
         self._note("update")
+        self.rules.at_rest(executable)
         if self.updates_fail or len(self._executables[executable]) != len(self._graphs[graph]):
             return False
         self._executables[executable] = list(self._graphs[graph])
@@ -240,11 +254,15 @@ class FakeDriver:
         with self._lock:
             for tell in self._executables[executable]:
                 tell(stream)
+            self.rules.launched(executable, self._queues[stream][-1] if self._queues[stream] else None)
 
     def destroy_graph(self, graph: int) -> None:
+        self.rules.call("destroy_graph")
         del self._graphs[graph]
 
     def destroy_executable(self, executable: int) -> None:
+        self.rules.call("destroy_executable")
+        self.rules.at_rest(executable)
         del self._executables[executable]
 
     def explain(self, error: Exception) -> EngineError:
@@ -285,7 +303,7 @@ class FakeDriver:
     # --- inside ---
 
     def _note(self, call: str, keeps: bool = False) -> None:
-        assert threading.get_ident() in self.attached, f"{call} in a thread that is not attached"
+        self.rules.call(call)
         if call in self.fails:
             raise self.fails[call]
         with self._lock:
