@@ -20,7 +20,6 @@ it for as long as an address of it is bound.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -28,9 +27,10 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from mainspring.compiler.arrays import BatchArrays
 from mainspring.compiler.binding import Binding
 from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.manifest import ALIGNMENT_BYTES, ExecutableInfo, GraphTensor, Manifest, WeightTensor
+from mainspring.compiler.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.store import Store, recompile_command
 from mainspring.compiler.target import check_target
 
@@ -152,23 +152,18 @@ class BoundModel:
     def warm(self, batch_sizes: Sequence[int]) -> None:
         """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it."""
         for batch_size in batch_sizes:
-            inputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.inputs]
-            outputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.outputs]
+            zeros = BatchArrays(self._info, batch_size)
             for _ in range(2):
-                self.run(
-                    batch_size, [_address(array) for array in inputs], [_address(array) for array in outputs]
-                )
+                zeros.run(self)
 
     def run_arrays(
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
-        inputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.inputs]
-        outputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.outputs]
-        for into, array in zip(inputs, arrays, strict=True):
-            into[...] = array
-        self.run(batch_size, [_address(array) for array in inputs], [_address(array) for array in outputs])
-        return outputs
+        batch = BatchArrays(self._info, batch_size)
+        batch.fill(arrays)
+        batch.run(self)
+        return batch.outputs
 
     def _bind_io(self, wanted: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
         batch_size, inputs, outputs = wanted
@@ -177,23 +172,6 @@ class BoundModel:
         for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
             self._binding.output(tensor.name, dtype, (batch_size, *tensor.shape), address)
         self._bound = wanted
-
-
-def aligned_zeros(batch_size: int, tensor: GraphTensor) -> npt.NDArray[np.generic]:
-    """Return zeros for a whole batch of ``tensor``, at a multiple of 64 bytes."""
-    return aligned_array((batch_size, *tensor.shape), np.dtype(tensor.dtype))
-
-
-def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
-    """Return zeros at a multiple of `ALIGNMENT_BYTES`; even an empty array has an address of its own."""
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT_BYTES
-    return raw[begin : begin + size].view(dtype).reshape(shape)
-
-
-def _address(array: npt.NDArray[np.generic]) -> int:
-    return int(array.ctypes.data)
 
 
 @functools.cache

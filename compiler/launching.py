@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.arrays import BatchArrays, aligned_array
 from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.executable import aligned_array, aligned_zeros
 from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
 from mainspring.compiler.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
 
@@ -75,14 +75,11 @@ class BoundPlans:
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
     ) -> list[npt.NDArray[np.generic]]:
         """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
-        inputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.inputs]
-        outputs = [aligned_zeros(batch_size, tensor) for tensor in self._info.outputs]
-        for into, array in zip(inputs, arrays, strict=True):
-            into[...] = array
-        run = self._runs[batch_size]
-        run([int(array.ctypes.data) for array in inputs], [int(array.ctypes.data) for array in outputs])
-        run.forget()
-        return outputs
+        batch = BatchArrays(self._info, batch_size)
+        batch.fill(arrays)
+        batch.run(self)
+        self._runs[batch_size].forget()
+        return batch.outputs
 
 
 def allocate_workspace(plans: Plans) -> npt.NDArray[np.uint8]:

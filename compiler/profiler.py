@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from mainspring.compiler.arena import Arena
-from mainspring.compiler.executable import BoundModel, aligned_zeros
+from mainspring.compiler.arrays import BatchArrays
+from mainspring.compiler.executable import BoundModel
 from mainspring.compiler.manifest import ExecutableInfo
 from mainspring.compiler.runnable import Runnable
 
@@ -31,13 +32,11 @@ def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[i
     """Return the seed duration in nanoseconds of each batch size."""
     seeds = {}
     for batch_size in batch_sizes:
-        inputs = [aligned_zeros(batch_size, tensor) for tensor in info.inputs]
-        outputs = [aligned_zeros(batch_size, tensor) for tensor in info.outputs]
-        places = ([array.ctypes.data for array in inputs], [array.ctypes.data for array in outputs])
+        zeros = BatchArrays(info, batch_size)
 
-        def run(batch_size: int = batch_size, places: tuple[list[int], list[int]] = places) -> int:
+        def run(zeros: BatchArrays = zeros) -> int:
             begin_ns = time.thread_time_ns()
-            model.run(batch_size, *places)
+            zeros.run(model)
             return time.thread_time_ns() - begin_ns
 
         run()

@@ -19,8 +19,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mainspring.compiler.arrays import aligned_array
 from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.executable import aligned_array, open_executable
+from mainspring.compiler.executable import open_executable
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.pipeline import MOST_ROWS, compile_file
 from mainspring.compiler.stock import StockSession

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "worker": {
         "messages",
         "transport",
+        "compiler.arrays",
         "compiler.manifest",
         "compiler.store",
         "compiler.errors",

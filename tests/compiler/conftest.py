@@ -12,7 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.executable import aligned_array, open_executable
+from mainspring.compiler.arrays import aligned_array
+from mainspring.compiler.executable import open_executable
 from mainspring.compiler.manifest import Manifest
 from mainspring.compiler.store import Store
 from mainspring.messages.model import PAGE_BYTES

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from mainspring.compiler.arrays import aligned_array
 from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.executable import BoundModel, Executable, aligned_array, open_executable
+from mainspring.compiler.executable import BoundModel, Executable, open_executable
 from mainspring.compiler.manifest import Manifest, Source
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.store import Store

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mainspring.compiler.executable import aligned_zeros
+from mainspring.compiler.arrays import BatchArrays
 from mainspring.compiler.launching import BoundPlans, CpuKernels, allocate_workspace
 from mainspring.compiler.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.plan import SHARED_OBJECT
@@ -89,8 +89,7 @@ class TvmPlan:
         workspace = allocate_workspace(self._kernels.plans)
         bound = self._kernels.bind(self._tensors, address_of, int(workspace.ctypes.data))
         for size in batch_sizes:
-            arrays = [aligned_zeros(size, tensor) for tensor in self.info.inputs]
-            bound.run_arrays(size, arrays)
+            BatchArrays(self.info, size).run(bound)
 
 
 class TvmCpuEngine(CpuEngine):

@@ -13,9 +13,9 @@ import pytest
 from onnx import helper
 
 from mainspring.compiler import artifact
+from mainspring.compiler.arrays import aligned_array
 from mainspring.compiler.artifact import Target
 from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.executable import aligned_array
 from mainspring.compiler.launching import CpuKernels, allocate_workspace
 from mainspring.compiler.manifest import Manifest, Source
 from mainspring.compiler.pipeline import compile_model
