@@ -72,12 +72,9 @@ class Scheduler:
         self._residency = Residency(books, self._policy, self._missed, self._pins)
         self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
         self._dispatcher = Dispatcher(books, self._policy, self._residency, self._backlog, self._intake)
-        self._operating = Operating(
-            books, self._policy, self._residency, self._backlog, self._intake, self._pins
-        )
-        self._membership = Membership(
-            books, self._policy, self._residency, self._backlog, self._intake, self._pins
-        )
+        parts = books, self._policy, self._residency, self._backlog, self._intake, self._pins
+        self._operating = Operating(*parts)
+        self._membership = Membership(*parts)
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""

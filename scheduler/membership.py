@@ -6,39 +6,20 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.books import Books
-from mainspring.scheduler.idle import Backlog
-from mainspring.scheduler.intake import Intake
+from mainspring.scheduler.changes import Changes
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
-from mainspring.scheduler.pins import Pins
-from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.residency import Residency
 
 OVERDUE_ATTEMPTS = 3
 """How often a model's INFER may cost a worker its place before the model is given up on that worker."""
 OVERDUE = "INFERs took so long again and again that the worker was dropped for it"
 
 
-class Membership:
+class Membership(Changes):
     """Adds and removes models and workers."""
 
-    def __init__(
-        self,
-        books: Books,
-        policy: Policy,
-        residency: Residency,
-        backlog: Backlog,
-        intake: Intake,
-        pins: Pins,
-    ) -> None:
-        self._books = books
-        self._policy = policy
-        self._residency = residency
-        self._backlog = backlog
-        self._intake = intake
-        self._pins = pins
-        self._models_seen = 0
-        self._workers_seen = 0
+    _models_seen = 0
+    _workers_seen = 0
+    """Models, and workers, have numbers in the order in which they came."""
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
         """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""

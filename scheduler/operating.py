@@ -21,37 +21,17 @@ from mainspring.messages.operating import (
     subject,
 )
 from mainspring.scheduler.admission import impossible
-from mainspring.scheduler.books import Books
-from mainspring.scheduler.idle import Backlog
-from mainspring.scheduler.intake import Intake
+from mainspring.scheduler.changes import Changes
 from mainspring.scheduler.mirror import Model, Placement, State, Worker
-from mainspring.scheduler.pins import PINNED_SHARE, Pins
+from mainspring.scheduler.pins import PINNED_SHARE
 from mainspring.scheduler.placing import plan_on_freest
-from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.residency import Residency
 
 NAMED: Final = 8
 """What there is instead of what was asked for, a refusal names so many of."""
 
 
-class Operating:
+class Operating(Changes):
     """Carries operators' wishes out."""
-
-    def __init__(
-        self,
-        books: Books,
-        policy: Policy,
-        residency: Residency,
-        backlog: Backlog,
-        intake: Intake,
-        pins: Pins,
-    ) -> None:
-        self._books = books
-        self._policy = policy
-        self._residency = residency
-        self._backlog = backlog
-        self._intake = intake
-        self._pins = pins
 
     def refusal(self, wish: Wish) -> str | None:
         """Return why a wish can't be carried out now and what would be right, or None if it can."""
