@@ -7,6 +7,8 @@ import importlib.util
 from collections.abc import Callable
 
 LIBRARY = "libcuda.so.1"
+LEAST_CUDA = 13_000
+"""As CUDA numbers its versions: 13.0, of drivers from 580 on."""
 PACKAGES = {
     "cupy": "pip install 'mainspring[cuda]'",
     "cuda.bindings": "pip install 'mainspring[cuda]'",
@@ -38,6 +40,12 @@ def _no_gpu(number: int, library: Callable[[str], ctypes.CDLL]) -> str:
     status = cuda.cuInit(0)
     if status:
         return f"CUDA's driver can't start (cuInit gave error {status}): nvidia-smi says more, if it is there"
+    version = ctypes.c_int(0)
+    if not cuda.cuDriverGetVersion(ctypes.byref(version)) and version.value < LEAST_CUDA:
+        newest = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        return (
+            f"NVIDIA's driver is for CUDA {newest} and no newer one: install driver 580 or newer, for CUDA 13"
+        )
     count = ctypes.c_int(0)
     status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status or count.value <= number:

@@ -14,12 +14,17 @@ from mainspring.experiments.gpu_check.presence import missing
 class Cuda:
     """A libcuda with so many GPUs."""
 
-    def __init__(self, count: int = 1, status: int = 0) -> None:
+    def __init__(self, count: int = 1, status: int = 0, version: int = 13_000) -> None:
         self.count = count
         self.status = status
+        self.version = version
 
     def cuInit(self, _flags: int) -> int:  # noqa: N802
         return self.status
+
+    def cuDriverGetVersion(self, place: Any) -> int:  # noqa: N802
+        place._obj.value = self.version
+        return 0
 
     def cuDeviceGetCount(self, place: Any) -> int:  # noqa: N802
         place._obj.value = self.count
@@ -48,6 +53,7 @@ def test_nothing_is_missing_where_all_is_there(monkeypatch: pytest.MonkeyPatch) 
     [
         (OSError("no such file"), "cuda:0", "install the driver"),
         (Cuda(status=100), "cuda:0", "cuInit gave error 100"),
+        (Cuda(version=12_080), "cuda:0", "is for CUDA 12.8 and no newer one: install driver 580"),
         (Cuda(0), "cuda:0", "no GPU 0: CUDA's driver counts 0"),
         (Cuda(2), "cuda:2", "no GPU 2: CUDA's driver counts 2"),
     ],
