@@ -20,6 +20,7 @@ from mainspring.compiler.manifest import CPU, CUDA, Source
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
+from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
@@ -41,7 +42,10 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def jobs_of(settings: Settings) -> list[Job]:
-    """Return what is to be compiled, what most checks need first."""
+    """Return what is to be compiled, what most checks need first.
+
+    Nothing for engines that can't be checked here, unless it is for another machine.
+    """
     main, sizes = settings.main, settings.batch_sizes
     found = [
         Job(settings.engine, main, main, sizes),
@@ -49,6 +53,8 @@ def jobs_of(settings: Settings) -> list[Job]:
     ]
     others = [name for name in settings.architectures if name != main]
     for engine in settings.engines:
+        if not settings.arch and unavailable(settings, engine):
+            continue
         if engine != settings.engine and main in settings.architectures:
             found.append(Job(engine, main, main, settings.few_sizes))
         found += [Job(engine, name, name, settings.few_sizes) for name in others]

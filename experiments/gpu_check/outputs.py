@@ -26,6 +26,8 @@ def check_outputs(settings: Settings, engine: str) -> list[Verdict]:
     specs = {name: store.manifest(name).spec() for name in settings.architectures if name in store.names()}
     worst: dict[str, float] = {}
     broken: dict[str, str] = {}
+    if not specs:
+        return verdicts(engine, settings.architectures, worst, broken)
     with device_for(list(specs.values()), settings.config(engine), copies=1) as device:
         for name, spec in specs.items():
             try:

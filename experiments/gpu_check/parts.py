@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import onnxruntime
-
 from mainspring.experiments.gpu_check.allocations import check_allocations
+from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.device import tell_device
@@ -16,12 +15,9 @@ from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.models import check_compiling
 from mainspring.experiments.gpu_check.outputs import check_outputs
-from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
+from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
-from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
-
-CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 class Part(NamedTuple):
@@ -42,16 +38,6 @@ def all_outputs(settings: Settings) -> list[Verdict]:
     return found
 
 
-def unavailable(settings: Settings, engine: str) -> str:
-    """Return why an engine can't be checked here; nothing if it can."""
-    if engine not in (CUDA_ENGINES if settings.on_gpu else ENGINES):
-        return f"there is no engine {engine}"
-    providers = onnxruntime.get_available_providers()
-    if engine == ONNXRUNTIME and settings.on_gpu and CUDA_PROVIDER not in providers:
-        return "ONNX Runtime has no CUDA provider here: install onnxruntime-gpu in place of onnxruntime"
-    return ""
-
-
 def allocations_if_any(settings: Settings) -> list[Verdict]:
     """Count what a GPU's driver is asked for."""
     if not settings.on_gpu:
@@ -67,7 +53,8 @@ def graphs_if_any(settings: Settings) -> list[Verdict]:
 
 
 PARTS: dict[str, Part] = {
-    "device": Part(tell_device, 30),
+    # The first to use the GPU: libraries come from a cold disk, and the driver may have to wake.
+    "device": Part(tell_device, 60),
     "compile": Part(check_compiling, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 
 from mainspring.compiler.store import Store
@@ -19,7 +20,7 @@ from mainspring.experiments.gpu_check.models import LARGE, check_compiling, comp
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare, in_tolerances
 from mainspring.experiments.gpu_check.outputs import verdicts as output_verdicts
 from mainspring.experiments.gpu_check.parts import all_outputs, graphs_if_any
-from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
+from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
 from mainspring.launch.lone_device import LoneDevice, device_for
 from mainspring.worker.cuda.state import GpuState
@@ -50,6 +51,23 @@ def test_what_was_compiled_is_kept(settings: Settings) -> None:
     (verdict,) = check_compiling(settings)
     assert verdict.found.startswith("0 models")
     assert f"{len(jobs_of(settings))} were there already" in verdict.found
+
+
+def test_nothing_is_compiled_for_an_engine_that_can_not_be_checked(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for another machine, of which nobody knows what it has."""
+    on_gpu = msgspec.structs.replace(settings, device="cuda:0", engine=TVM, engines=(TVM, ONNXRUNTIME))
+    for provider, engines in ((), {TVM}), (("CUDAExecutionProvider",), {TVM, ONNXRUNTIME}):
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda there=provider: list(there))
+        assert {job.engine for job in jobs_of(on_gpu)} == engines
+        elsewhere = msgspec.structs.replace(on_gpu, arch="sm_90")
+        assert {job.engine for job in jobs_of(elsewhere)} == {TVM, ONNXRUNTIME}
+
+
+def test_outputs_are_missed_where_nothing_was_compiled(settings: Settings) -> None:
+    judged, _ = check_outputs(msgspec.structs.replace(settings, architectures=("alexnet",)), ONNXRUNTIME)
+    assert (judged.state, judged.found, judged.note) == (State.MISSED, "0", "not compiled: alexnet")
 
 
 def test_a_model_that_can_not_be_compiled_and_one_without_time_are_told(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from mainspring.experiments.gpu_check import __main__ as command
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed, not_run, told
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -109,6 +109,27 @@ def test_all_checks_have_time_within_the_budget() -> None:
     assert all(patience_s(name, whole) <= command.BUDGET_S for name in PARTS)
 
 
+@pytest.mark.parametrize(
+    ("found", "code"), [(told("compiled", "38 models"), 0), (failed("x", "y"), 1), (not_run("x", "y"), 1)]
+)
+def test_compiling_alone_has_the_whole_budget_and_is_good_if_all_was_compiled(
+    app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Verdict, code: int
+) -> None:
+    limits: list[tuple[float, float]] = []
+
+    def check(_name: str, settings: Settings, limit_s: float) -> list[Verdict]:
+        limits.append((settings.compile_s, limit_s))
+        return [found]
+
+    monkeypatch.setattr(command, "missing", lambda _device: [])
+    monkeypatch.setattr(command, "run_alone", check)
+    flags = ["--only", "compile", "--budget", "580", "--output", str(tmp_path)]
+    assert CliRunner().invoke(app, flags).exit_code == code
+    ((compile_s, limit_s),) = limits
+    assert compile_s == 580 - command.LAST_S
+    assert compile_s < limit_s <= 580, "it would be ended before it says what is missing"
+
+
 def test_models_are_compiled_beforehand_without_a_gpu(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +143,7 @@ def test_models_are_compiled_beforehand_without_a_gpu(
     flags = ["--arch", "sm_90", "--output", str(tmp_path)]
     assert CliRunner().invoke(app, ["--only", "compile", *flags]).exit_code == 0
     assert [(settings.arch, settings.on_gpu) for settings in asked] == [("sm_90", True)]
+    assert asked[0].compile_s == command.COMPILE_S - command.LAST_S
     result = CliRunner().invoke(app, flags, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert "only what compiles can do without a GPU" in result.output
