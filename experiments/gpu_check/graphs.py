@@ -24,6 +24,8 @@ from mainspring.worker.io_memory import slot_layout
 ABOVE = 0.02
 """What a graph may take above the sum of its kernels, as a share of it."""
 ROUNDS = 30
+SPAN_NS = 500_000
+"""Of a kernel launched again and again: a thousand times what the clock can tell. More would be lost time."""
 WORKSPACE_MIB = 512
 
 
@@ -139,9 +141,10 @@ class Clock:
 
 
 def own_ns(driver: Driver, clock: Clock, launch: Noted, stream: int, repeats: int) -> float:
-    """Return what one more launch adds to a graph of them."""
-    once, twice = (_graph_ns(driver, clock, [launch] * count, stream) for count in (repeats, 2 * repeats))
-    return (twice - once) / repeats
+    """Return what one more launch adds to a graph of ``repeats``, or of fewer if those take long enough."""
+    count = max(2, min(repeats, round(SPAN_NS / _graph_ns(driver, clock, [launch], stream))))
+    once, twice = (_graph_ns(driver, clock, [launch] * times, stream) for times in (count, 2 * count))
+    return (twice - once) / count
 
 
 def _graph_ns(driver: Driver, clock: Clock, launches: Sequence[Noted], stream: int) -> float:

@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     steady: tuple[str, ...] = ("resnet50", "mobilenet", "squeezenet", "resnet20")
     """The first that the time does for is run; the last if it does for none."""
     repeats: int = 20
-    """Launches of a kernel, and of a graph, between two looks at the device's clock."""
+    """Launches of a short kernel between two looks at the device's clock."""
 
     large_shape: tuple[int, int] = (25_088, 4_096)
     """Of a float32 matrix that is one tensor of 411 MB: the largest of VGG."""

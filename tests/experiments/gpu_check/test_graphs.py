@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mainspring.experiments.gpu_check.graphs import NotingDriver, Spans, measure, verdicts
+from mainspring.experiments.gpu_check.graphs import ROUNDS, NotingDriver, Spans, measure, verdicts
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.worker.cuda.launch_plans import LaunchPlanProgram
 from mainspring.worker.cuda.memory import MIB, DeviceMemory, Wanted
@@ -29,6 +29,16 @@ def test_a_graph_takes_what_its_kernels_take() -> None:
     judged, explained = verdicts("tiny, batch 1", spans)
     assert (judged.state, judged.note) == (State.MET, "2 kernels")
     assert explained.found == "0.0500, 0.0500"
+
+
+def test_a_long_kernel_is_repeated_less_often() -> None:
+    """A model of many takes minutes else, at no gain: the clock is a thousand times finer."""
+    driver, program, memory = bench()
+    driver.kernels["multiply_2"] = driver.kernels["multiply_2"]._replace(duration_ns=400_000)
+    spans = measure(driver, program, memory, 2, 20)
+    assert spans.kernels == (400_000, ADD_NS)
+    assert len(driver.find("kernel multiply_2")) == (ROUNDS + 1) * (1 + 1 + 2 + 4)
+    assert len(driver.find("kernel add_2")) == (ROUNDS + 1) * (1 + 1 + 17 + 34)
 
 
 def test_noting_launches_nothing() -> None:
