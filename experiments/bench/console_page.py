@@ -24,13 +24,12 @@ import msgspec
 import typer
 
 from mainspring.controller.feed import about
-from mainspring.experiments.bench.console_view import INFER_MS
+from mainspring.experiments.bench.console_view import cluster_of
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.launch.addresses import free_ports
 from mainspring.messages.events import Wakeup
-from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
-from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
+from mainspring.simulator.spec import SimulationSpec
 from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
 
 if TYPE_CHECKING:
@@ -53,21 +52,6 @@ PLAY_FROM_S = 10.0
 """Where in the log each view begins to be measured: what came before is its history."""
 SETTLE_MS = 2_000.0
 _READY_S = 60.0
-
-
-def cluster_of(rate: float, seconds: float) -> SimulationSpec:
-    """Return the cluster that is measured, a part of whose requests have little time."""
-    return SimulationSpec(
-        devices=(DeviceGroup(count=12),),
-        models=(ModelGroup(name="m", infer_ms=INFER_MS, load_ms=8.0, copies=4026),),
-        workload=(
-            WorkloadSpec(rate=0.95 * rate, zipf_exponent=0.9),
-            WorkloadSpec(rate=0.05 * rate, zipf_exponent=0.9, slo_ms=9.0),
-        ),
-        scheduler=SchedulerConfig(),
-        warm_up_s=0.0,
-        duration_s=seconds,
-    )
 
 
 def write_log(folder: Path, spec: SimulationSpec) -> None:

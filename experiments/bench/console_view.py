@@ -45,9 +45,9 @@ SPACE = 1 << 30
 Stream = list[tuple[int, Entry]]
 
 
-def recorded(rate: float, seconds: float) -> Stream:
-    """Play a cluster and return its event stream, as an observer gets it."""
-    spec = SimulationSpec(
+def cluster_of(rate: float, seconds: float) -> SimulationSpec:
+    """Return the cluster that is measured, a part of whose requests have little time."""
+    return SimulationSpec(
         devices=(DeviceGroup(count=12),),
         models=(ModelGroup(name="m", infer_ms=INFER_MS, load_ms=8.0, copies=4026),),
         workload=(
@@ -58,6 +58,11 @@ def recorded(rate: float, seconds: float) -> Stream:
         warm_up_s=0.0,
         duration_s=seconds,
     )
+
+
+def recorded(rate: float, seconds: float) -> Stream:
+    """Play a cluster and return its event stream, as an observer gets it."""
+    spec = cluster_of(rate, seconds)
     header = SegmentHeader(FORMAT, 1, True, 0, about(spec.scheduler))
     stream: Stream = [(0, header)]
 

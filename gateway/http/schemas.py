@@ -29,6 +29,14 @@ def _list(items: Json) -> Json:
 _DATATYPE: Json = {"type": "string", "enum": [*DTYPES, BYTES]}
 _SHAPE = _list({"type": "integer"})
 _DURATION = _object(("count", "ns"), count=_COUNT, ns=_COUNT)
+_TENSOR = _object(
+    ("name", "shape", "datatype"),
+    name=_TEXT,
+    shape=_SHAPE,
+    datatype=_DATATYPE,
+    parameters=_object((), binary_data_size=_COUNT),
+    data={"type": "array"},
+)
 
 EXAMPLE: Json = {
     "id": "one",
@@ -81,14 +89,7 @@ SCHEMAS: dict[str, Json] = {
         _object(("name", "version", "state"), name=_TEXT, version=_TEXT, state=_TEXT, reason=_TEXT)
     ),
     "Change": _object((), parameters=_PARAMETERS),
-    "RequestInput": _object(
-        ("name", "shape", "datatype"),
-        name=_TEXT,
-        shape=_SHAPE,
-        datatype=_DATATYPE,
-        parameters=_object((), binary_data_size=_COUNT),
-        data={"type": "array"},
-    ),
+    "RequestInput": _TENSOR,
     "RequestOutput": _object(
         ("name",),
         name=_TEXT,
@@ -110,14 +111,7 @@ SCHEMAS: dict[str, Json] = {
         outputs=_list(_ref("RequestOutput")),
     )
     | {"examples": [EXAMPLE]},
-    "ResponseOutput": _object(
-        ("name", "shape", "datatype"),
-        name=_TEXT,
-        shape=_SHAPE,
-        datatype=_DATATYPE,
-        parameters=_object((), binary_data_size=_COUNT),
-        data={"type": "array"},
-    ),
+    "ResponseOutput": _TENSOR,
     "InferResponse": _object(
         ("model_name", "model_version", "outputs"),
         model_name=_TEXT,
