@@ -5,12 +5,12 @@ Writes ``out/experiments/NAME.json`` and ``NAME.png`` for each, and ends with wh
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from mainspring.experiments.figures import (
+    choices,
     figure5,
     figure6,
     figure7_left,
@@ -37,15 +37,15 @@ EXPERIMENTS: tuple[Experiment[Any], ...] = (
 
 
 def main(
-    policy: Annotated[list[str] | None, typer.Option(help="Policy to run; may be given again.")] = None,
-    live: Annotated[bool, typer.Option("--live", help="Real sockets, emulated devices.")] = False,
-    full: Annotated[bool, typer.Option("--full/--short", help="The paper's own lengths.")] = False,
-    length: Annotated[float, typer.Option(min=1e-3, help="Factor on every length of time.")] = 1.0,
-    profiles: Annotated[Path, typer.Option(help="Table of profiles.")] = PROFILES,
-    traces: Annotated[Path, typer.Option(help="Folder of the Azure Functions files.")] = TRACES,
-    output: Annotated[Path, typer.Option(help="Folder for JSON and plots.")] = OUTPUT,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 0,
-    processes: Annotated[int, typer.Option(min=0, help="Simulations at a time; 0: each core.")] = 0,
+    policy: choices.Policies = None,
+    live: choices.Live = False,
+    full: choices.Full = False,
+    length: choices.Length = 1.0,
+    profiles: choices.Profiles = PROFILES,
+    traces: choices.Traces = TRACES,
+    output: choices.Output = OUTPUT,
+    seed: choices.Seed = 0,
+    processes: choices.Processes = 0,
 ) -> None:
     """Run every figure and table of the paper's evaluation."""
     options = Options(

@@ -12,11 +12,13 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.experiments.bench.report import Machine, this_machine
+from mainspring.experiments.bench.report import this_machine
+from mainspring.experiments.figures import choices
 from mainspring.experiments.figures.case import Case, Observed
-from mainspring.experiments.figures.comparison import Line, comparison_table
+from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.execution import execute
 from mainspring.experiments.figures.options import OUTPUT, PROFILES, TRACES, Options
+from mainspring.experiments.figures.report import Report
 from mainspring.telemetry.report import write_json
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -40,21 +42,13 @@ class Experiment(Generic[Row]):
     """More rows, that no case makes."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class FigureReport(Report, frozen=True, kw_only=True):
     """What ``out/experiments/NAME.json`` holds."""
 
-    name: str
-    title: str
-    form: str
-    """``simulated`` or ``live``, ``short`` or ``full``."""
-    notes: list[str]
-    machine: Machine
-    took_s: float
-    lines: list[Line]
     rows: list[Any]
 
 
-def run(experiment: Experiment[Row], options: Options, console: Console) -> Report:
+def run(experiment: Experiment[Row], options: Options, console: Console) -> FigureReport:
     """Run all cases, write JSON and plot, and print the comparison.
 
     Raises ValueError for a policy that there is not and for files that are missing.
@@ -70,7 +64,7 @@ def run(experiment: Experiment[Row], options: Options, console: Console) -> Repo
 
     rows = execute(cases, experiment.measure, live=options.live, at_once=options.at_once, told=told)
     rows += experiment.extra(options)
-    report = Report(
+    report = FigureReport(
         name=experiment.name,
         title=experiment.title,
         form=form,
@@ -83,19 +77,8 @@ def run(experiment: Experiment[Row], options: Options, console: Console) -> Repo
     stem = f"{experiment.name}_live" if options.live else experiment.name
     write_json(options.output / f"{stem}.json", report)
     experiment.draw(options.output / f"{stem}.png", rows, options)
-    _show(report, options.output / stem, console)
+    report.show(options.output / stem, console)
     return report
-
-
-def _show(report: Report, stem: Path, console: Console) -> None:
-    console.print(comparison_table(f"{report.title} ({report.form})", report.lines))
-    for note in report.notes:
-        console.print(f"  {note}", highlight=False)
-    machine = report.machine
-    console.print(
-        f"  {machine.machine}, {machine.cores} cores, {machine.date}, {report.took_s:g} s; {stem}.json, .png",
-        highlight=False,
-    )
 
 
 def make_console() -> Console:
@@ -110,16 +93,16 @@ def main(experiment: Experiment[Row]) -> None:
     """Run one experiment as the command line says."""
 
     def command(
-        policy: Annotated[list[str] | None, typer.Option(help="Policy to run; may be given again.")] = None,
-        live: Annotated[bool, typer.Option("--live", help="Real sockets, emulated devices.")] = False,
-        full: Annotated[bool, typer.Option("--full/--short", help="The paper's own lengths.")] = False,
-        length: Annotated[float, typer.Option(min=1e-3, help="Factor on every length of time.")] = 1.0,
-        profiles: Annotated[Path, typer.Option(help="Table of profiles.")] = PROFILES,
-        traces: Annotated[Path, typer.Option(help="Folder of the Azure Functions files.")] = TRACES,
+        policy: choices.Policies = None,
+        live: choices.Live = False,
+        full: choices.Full = False,
+        length: choices.Length = 1.0,
+        profiles: choices.Profiles = PROFILES,
+        traces: choices.Traces = TRACES,
         log: Annotated[Path | None, typer.Option(help="figure9: event log of a live run.")] = None,
-        output: Annotated[Path, typer.Option(help="Folder for JSON and plot.")] = OUTPUT,
-        seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same figures.")] = 0,
-        processes: Annotated[int, typer.Option(min=0, help="Simulations at a time; 0: each core.")] = 0,
+        output: choices.Output = OUTPUT,
+        seed: choices.Seed = 0,
+        processes: choices.Processes = 0,
     ) -> None:
         options = Options(
             policies=tuple(policy or ()), live=live, full=full, length=length, profiles=profiles,

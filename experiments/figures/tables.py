@@ -11,32 +11,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.experiments.bench.report import Machine
-from mainspring.experiments.figures.comparison import Line, markdown
 from mainspring.experiments.figures.options import OUTPUT
+from mainspring.experiments.figures.report import Report
 
 
-class Written(msgspec.Struct, frozen=True):
-    """What of a report goes into the documentation."""
-
-    name: str
-    title: str
-    form: str
-    notes: list[str]
-    machine: Machine
-    took_s: float
-    lines: list[Line]
-
-    def text(self) -> str:
-        """Return it as a section."""
-        when = f"{self.form}; {self.machine.date}, {self.took_s:g} s on {self.machine.cores} cores"
-        return "\n\n".join([f"## {self.title}", when, markdown(self.lines), *self.notes])
-
-
-def read_report(path: Path) -> Written:
+def read_report(path: Path) -> Report:
     """Read what an experiment wrote; raise ValueError naming the file if it is none."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Written)
+        return msgspec.json.decode(path.read_bytes(), type=Report)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path}: is no report of an experiment: {error}") from None
 

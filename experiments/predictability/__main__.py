@@ -14,12 +14,11 @@ from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.usage import stolen_s
-from mainspring.experiments.figures.comparison import comparison_table
 from mainspring.experiments.figures.experiment import make_console
 from mainspring.experiments.predictability.concurrent import Level, measure_levels
 from mainspring.experiments.predictability.isolated import Series, repeat_in_isolation, series_of
 from mainspring.experiments.predictability.plot import draw
-from mainspring.experiments.predictability.report import Report, compare
+from mainspring.experiments.predictability.report import LatencyReport, compare
 from mainspring.launch.lone_device import as_exec_thread, device_for, random_rows
 from mainspring.launch.timings import Ints
 from mainspring.messages.model import ModelSpec
@@ -97,12 +96,12 @@ def concurrent(plan: Plan, console: Console) -> list[Level]:
         )
 
 
-def run(plan: Plan, output: Path, console: Console) -> Report:
+def run(plan: Plan, output: Path, console: Console) -> LatencyReport:
     """Measure both parts, write JSON and plot, and print the comparison."""
     began_s = time.monotonic()
     series, notes = isolated(plan, console) if plan.runs else ([], [])
     levels = concurrent(plan, console)
-    report = Report(
+    report = LatencyReport(
         name=NAME,
         title=f"Figure 2: {plan.model.name} at batch size {plan.batch_size}, alone and several at a time",
         form=f"live, engine {plan.config.engine} on {plan.config.device}",
@@ -115,15 +114,7 @@ def run(plan: Plan, output: Path, console: Console) -> Report:
     )
     write_json(output / f"{NAME}.json", report)
     draw(output / f"{NAME}.png", report.title, series, levels)
-    console.print(comparison_table(report.title, report.lines))
-    for note in report.notes:
-        console.print(f"  {note}", highlight=False)
-    machine = report.machine
-    console.print(
-        f"  {machine.machine}, {machine.cores} cores, {machine.date}, {report.took_s:g} s; "
-        f"{output / NAME}.json, .png",
-        highlight=False,
-    )
+    report.show(output / NAME, console)
     return report
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from mainspring.experiments.bench.report import Machine
 from mainspring.experiments.figures.comparison import Line
 from mainspring.experiments.figures.paper import Fact
+from mainspring.experiments.figures.report import Report
 from mainspring.experiments.predictability.concurrent import Level
 from mainspring.experiments.predictability.isolated import Series
 
@@ -22,16 +20,9 @@ TAIL_PERCENT = "99.9"
 """Of the levels; the paper does not say which it means."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``predictability.json`` holds; `figures.tables` prints it as Markdown."""
+class LatencyReport(Report, frozen=True, kw_only=True):
+    """What ``figure2.json`` holds."""
 
-    name: str
-    title: str
-    form: str
-    notes: list[str]
-    machine: Machine
-    took_s: float
-    lines: list[Line]
     isolated: list[Series]
     levels: list[Level]
 

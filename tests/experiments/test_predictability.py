@@ -23,7 +23,7 @@ from mainspring.experiments.predictability.isolated import (
     series_of,
 )
 from mainspring.experiments.predictability.plot import draw
-from mainspring.experiments.predictability.report import Report, compare
+from mainspring.experiments.predictability.report import LatencyReport, compare
 from tests.patience import PATIENCE_S
 
 
@@ -129,7 +129,7 @@ def test_the_whole_experiment_on_this_machines_processor(app: typer.Typer, tmp_p
     arguments = ["--model", "digits", "--runs", "120", "--levels", "1,3", "--seconds", "0.1", "--no-realtime"]
     result = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    report = msgspec.json.decode((tmp_path / "figure2.json").read_bytes(), type=Report)
+    report = msgspec.json.decode((tmp_path / "figure2.json").read_bytes(), type=LatencyReport)
     assert [(series.name, series.runs) for series in report.isolated] == [("device", 120), ("cpu", 120)]
     assert all(0 < series.percentiles_ms["50"] <= series.percentiles_ms["100"] for series in report.isolated)
     assert [found.concurrency for found in report.levels] == [1, 3]

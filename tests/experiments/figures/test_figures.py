@@ -19,7 +19,7 @@ from mainspring.experiments.figures import (
     scalability,
     table65,
 )
-from mainspring.experiments.figures.experiment import Experiment, Report, run
+from mainspring.experiments.figures.experiment import Experiment, FigureReport, run
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import INDEPENDENT_FIGURE5
 
@@ -31,7 +31,7 @@ def quiet() -> Console:
     return Console(quiet=True)
 
 
-def played(experiment: Experiment[Any], options: Options, quiet: Console, **changes: Any) -> Report:
+def played(experiment: Experiment[Any], options: Options, quiet: Console, **changes: Any) -> FigureReport:
     """Run an experiment and check its files."""
     options = msgspec.structs.replace(options, **changes)
     report = run(experiment, options, quiet)
@@ -42,7 +42,7 @@ def played(experiment: Experiment[Any], options: Options, quiet: Console, **chan
     return report
 
 
-def line(report: Report, name: str, policy: str = "clockwork") -> float:
+def line(report: FigureReport, name: str, policy: str = "clockwork") -> float:
     """Return one of the compared numbers."""
     value = next(each for each in report.lines if each.name == name).ours[policy]
     assert value is not None

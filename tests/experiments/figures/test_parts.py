@@ -9,7 +9,7 @@ import pytest
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.figures import tables
 from mainspring.experiments.figures.comparison import Line, markdown, number
-from mainspring.experiments.figures.experiment import Report
+from mainspring.experiments.figures.experiment import FigureReport
 from mainspring.experiments.figures.options import Options
 from mainspring.experiments.figures.paper import Fact
 from mainspring.experiments.figures.profiles import (
@@ -88,7 +88,16 @@ def test_a_live_run_has_a_sixth_of_the_devices_and_at_least_one() -> None:
 
 def test_reports_are_printed_as_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = Line(name="goodput", unit="r/s", ours={"edf": 7.25}, paper=Fact(8, "r/s", "section 6.1"))
-    report = Report("one", "Figure 1", "live, short", ["A note."], this_machine(), 3.5, [line], [])
+    report = FigureReport(
+        name="one",
+        title="Figure 1",
+        form="live, short",
+        notes=["A note."],
+        machine=this_machine(),
+        took_s=3.5,
+        lines=[line],
+        rows=[],
+    )
     write_json(tmp_path / "one.json", report)
     tables.main(tmp_path)
     text = capsys.readouterr().out
