@@ -45,14 +45,13 @@ class Raw:
 
     def ready(self, cluster: FakeCluster) -> None:
         """Wait until the gateway serves all models."""
+        wait_until(lambda: self.served() == set(cluster.specs))
 
-        def served() -> bool:
-            self.send(clients.ListModels(0))
-            reply = self.receive()
-            # Before the controller's first word there may be an error instead of the list.
-            return isinstance(reply, clients.ModelList) and len(reply.models) == len(cluster.specs)
-
-        wait_until(served)
+    def served(self) -> set[str]:
+        """Return the names of the models that the gateway serves: none before the controller's first word."""
+        self.send(clients.ListModels(0))
+        reply = self.receive()
+        return {model.name for model in reply.models} if isinstance(reply, clients.ModelList) else set()
 
     def __enter__(self) -> Raw:
         return self

@@ -284,12 +284,12 @@ def test_actions_before_the_welcome_are_dropped(start: Start) -> None:
 
 def test_stopping_finishes_what_runs_rejects_the_rest_and_says_goodbye(start: Start) -> None:
     cluster = start()
-    cluster.resident(spec(infer_ms=200))
+    cluster.resident(spec(infer_ms=2_000))
     running, waiting = infer(cluster.next_id()), infer(cluster.next_id())
     for action in (running, waiting):
         cluster.push(action.action_id, 1, ROW)
         cluster.say(action)
-    time.sleep(0.1)
+    time.sleep(0.5)
     cluster.stop.set()
     assert cluster.result(running.action_id).status is Status.OK
     assert "stopping" in cluster.result(waiting.action_id).detail
