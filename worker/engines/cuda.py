@@ -104,7 +104,7 @@ class CudaEngine:
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""
-        self._driver.attach()
+        self._attach()
         manifest = self._store.manifest(model.name)
         check_artifact(manifest, model)
         if manifest.pages > self.pages:
@@ -116,7 +116,7 @@ class CudaEngine:
 
     def release(self, name: str) -> None:
         """Give the weights back, and the program after its last model."""
-        self._driver.attach()
+        self._attach()
         self.unload(name)
         prepared = self._prepared.pop(name, None)
         if prepared is None:
@@ -128,7 +128,7 @@ class CudaEngine:
 
     def load(self, action: Load) -> int:
         """Copy the weights, and bind the program to their pages beside that."""
-        self._driver.attach()
+        self._attach()
         self.unload(action.model)
         prepared = self._prepared[action.model]
         addresses = [self._memory.page(page) for page in action.pages]
@@ -169,8 +169,13 @@ class CudaEngine:
 
     def close(self) -> None:
         """Give everything back, as far as the device still takes it."""
-        self._driver.attach()
         self._binder.shutdown()
+        try:
+            self._attach()
+        except EngineError as error:
+            LOG.warning("the GPU takes back by itself what it can't be given any more: %s", error)
+            self._weights.close()
+            return
         steps: list[Callable[[], None]] = [lambda name=name: self.release(name) for name in self._prepared]  # type: ignore[misc]
         steps += [self._weights.close, self._memory.close]
         steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
@@ -221,6 +226,13 @@ class CudaEngine:
         """In the binder's thread."""
         self._driver.attach()
         return program.bind(pages, self._load_binding)
+
+    def _attach(self) -> None:
+        """Be a thread of this device; raise `DeviceLost` if there is none any more, as any call would."""
+        try:
+            self._driver.attach()
+        except RuntimeError as error:
+            raise self._driver.explain(error) from error
 
     def _run_alone(self, function: Callable[[], None]) -> None:
         with self._alone:

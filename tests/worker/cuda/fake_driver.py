@@ -58,7 +58,7 @@ class FakeDriver:
         self.closed = False
 
     def attach(self) -> None:
-        self.rules.attached.add(threading.get_ident())
+        self.rules.attach(self.fails.get("attach"))
 
     def name(self) -> str:
         return "NVIDIA Fake 1"

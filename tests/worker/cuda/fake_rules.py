@@ -28,16 +28,22 @@ class Rules:
     """What a driver has to remember to know what is allowed."""
 
     def __init__(self) -> None:
-        self.attached: set[int] = set()
+        self._attached: set[int] = set()
         self._timed: set[int] = set()
         self._capturing: dict[int, int] = {}
         self._shared: dict[int, int] = {}
         self._launched: dict[int, Work] = {}
 
+    def attach(self, error: Exception | None) -> None:
+        """A thread wants to be one of the device's, which raises this error if it was lost."""
+        if error is not None:
+            raise error
+        self._attached.add(threading.get_ident())
+
     def call(self, name: str) -> None:
         """A thread calls the driver."""
         thread = threading.get_ident()
-        assert thread in self.attached, f"{name} in a thread that is not attached"
+        assert thread in self._attached, f"{name} in a thread that is not attached"
         if name in UNSAFE and thread in self._capturing.values():
             raise RuntimeError(f"{name}: operation not permitted when stream is capturing")
 
