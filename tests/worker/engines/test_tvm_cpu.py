@@ -1,4 +1,4 @@
-"""TVM's kernels through the worker: what comes back is what a stock ONNX Runtime session returns."""
+"""What only TVM's kernels have: a workspace, one thread, and models of another engine beside them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.artifact import Target
-from mainspring.compiler.manifest import CUDA, TVM, ExecutableInfo
-from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.plan import PLANS, SHARED_OBJECT
+from mainspring.compiler.manifest import CUDA, ExecutableInfo
 from mainspring.compiler.store import Store
-from mainspring.messages.actions import Infer, Prepare, Unload
+from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError
@@ -25,59 +22,18 @@ from mainspring.worker.engines.tvm_cpu import TvmCpuEngine
 from mainspring.worker.io_memory import slot_layout
 from mainspring.worker.jobs import Reservation
 from mainspring.worker.slots import Slot
+from tests.worker.engines.dense import WIDTH, check, model, rows
 from tests.worker.peers import Cluster, infer, load
-from tests.worker.test_onnxruntime_engine import WIDTH, check, dense, flip, model, rows
-
-pytest.importorskip("tvm", reason="compiling for the engine tvm needs the extra tvm")
 
 ROOT = Path(__file__).resolve().parents[3]
 Start = Callable[..., Cluster]
 SMALL = {"io_bytes": 4 * MIB, "workspace_bytes": 4 * MIB}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``a`` and ``b`` are compiled for TVM, one graph with other weights; ``c`` is for ONNX Runtime."""
-    path = tmp_path_factory.mktemp("tvm")
-    store = Store(path / "store")
-    for seed, (name, engine) in enumerate([("a", TVM), ("b", TVM), ("c", "onnxruntime")]):
-        dense(path / f"{name}.onnx", seed)
-        compile_file(path / f"{name}.onnx", name, store, (1, 2, 4), target=Target(engine=engine))
-    return path
-
-
 @pytest.fixture
-def own_store(folder: Path, tmp_path: Path) -> Path:
-    """A copy of the store that a test may damage."""
-    subprocess.run(["cp", "-r", str(folder / "store"), str(tmp_path / "store")], check=True)
-    return tmp_path / "store"
-
-
-def test_outputs_are_those_of_a_stock_session(start: Start, folder: Path) -> None:
-    cluster = start(engine="tvm", store=str(folder / "store"), **SMALL)
-    a, b = model(folder, "a"), model(folder, "b")
-    assert a.executable == b.executable
-    assert a.extents == (2,), "the test needs a tensor that spans pages"
-    cluster.resident(a, (6, 7))
-    cluster.resident(b, (2, 3))
-    for counts, batch_size in [((1,), 1), ((1, 1), 2), ((2, 1), 4), ((1, 2, 1), 4), ((3,), 4)]:
-        for name in ("a", "b"):
-            check(cluster, folder, name, counts, batch_size)
-    assert cluster.do(Unload(cluster.next_id(), "w", "a")).status is Status.OK
-    assert cluster.do(load(cluster.next_id(), (4, 5), "a")).status is Status.OK
-    check(cluster, folder, "a", (1, 1), 2)
-    check(cluster, folder, "b", (1,), 1)
-
-
-def test_models_take_turns_in_the_same_pages(start: Start, folder: Path) -> None:
-    """The second and every later model finds the weights bound there, and must run on its own."""
-    cluster = start(engine="tvm", store=str(folder / "store"), **SMALL)
-    for name in ("a", "b"):
-        assert cluster.do(Prepare(cluster.next_id(), "w", model(folder, name))).status is Status.OK
-    for name in ("a", "b", "a", "b"):
-        assert cluster.do(load(cluster.next_id(), (2, 3), name)).status is Status.OK
-        check(cluster, folder, name, (2, 1), 4)
-        assert cluster.do(Unload(cluster.next_id(), "w", name)).status is Status.OK
+def folder(for_tvm: Path) -> Path:
+    """``a`` and ``b`` are compiled for TVM, one graph with other weights; ``c`` is for ONNX Runtime."""
+    return for_tvm
 
 
 def test_models_of_both_engines_are_served_beside_each_other(start: Start, folder: Path) -> None:
@@ -97,24 +53,6 @@ def test_model_of_another_engine_is_refused_with_what_would_serve_it(
     result = cluster.do(Prepare(cluster.next_id(), "w", model(folder, name)))
     assert result.status is Status.ENGINE_ERROR
     assert f"this worker runs {engine} alone: give it `--engine auto`" in result.detail
-
-
-@pytest.mark.parametrize("victim", [PLANS, SHARED_OBJECT, "weights"])
-def test_an_altered_file_is_refused_at_prepare_with_its_remedy(
-    start: Start, folder: Path, own_store: Path, victim: str
-) -> None:
-    a = model(folder, "a")
-    weights = own_store / "weights" / f"{a.weights_hash}.bin"
-    altered = weights if victim == "weights" else own_store / "executables" / a.executable / victim
-    flip(altered)
-    cluster = start(engine="tvm", store=str(own_store), **SMALL)
-    result = cluster.do(Prepare(cluster.next_id(), "w", a))
-    assert result.status is Status.ENGINE_ERROR
-    assert f"{altered} was altered" in result.detail
-    assert "`mainspring compile" in result.detail
-    flip(altered)
-    cluster.resident(a, (0, 1))
-    check(cluster, folder, "a", (1,), 1)
 
 
 def test_kernels_for_a_gpu_are_refused(own_store: Path) -> None:
