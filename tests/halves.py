@@ -18,8 +18,20 @@ import sys
 import tempfile
 from pathlib import Path
 
-COMPUTES = ("compiler", "emulator", "messages", "scheduler", "simulator", "telemetry")
-"""Folders whose tests know no real time."""
+COMPUTES = (
+    "commands/test_compile_and_zoo.py",
+    "commands/test_simulate.py",
+    "compiler",
+    "emulator",
+    "experiments/test_baseline_agreement.py",
+    "experiments/test_policies.py",
+    "experiments/test_policy_agreement.py",
+    "messages",
+    "scheduler",
+    "simulator",
+    "telemetry",
+)
+"""Tests that know no real time."""
 TIMEOUT_S = 1_500
 """Longest that one of their tests may take: they may have to wait for the others."""
 FEW = 20
