@@ -28,9 +28,11 @@ _RECORD_EXTERNAL = 1
 """``CU_EVENT_RECORD_EXTERNAL``."""
 _MOST_URGENT = -1000
 """CUDA takes the nearest priority that there is; the least urgent is 0."""
-_LOST = frozenset({46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
+_LOST = frozenset(
+    {46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
+)
 """Errors after which a context does nothing any more: wild addresses, uncorrectable memory, launch failures,
-time-outs, a lost device. The runtime and the driver API number them alike."""
+time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
 
 INSTALL = "pip install 'mainspring[cuda]'"
 

@@ -258,6 +258,22 @@ def test_the_signatures_are_those_of_what_is_installed() -> None:
             assert names(getattr(module, name)) == parameters.split(), name
     for name, value in CONSTANTS.items():
         assert getattr(cupy.cuda.runtime, name) == value, name
+    asked = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    assert (
+        int(asked),
+        int(bindings.CUctx_flags.CU_CTX_SCHED_SPIN),
+        int(bindings.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL),
+        int(bindings.CU_MEMHOSTREGISTER_PORTABLE),
+    ) == (
+        cupy_driver._MAX_DYNAMIC_SHARED,
+        cupy_driver._SCHEDULE_SPIN,
+        cupy_driver._RECORD_EXTERNAL,
+        cupy_driver._HOST_REGISTER_PORTABLE,
+    )
+    assert {bindings.CUresult(number).name for number in cupy_driver._LOST} >= {
+        "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+    }  # fmt: skip
 
 
 def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
