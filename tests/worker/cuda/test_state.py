@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from mainspring.worker.cuda import nvml
 from mainspring.worker.cuda.numa import cores_near, node_of, normal_bus_id, parse_cores
 from mainspring.worker.cuda.nvml import NvmlMissing, notes_about, states_of, try_states
-from mainspring.worker.cuda.state import GIB, GpuState, Process, describe, problems
+from mainspring.worker.cuda.state import GIB, THROTTLING, GpuState, Process, describe, problems
 
 GOOD = GpuState(
     index=0, name="NVIDIA H200", bus_id="0000:3b:00.0", driver="580.159", total_bytes=141 * GIB,
@@ -172,6 +174,16 @@ def test_places_on_the_bus_are_written_as_linux_does() -> None:
     assert normal_bus_id("00000000:3B:00.0") == "0000:3b:00.0"
     assert normal_bus_id("0001:AF:00.0 ") == "0001:af:00.0"
     assert normal_bus_id("somewhere") == "somewhere"
+
+
+def test_the_installed_nvml_has_what_it_is_asked_for() -> None:
+    pynvml = pytest.importorskip("pynvml", reason="NVML's bindings come with the extra cuda")
+    asked = set(re.findall(r"\bnvml[A-Z]\w+|\bNVML_\w+", Path(nvml.__file__).read_text(encoding="utf-8")))
+    assert len(asked) > 20
+    assert sorted(name for name in asked if not hasattr(pynvml, name)) == []
+    reasons = {"SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown"}
+    reasons |= {"HwPowerBrakeSlowdown"}
+    assert {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in reasons} == set(THROTTLING)
 
 
 def test_cores_near_a_device_are_what_linux_says(tmp_path: Path) -> None:
