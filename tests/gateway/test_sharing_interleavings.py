@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, rule
 
 from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core import GatewayCore
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse
-from mainspring.messages.codes import Reason
-from mainspring.messages.peers import Dispatch, Output, Rejected
-from tests.gateway.test_sharing import ALICE, BOB, MS, SIGNATURE, accepted
+from mainspring.messages.peers import Dispatch, Output
+from tests.gateway.interleaving import ALICE, BOB, MS, WORKERS, Entered, Interleaving
+from tests.gateway.test_sharing import SIGNATURE, accepted
 
 
-class AnyInterleaving(RuleBasedStateMachine):
+class AnyInterleaving(Interleaving):
     """Few different inputs, so that most requests share; everything else that can happen, in any order."""
 
     @initialize()
     def start(self) -> None:
         config = GatewayConfig(max_in_flight=14, max_in_flight_per_connection=9, controller_wait_ms=400.0)
         self.cache = PredictionCache(1_200, ["m"])
-        self.core = GatewayCore(config, {"m": SIGNATURE}, self.cache)
-        self.now_ns = 0
-        self.next_key = 0
-        self.next_action = 0
-        self.entered: dict[tuple[Connection, int], tuple[int, int | None]] = {}
-        self.replies: Counter[tuple[Connection, int]] = Counter()
-        self.gone: set[tuple[Connection, int]] = set()
+        self.begin(GatewayCore(config, {"m": SIGNATURE}, self.cache))
+        self.entered: dict[Entered, tuple[int, int | None]] = {}
         self.values: dict[int, int] = {}
-        self.pushed: list[tuple[int, int]] = []
+
+    def all_entered(self) -> list[Entered]:
+        return list(self.entered)
+
+    def all_known(self) -> list[int]:
+        return sorted(self.values)
 
     @rule(
         connection=st.sampled_from([ALICE, BOB]),
@@ -47,25 +45,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.entered[connection, self.next_key] = (value, deadline_ns)
         digest = self.cache.digest(request, frames)
         self.core.submit(self.now_ns, connection, self.next_key, request, list(frames), digest)
-        self._drain(value)
-
-    @rule(number=st.integers(1, 3))
-    def welcome(self, number: int) -> None:
-        self.core.controller_welcomed(self.now_ns, number)
-
-    @rule()
-    def lose_controller(self) -> None:
-        self.core.controller_lost(self.now_ns)
-
-    @rule(worker=st.sampled_from(["w", "v"]))
-    def worker_lost(self, worker: str) -> None:
-        self.core.worker_lost(self.now_ns, worker)
+        self.drain(value)
 
     @rule()
     def model_replaced(self) -> None:
         self.cache.forget("m")
 
-    @rule(data=st.data(), worker=st.sampled_from(["w", "v"]))
+    @rule(data=st.data(), worker=WORKERS)
     def dispatch(self, data: st.DataObject, worker: str) -> None:
         if self.values:
             self.next_action += 1
@@ -80,43 +66,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             frames = (bytes([self.values[request_id]]) * 16, bytes(4)) if good else ()
             self.core.outputs(self.now_ns, Output(action_id, request_id, 1), frames)
 
-    @rule(data=st.data())
-    def reject(self, data: st.DataObject) -> None:
-        if self.values:
-            request_id = data.draw(st.sampled_from(sorted(self.values)))
-            self.core.rejected(Rejected(request_id, Reason.DEADLINE_PASSED, ""))
-
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.entered:
-            self.core.cancel(*data.draw(st.sampled_from(list(self.entered))))
-
-    @rule(data=st.data())
-    def no_room(self, data: st.DataObject) -> None:
-        if self.values:
-            self.core.arrival_unsent(self.now_ns, data.draw(st.sampled_from(sorted(self.values))))
-
-    @rule(connection=st.sampled_from([ALICE, BOB]))
-    def leave(self, connection: Connection) -> None:
-        self._drain()
-        self.gone |= {each for each in self.entered if each[0] == connection and not self.replies[each]}
-        self.core.forget_connection(connection)
-
-    @rule(step_ms=st.sampled_from([0, 1, 60, 600]))
-    def wait(self, step_ms: int) -> None:
-        self.now_ns += step_ms * MS
-        self.core.tick(self.now_ns)
-
-    @invariant()
-    def one_reply_each(self) -> None:
-        self._drain()
-        self.core.validate()
-        assert not [each for each, count in self.replies.items() if count > 1]
-        assert not [each for each in self.gone if self.replies[each]]
-        wakeup_ns = self.core.next_wakeup_ns()
-        assert (wakeup_ns is None) == (self.core.in_flight == 0)
-
-    def _drain(self, value: int | None = None) -> None:
+    def drain(self, value: int | None = None) -> None:
         """Take what came out; ``value`` is the input of the one request that may have been submitted."""
         for send in self.core.drain():
             match send:
@@ -137,16 +87,6 @@ class AnyInterleaving(RuleBasedStateMachine):
         if request is None:
             return self.values.get(request_id, 0 if value is None else value)
         return self.entered[request.connection, request.key][0]
-
-    def teardown(self) -> None:
-        for _ in range(len(self.entered) + 1):
-            self.now_ns += 3_600_000 * MS
-            self.core.tick(self.now_ns)
-        self._drain()
-        assert self.core.in_flight == 0
-        self.core.validate()
-        missing = [each for each in self.entered if not self.replies[each] and each not in self.gone]
-        assert not missing, f"no reply: {missing}"
 
 
 AnyInterleaving.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
