@@ -38,24 +38,29 @@ def answered(gateway: FakeGateway) -> set[int]:
     return dispatched | {rejected.request_id for rejected in gateway.all(Rejected)}
 
 
-@pytest.mark.parametrize("segment_bytes", [1 << 20, 4000])
-def test_a_recorded_run_replays_to_the_same_commands(
-    stage: Stage, tmp_path: Path, segment_bytes: int
-) -> None:
+def record(stage: Stage, log: Path, **config: object) -> None:
+    """Play with two workers, one of which falls silent, and stop the controller."""
     models = tuple(spec(f"m{number}", infer_ms=3) for number in range(12))
     stage.start(
         models,
         SchedulerConfig(policy="clockwork", lookahead_ms=4.0, idle_loads=True),
-        event_log_dir=str(tmp_path),
-        event_log_segment_bytes=segment_bytes,
+        event_log_dir=str(log),
         heartbeat_interval_ms=50.0,
         heartbeat_timeout_ms=300.0,
+        **config,
     )
     gateway = stage.gateway()
     workers = [stage.worker("w0"), stage.worker("w1", offset_ns=10**13)]
     stage.until(lambda: all(stage.knows(gateway, worker.name, 12) for worker in workers))
     play(stage, gateway, workers, 300)
     stage.stop()
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 4000])
+def test_a_recorded_run_replays_to_the_same_commands(
+    stage: Stage, tmp_path: Path, segment_bytes: int
+) -> None:
+    record(stage, tmp_path, event_log_segment_bytes=segment_bytes)
     found = redecide(tmp_path)
     assert found.difference is None, found.difference.story()
     logged = [entry for _, entry in read_log(tmp_path) if not isinstance(entry, EVENTS)]
@@ -65,19 +70,7 @@ def test_a_recorded_run_replays_to_the_same_commands(
 
 
 def test_what_a_recorded_run_would_have_been_under_another_policy(stage: Stage, tmp_path: Path) -> None:
-    models = tuple(spec(f"m{number}", infer_ms=3) for number in range(12))
-    stage.start(
-        models,
-        SchedulerConfig(policy="clockwork", lookahead_ms=4.0, idle_loads=True),
-        event_log_dir=str(tmp_path),
-        heartbeat_interval_ms=50.0,
-        heartbeat_timeout_ms=300.0,
-    )
-    gateway = stage.gateway()
-    workers = [stage.worker("w0"), stage.worker("w1", offset_ns=10**13)]
-    stage.until(lambda: all(stage.knows(gateway, worker.name, 12) for worker in workers))
-    play(stage, gateway, workers, 300)
-    stage.stop()
+    record(stage, tmp_path)
     recording = read_recording(tmp_path)
     assert recording.requests == 300
     assert len(recording.joins) == 2

@@ -3,41 +3,17 @@
 import pytest
 
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.faults import Faults
-from mainspring.simulator.scenario import (
-    SECOND,
-    check_scenario,
-    random_scenario,
-    reproduction,
-    run_to_end,
-)
-from mainspring.simulator.simulation import Simulation
-
-Stream = list[tuple[int, Event | Command]]
-LENGTH_NS = SECOND
-
-
-def _run(seed: int, validate_every: int = 7) -> tuple[Simulation, Stream]:
-    stream: Stream = []
-    simulation = random_scenario(
-        seed,
-        length_ns=LENGTH_NS,
-        validate_every=validate_every,
-        record=lambda now_ns, message: stream.append((now_ns, message)),
-    )
-    run_to_end(simulation, LENGTH_NS)
-    simulation.validate()
-    return simulation, stream
+from mainspring.simulator.scenario import check_scenario, reproduction
+from tests.simulator.played import decided_again, played
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_every_request_is_answered_and_nothing_is_late_without_faults(seed: int) -> None:
-    simulation, _ = _run(seed)
+    simulation, _ = played(seed, validate_every=7)
     for outcome in simulation.outcomes.values():
         assert outcome.answers == 1, f"seed {seed}: {outcome} should have one answer"
         if simulation.faults == Faults():
@@ -67,7 +43,7 @@ def test_the_scenarios_reach_what_they_are_for() -> None:
     reasons = set()
     kinds = set()
     for seed in range(24):
-        simulation, stream = _run(seed, validate_every=1000)
+        simulation, stream = played(seed)
         reasons |= {outcome.reason for outcome in simulation.outcomes.values()}
         kinds |= {type(message).__name__ for _, message in stream}
     assert {Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.MODEL_REMOVED, None} <= reasons
@@ -76,21 +52,13 @@ def test_the_scenarios_reach_what_they_are_for() -> None:
 
 @pytest.mark.parametrize("seed", [3, 8])
 def test_the_same_seed_gives_the_same_stream(seed: int) -> None:
-    assert _run(seed, 1000)[1] == _run(seed, 1000)[1]
+    assert played(seed)[1] == played(seed)[1]
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_recorded_stream_replays_to_the_same_commands(seed: int) -> None:
-    simulation, stream = _run(seed, 1000)
-    replayed: Stream = []
-    scheduler = Scheduler(simulation.scheduler.config)
-    for now_ns, message in stream:
-        if isinstance(message, Event):
-            replayed.append((now_ns, message))
-            scheduler.handle(now_ns, message)
-            if isinstance(message, Wakeup):
-                replayed.extend((now_ns, command) for command in scheduler.schedule(now_ns))
-    assert replayed == stream
+    simulation, stream = played(seed)
+    assert decided_again(simulation, stream) == stream
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

@@ -8,20 +8,15 @@ import msgspec
 import pytest
 
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, Wakeup
-from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.baseline_options import ClipperOptions, EdfOptions, FifoOptions
 from mainspring.scheduler.policies.clipper import Clipper
 from mainspring.scheduler.policies.edf import Edf
 from mainspring.scheduler.policies.fifo import Fifo
 from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.faults import Faults
-from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
-from mainspring.simulator.simulation import Simulation
+from tests.simulator.played import decided_again, played
 
 HERE = "tests.scheduler.policies.test_baselines:"
-Stream = list[tuple[int, Event | Command]]
 
 
 class _PatientOptions(FifoOptions, frozen=True, kw_only=True):
@@ -62,24 +57,10 @@ class SkippingEdf(Edf):
 POLICIES = ("fifo", "clipper", "edf", f"{HERE}PatientFifo", f"{HERE}RegressionClipper", f"{HERE}SkippingEdf")
 
 
-def _run(seed: int, policy: str, validate_every: int) -> tuple[Simulation, Stream]:
-    stream: Stream = []
-    simulation = random_scenario(
-        seed,
-        policy=policy,
-        length_ns=SECOND,
-        validate_every=validate_every,
-        record=lambda now_ns, message: stream.append((now_ns, message)),
-    )
-    run_to_end(simulation, SECOND)
-    simulation.validate()
-    return simulation, stream
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_request_gets_one_answer_and_every_invariant_holds(policy: str, seed: int) -> None:
-    simulation, _ = _run(seed, policy, validate_every=5)
+    simulation, _ = played(seed, policy, validate_every=5)
     for outcome in simulation.outcomes.values():
         assert outcome.answers == 1, f"seed {seed}: {outcome}"
         if "edf" in policy and simulation.faults == Faults():
@@ -93,21 +74,13 @@ def test_every_request_gets_one_answer_and_every_invariant_holds(policy: str, se
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_events_give_the_same_commands(policy: str) -> None:
-    simulation, stream = _run(3, policy, validate_every=1000)
-    replayed: Stream = []
-    scheduler = Scheduler(simulation.scheduler.config)
-    for now_ns, message in stream:
-        if isinstance(message, Event):
-            replayed.append((now_ns, message))
-            scheduler.handle(now_ns, message)
-            if isinstance(message, Wakeup):
-                replayed.extend((now_ns, command) for command in scheduler.schedule(now_ns))
-    assert replayed == stream
+    simulation, stream = played(3, policy)
+    assert decided_again(simulation, stream) == stream
 
 
 def test_nothing_is_kept_of_what_is_gone() -> None:
     for policy in POLICIES:
-        simulation, _ = _run(5, policy, validate_every=1000)
+        simulation, _ = played(5, policy)
         own = simulation.scheduler._policy
         assert isinstance(own, Fifo | Clipper | Edf)
         for wishes in (own._absent, own._copies):
