@@ -26,18 +26,22 @@ MARGIN = 0.8
 
 
 def check_steadiness(settings: Settings) -> list[Verdict]:
-    """Run a model again and again while another one is loaded again and again."""
+    """Run a model again and again while another one is loaded again and again.
+
+    Each LOAD is to other pages than the one before, as in serving: graphs are made beside the copy too.
+    """
     store = Store(settings.store(settings.engine))
     there = [name for name in settings.steady if name in store.names()]
     candidates = [store.manifest(name).spec() for name in there or [settings.main]]
     loaded = store.manifest(settings.second).spec()
     rights = Rights(settings.realtime)
-    with device_for([*candidates, loaded], settings.config()) as device:
+    with device_for([*candidates, loaded], settings.config(), copies=3) as device:
         running = choose(device, candidates, settings)
         device.prepare(loaded)
         rights.claim_process()
         try:
-            with loading_beside(device, loaded, running.pages, rights) as loads:
+            places = (running.pages, running.pages + loaded.pages)
+            with loading_beside(device, loaded, places, rights) as loads:
                 durations = as_exec_thread(
                     rights, lambda: run_again_and_again(device, running, settings.infers, settings.infers_s)
                 )
@@ -79,9 +83,9 @@ def run_again_and_again(device: LoneDevice, spec: ModelSpec, runs: int, seconds:
 
 @contextmanager
 def loading_beside(
-    device: LoneDevice, spec: ModelSpec, first_page: int, rights: Rights
+    device: LoneDevice, spec: ModelSpec, places: Sequence[int], rights: Rights
 ) -> Iterator[list[int]]:
-    """Load a prepared model again and again in a thread like a worker's LOAD.
+    """Load a prepared model again and again in a thread like a worker's LOAD, to first pages in turn.
 
     The list that is yielded grows by each LOAD's duration in ns; the first LOAD has ended then.
 
@@ -95,7 +99,7 @@ def loading_beside(
         try:
             rights.claim_load()
             while not stop.is_set():
-                durations.append(device.load(spec, first_page))
+                durations.append(device.load(spec, places[len(durations) % len(places)]))
                 begun.set()
         except BaseException as error:
             errors.append(error)

@@ -147,7 +147,7 @@ def test_a_load_that_fails_beside_is_not_lost(settings: Settings) -> None:
     with (
         device(settings, "digits") as opened,
         pytest.raises(KeyError),
-        steady.loading_beside(opened, spec, 0, Rights(False)),
+        steady.loading_beside(opened, spec, (0,), Rights(False)),
     ):
         pass
 

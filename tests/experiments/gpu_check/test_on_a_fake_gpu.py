@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from mainspring.launch.lone_device import device_for
 from mainspring.launch.profiling import measure
 from mainspring.launch.timings import Effort
 from mainspring.worker.cuda import driver as driver_module
+from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.realtime import Rights
 from tests.worker.cuda import tiny_plans as tiny
 from tests.worker.cuda.fake_driver import FakeDriver
@@ -157,9 +160,23 @@ def test_models_are_cycled_through_the_pages(on_gpu: Settings) -> None:
     assert [verdict.state for verdict in found[:3]] == [State.MET] * 3
 
 
-def test_infers_run_beside_loads(on_gpu: Settings) -> None:
+def test_infers_run_beside_loads_whose_graphs_are_made_anew(
+    on_gpu: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the check would pass where a capture disturbs the graph that runs."""
+    bound: list[tuple[int, ...]] = []
+    bind = LaunchPlanProgram.bind
+
+    def see(program: LaunchPlanProgram, pages: Sequence[int], stream: int) -> LaunchPlanBound:
+        bound.append(tuple(pages))
+        return bind(program, pages, stream)
+
+    monkeypatch.setattr(LaunchPlanProgram, "bind", see)
     judged, _ = check_steadiness(on_gpu)
     assert judged.note.startswith("40 runs of a beside ")
+    warmed, running, *loaded = bound
+    assert not {*running} & {page for pages in loaded for page in pages}
+    assert all(before != after for before, after in itertools.pairwise([warmed, running, *loaded]))
 
 
 def test_figure_2a_is_of_the_devices_own_times(on_gpu: Settings) -> None:
