@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mainspring.launch.foreground import LogFormat, LogLevel, begin, ready
+from mainspring.launch.options import DEFAULT_CONTROLLER
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +22,7 @@ def console(
     ] = "http://127.0.0.1:8003",
     controller: Annotated[
         str, typer.Option(help="The address of the controller that is watched.")
-    ] = "tcp://127.0.0.1:7401",
+    ] = DEFAULT_CONTROLLER,
     log: Annotated[
         Path | None,
         typer.Option(

@@ -19,6 +19,7 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
+from mainspring.launch.options import DEFAULT_CONTROLLER
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def controller(
     address: Annotated[
         str, typer.Option(help="Where workers and gateways connect; port * takes any.")
-    ] = "tcp://127.0.0.1:7401",
+    ] = DEFAULT_CONTROLLER,
     store: Annotated[
         Path | None,
         typer.Option(

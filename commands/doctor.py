@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.launch.options import AsJson
+
 if TYPE_CHECKING:
     from mainspring.launch.machine import Finding
 
@@ -26,7 +28,7 @@ def doctor(
     models: Annotated[
         int | None, typer.Option(min=1, help="Models to have files for. Default: the store's; else 1,000.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what this machine allows, what each missing thing costs, and how to get it.
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.commands.trace import DEFAULT_CONTROLLER
-from mainspring.launch.options import Token
+from mainspring.launch.options import DEFAULT_CONTROLLER, AsJson, Token
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def explain(
     ] = None,
     run: RunNumber = None,
     token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell a request's story: what was planned, what happened, and what each worker could have done."""
     _check(context, log, run)

@@ -15,6 +15,7 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
+from mainspring.launch.options import DEFAULT_CONTROLLER, DEFAULT_GATEWAY
 
 
 def register(app: typer.Typer) -> None:
@@ -23,15 +24,13 @@ def register(app: typer.Typer) -> None:
 
 
 def gateway(
-    address: Annotated[
-        str, typer.Option(help="Where clients connect; port * takes any.")
-    ] = "tcp://127.0.0.1:7400",
+    address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
     http: Annotated[
         str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
     ] = "",
     grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
     metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
-    controller: Annotated[str, typer.Option(help="The controller's address.")] = "tcp://127.0.0.1:7401",
+    controller: Annotated[str, typer.Option(help="The controller's address.")] = DEFAULT_CONTROLLER,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
     grace: Annotated[
         str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")

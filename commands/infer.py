@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.launch.options import Token
+from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
     from mainspring.client.arrays import InferResult
@@ -39,9 +39,9 @@ def infer(
         list[str] | None, typer.Option("--output", help="An output that is wanted; all if none is named.")
     ] = None,
     output_dir: Annotated[Path | None, typer.Option(help="Folder to write each output to, as .npy.")] = None,
-    address: Annotated[str, typer.Option(help="The gateway's address.")] = "tcp://127.0.0.1:7400",
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a model once and show its outputs and where the time went."""
     from mainspring.client.client import Client

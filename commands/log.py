@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from mainspring.launch.options import AsJson
 from mainspring.launch.spans import From, Last, RunNumber, To
 
 Log = Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder of an event log.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.launch.options import Token
+from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
     from mainspring.messages.model import ModelSpec
     from mainspring.messages.peers import ModelStatus
 
-Address = Annotated[str, typer.Option(help="The gateway's address.")]
 Http = Annotated[str, typer.Option(help="Where the gateway serves HTTP, which has the words for this.")]
-DEFAULT_ADDRESS = "tcp://127.0.0.1:7400"
 DEFAULT_HTTP = "http://127.0.0.1:8000"
 
 
@@ -37,7 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def show(
     context: typer.Context,
-    address: Address = DEFAULT_ADDRESS,
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
@@ -65,7 +63,7 @@ def show(
 
 
 def live(
-    address: Address = DEFAULT_ADDRESS,
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
@@ -81,13 +79,13 @@ def live(
 
 
 def list_models(
-    address: Address = DEFAULT_ADDRESS,
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
     store: Annotated[
         Path | None,
         typer.Option(readable=False, help="Show what this model store holds instead; needs no cluster."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the models: what they take and give, their size, and where they are."""
     from mainspring.client.client import Client
@@ -112,7 +110,7 @@ def add(
     store: Annotated[
         Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
     ] = Path("store"),
-    address: Address = DEFAULT_ADDRESS,
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
     """Have models of the store served from now on."""
@@ -131,7 +129,7 @@ def add(
 
 def remove(
     names: Annotated[list[str], typer.Argument(help="Models that are served.")],
-    address: Address = DEFAULT_ADDRESS,
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:
     """Have models served no more; requests that are queued for them are rejected."""
@@ -147,7 +145,7 @@ def index(
     http: Http = DEFAULT_HTTP,
     token: Token = None,
     ready: Annotated[bool, typer.Option("--ready", help="Only what is served.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what a model repository holds: each version, whether it is served, and if not, why."""
     import msgspec

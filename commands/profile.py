@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.commands.compile import DEFAULT_STORE
+from mainspring.launch.options import AsJson
 
 WIDTH = 140
 """Of what is printed where there is no terminal whose width would limit it."""
@@ -53,7 +54,7 @@ def profile(
     realtime: Annotated[
         bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
 

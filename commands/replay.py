@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.launch.options import DEFAULT_GATEWAY, GatewayAddress
 from mainspring.traces.kind import Kind
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def replay(
     zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
     think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
-    address: Annotated[str, typer.Option(help="The gateway.")] = "tcp://127.0.0.1:7400",
+    address: GatewayAddress = DEFAULT_GATEWAY,
     event_log: Annotated[
         Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
     ] = None,

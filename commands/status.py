@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from mainspring.launch.options import Token
+from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,9 +21,9 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    address: Annotated[str, typer.Option(help="The gateway's address.")] = "tcp://127.0.0.1:7400",
+    address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the workers, what each lacks, and the cluster's counters with what to do about them."""
     import msgspec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mainspring.commands.trace import DEFAULT_CONTROLLER
+from mainspring.launch.options import DEFAULT_CONTROLLER
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.launch.options import DEFAULT_CONTROLLER
 from mainspring.launch.spans import From, Last, RunNumber, To
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 Log = Annotated[
     Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
 ]
-DEFAULT_CONTROLLER = "tcp://127.0.0.1:7401"
 _OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
 
 

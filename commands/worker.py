@@ -17,6 +17,7 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
+from mainspring.launch.options import DEFAULT_CONTROLLER
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
-    controller: Annotated[str, typer.Option(help="Address of the controller.")] = "tcp://127.0.0.1:7401",
+    controller: Annotated[str, typer.Option(help="Address of the controller.")] = DEFAULT_CONTROLLER,
     data_address: Annotated[
         str, typer.Option(help="Where gateways connect; port * takes any.")
     ] = "tcp://127.0.0.1:*",
