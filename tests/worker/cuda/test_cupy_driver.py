@@ -278,6 +278,7 @@ def test_the_signatures_are_those_of_what_is_installed() -> None:
 
 def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
     """Without NVIDIA's driver each call fails for that reason, and not for what it was given."""
+    no_driver = r"cudaErrorInsufficientDriver|libcuda|driver library|Function \"cu\w+\" not found"
     pytest.importorskip("cupy", reason="CuPy is for machines with a GPU")
     with contextlib.suppress(OSError):
         ctypes.CDLL("libcuda.so.1")
@@ -302,7 +303,7 @@ def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
         lambda: driver.destroy_graph(1), lambda: driver.destroy_executable(1),
     ]  # fmt: skip
     for call in calls:
-        with pytest.raises(RuntimeError, match=r"cudaErrorInsufficientDriver|libcuda|driver library"):
+        with pytest.raises(RuntimeError, match=no_driver):
             call()
 
 
