@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mainspring.launch.options import AsJson
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -55,7 +57,7 @@ def compile_model(
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
     import json

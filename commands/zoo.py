@@ -19,6 +19,7 @@ from mainspring.commands.compile import (
     DeviceOption,
     EngineOption,
 )
+from mainspring.launch.options import AsJson
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact import Target
@@ -40,7 +41,7 @@ def zoo(
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make models of real architectures with random weights, and compile them."""
     from mainspring.compiler.store import Store
