@@ -6,7 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
+import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -47,7 +47,8 @@ def _carry_out(name: str, settings: Settings, answers: Connection) -> None:
     try:
         found = PARTS[name].check(settings)
     except Exception as error:
-        print(f"check {name}: {error!r}", file=sys.stderr, flush=True)
+        # Where GPUs are lent for minutes, nobody can come back to ask where it was raised.
+        traceback.print_exc()
         found = [failed(f"check {name}", str(error) or repr(error))]
     answers.send_bytes(msgspec.json.encode(found))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Sequence
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -148,6 +149,7 @@ def compile_one(settings: Settings, job: Job, arch: str) -> None:
             model_of(settings, job), job.name, store, job.batch_sizes, source_of(settings, job), target=target
         )
     except Exception as error:
+        traceback.print_exc()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(str(error) or repr(error), encoding="utf-8")
         raise SystemExit(1) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +34,8 @@ def check_outputs(settings: Settings, engine: str) -> list[Verdict]:
             try:
                 worst[name] = compare(device, spec, build(name), settings.few_sizes)
             except Exception as error:
-                broken[name] = str(error)
+                traceback.print_exc()
+                broken[name] = str(error) or repr(error)
     return verdicts(engine, settings.architectures, worst, broken)
 
 

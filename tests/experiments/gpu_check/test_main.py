@@ -93,11 +93,14 @@ def test_a_check_in_its_own_process_gives_its_verdicts(settings: Settings) -> No
     assert [verdict.state for verdict in found] == [State.MET, State.TOLD]
 
 
-def test_a_check_that_raises_or_hangs_costs_one_line(settings: Settings, tmp_path: Path) -> None:
+def test_a_check_that_raises_or_hangs_costs_one_line(
+    settings: Settings, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     elsewhere = msgspec.structs.replace(settings, folder=str(tmp_path))
     (verdict,) = run_alone("load", elsewhere, 60.0)
     assert verdict.state is State.FAILED
     assert "digits" in verdict.found
+    assert "in check_loading" in capfd.readouterr().err, "nobody knows where it was raised"
     (verdict,) = run_alone("steady", settings, 0.01)
     assert (verdict.state, verdict.found) == (State.FAILED, "it had not ended after 0 s")
 
