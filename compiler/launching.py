@@ -25,6 +25,7 @@ import numpy.typing as npt
 from mainspring.compiler.arrays import BatchArrays, aligned_array
 from mainspring.compiler.errors import ExecutableError
 from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
+from mainspring.compiler.no_torch import without_torch
 from mainspring.compiler.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
 
 _MOST_SLOTS = 64
@@ -157,7 +158,8 @@ def _described(operand: Operand, base: int) -> Any:
 
 def _functions(library: Path, plans: Plans) -> dict[str, Any]:
     try:
-        import tvm_ffi
+        with without_torch():
+            import tvm_ffi
     except ImportError as error:
         raise ExecutableError(
             "kernels of TVM are called through apache-tvm-ffi, which is not installed: "

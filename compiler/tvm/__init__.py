@@ -6,3 +6,11 @@ and its kernels are all that it runs. Where to start reading: ``build``. ``graph
 ``schedules_cpu`` and ``schedules_cuda`` how loops are run), ``line`` reads that line, ``packing`` rearranges
 the weights, ``memory`` finds places in the workspace, ``kernels`` generates code, ``toolchain`` compiles it.
 """
+
+import contextlib
+
+from mainspring.compiler.no_torch import without_torch
+
+with without_torch(), contextlib.suppress(ImportError):
+    # Before a module of this folder does; where there is no TVM, that module says so.
+    import tvm  # noqa: F401
