@@ -136,5 +136,5 @@ class Records:
         """Return all requests as arrays of dtype `SENT` and `REPLIED`, by key (copies)."""
         if not self._count:
             return np.zeros(0, SENT), np.zeros(0, REPLIED)
-        sent = np.frombuffer(b"".join(self._sent), SENT, self._count)
+        sent: Columns = np.frombuffer(b"".join(self._sent), SENT, self._count)
         return sent, np.frombuffer(b"".join(self._replied), REPLIED, self._count)
