@@ -59,17 +59,20 @@ def test_both_loops_count_answers_and_refusals() -> None:
 
 
 def turn(server: str, percent: float, factor: float = 1.0, hit_percent: float = 0.0) -> Turn:
-    return Turn(server, 1, factor, 100.0, 50, percent, {}, 0.0, hit_percent=hit_percent)
+    return Turn(
+        server, 1, factor, 100.0, 50, percent, {}, 0.0, hit_percent=hit_percent, possible_percent=70.0
+    )
 
 
 def test_figures_are_medians_and_only_mainspring_s_have_a_target() -> None:
     turns = [turn("triton", 40), turn("mainspring", 90)]
     turns += [turn("mainspring", 98, hit_percent=1.0), turn("mainspring", 99, hit_percent=3.0)]
-    triton, mainspring, pauses = compare.figures(turns)
+    triton, mainspring, pauses, could = compare.figures(turns)
     assert (triton.value, triton.target) == (40, None)
     assert (mainspring.value, mainspring.target, mainspring.met) == (98, 97.0, True)
     assert "90.0 to 99.0 of 3 turns" in mainspring.note
     assert (pauses.value, pauses.target) == (0.5, None)
+    assert (could.value, could.target) == (70.0, None)
 
 
 def test_without_triton_it_says_so_and_ends_well(

@@ -3,7 +3,8 @@
 SqueezeNet through ONNX Runtime on one core, Poisson arrivals, the deadline as the parameter ``timeout`` of
 each request. Triton's saturation, in a closed loop, sets the rates. At each, the two take turns, short ones
 and in changing order, so that whatever else the machine does is borne by both; and meters say what the host
-took from the machine meanwhile, for a request that meets a long pause is late whatever a server does.
+took from the machine meanwhile, for a request that meets a long pause is late whatever a server does. Beside
+both stands what one core could have answered in time (`possible`).
 ``python -m mainspring.experiments.bench.triton.compare``, which ``make bench-triton`` runs.
 """
 
@@ -27,7 +28,7 @@ from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.foreign import CACHE, Unavailable
 from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.experiments.bench.triton import load, server
+from mainspring.experiments.bench.triton import load, possible, server
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
@@ -43,6 +44,7 @@ _CLIENTS = 8
 _WARM_UP_S = 1.0
 _SATURATION_S = 1.0
 _ALONE_S = 0.3
+_BARE_S = 1.5
 _SATURATIONS = 5
 """Times that each of these is measured, in turns."""
 
@@ -66,6 +68,8 @@ class Turn(msgspec.Struct):
     """Of the time of the core that the host took most of."""
     hit_percent: float = 0.0
     """Requests that the host's pauses alone would make late, without any queue."""
+    possible_percent: float = 0.0
+    """Requests that one core could have answered in time."""
 
 
 class Contest:
@@ -82,6 +86,12 @@ class Contest:
         self._untimed = [load.encode(each.name, taken.name, tensor) for each in models]
         self.alone_ms = dict.fromkeys(addresses, 0.0)
         """What a request takes while there is no other, in the best of several turns."""
+        self._bare = possible.runner(build(ARCHITECTURE, 0))
+        self._bare_ms = np.zeros(0)
+
+    def run_bare(self) -> None:
+        """Run the bare model for a while: what the next turns could have done is judged by its durations."""
+        self._bare_ms = self._bare(_BARE_S)
 
     def saturations_hz(self) -> dict[str, float]:
         """Return each server's answers a second in a closed loop, after a warm-up: medians of turns."""
@@ -105,6 +115,7 @@ class Contest:
         due_ns = found.begin_ns + np.asarray(instants * 1e9, np.int64)
         spare_ns = deadline_ns - round(self.alone_ms[name] * 1e6)
         in_time = found.in_time(self.deadline_ms)
+        beside_ms = max(0.0, min(self.alone_ms.values()) - float(np.median(self._bare_ms)))
         return Turn(
             server=name,
             copies=self.copies,
@@ -118,6 +129,9 @@ class Contest:
             late=found.codes.get("OK", 0) - in_time,
             lost_percent=pauses.lost_percent(found.begin_ns, found.begin_ns + round(duration_s * 1e9)),
             hit_percent=100 * pauses.hit(due_ns, deadline_ns, spare_ns) / len(instants),
+            possible_percent=possible.in_time_percent(
+                instants, self._bare_ms, self.deadline_ms, beside_ms, seed
+            ),
         )
 
 
@@ -162,6 +176,7 @@ def contest(
         )
         for factor in factors:
             for repeat in range(repeats):
+                both.run_bare()
                 for name in list(addresses)[:: 1 if repeat % 2 else -1]:
                     rate = factor * (rate_hz or saturations["triton"])
                     turns.append(both.turn(name, factor, rate, turn_s, repeat))
@@ -175,7 +190,7 @@ def _line(turn: Turn) -> str:
         f"  {turn.factor:g} x: {turn.rate_hz:5.0f} r/s {turn.server:10} {turn.in_time_percent:5.1f} % "
         f"in time of {turn.requests} ({turn.late} late, refused: {said or 'none'}; the client "
         f"{turn.client_late_ms:.1f} ms late at p99; the host took {turn.lost_percent:.1f} %, "
-        f"which alone makes {turn.hit_percent:.1f} % late)"
+        f"which alone makes {turn.hit_percent:.1f} % late; one core could do {turn.possible_percent:.1f} %)"
     )
 
 
@@ -199,6 +214,10 @@ def figures(turns: Sequence[Turn]) -> list[Figure]:
         lost = statistics.median(turn.lost_percent for turn in own)
         spread = f"{min(hit):.1f} to {max(hit):.1f}; it took {lost:.1f} % of a core"
         made.append(Figure(label, statistics.median(hit), "%", note=spread))
+        could = [turn.possible_percent for turn in own]
+        label = f"{copies} x, {factor:g}: what one core could have answered in time"
+        spread = f"{min(could):.1f} to {max(could):.1f}; knowing every duration, one by one"
+        made.append(Figure(label, statistics.median(could), "%", note=spread))
     return made
 
 
@@ -209,7 +228,9 @@ def main(
     turn_s: Annotated[float, typer.Option(help="Length of a turn.")] = 2.0,
     deadline_ms: Annotated[float, typer.Option(help="Of every request.")] = 25.0,
     batch: Annotated[int, typer.Option(help="Largest batch of Triton's dynamic batcher.")] = 8,
-    rate_hz: Annotated[float, typer.Option(help="Take this for Triton's saturation; 0: measure it.")] = 0.0,
+    rate_hz: Annotated[
+        float, typer.Option(help="Take this for Triton's saturation; 0: measure it, with the first copies.")
+    ] = 0.0,
     output: Annotated[Path, typer.Option(help="Folder for triton.json.")] = OUTPUT,
 ) -> None:
     """Measure, print the figures, and write them down."""
@@ -227,6 +248,8 @@ def main(
                 rate_hz,
             )
             turns += found
+            # The same rates for all: one core is no faster for more models.
+            rate_hz = rate_hz or saturations[str(number)]["triton"]
     except Unavailable as why:
         typer.echo(f"skipped: {why}")
         return
