@@ -75,6 +75,11 @@ def test_figures_are_medians_and_only_mainspring_s_have_a_target() -> None:
     assert (could.value, could.target) == (70.0, None)
 
 
+def test_durations_of_the_bare_model_are_told_in_a_line() -> None:
+    line = compare._bare_line([*np.linspace(1.0, 2.0, 101), 90.0])
+    assert line == "the bare model, 102 runs: p5 1.1, p50 1.5, p95 2.0, p99 2.0, longest 90.0 ms"
+
+
 def test_without_triton_it_says_so_and_ends_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,10 +88,13 @@ class Contest:
         """What a request takes while there is no other, in the best of several turns."""
         self._bare = possible.runner(build(ARCHITECTURE, 0))
         self._bare_ms = np.zeros(0)
+        self.all_bare_ms: list[float] = []
+        """Durations of all runs of the bare model."""
 
     def run_bare(self) -> None:
         """Run the bare model for a while: what the next turns could have done is judged by its durations."""
         self._bare_ms = self._bare(_BARE_S)
+        self.all_bare_ms += self._bare_ms.tolist()
 
     def saturations_hz(self) -> dict[str, float]:
         """Return each server's answers a second in a closed loop, after a warm-up: medians of turns."""
@@ -181,6 +184,7 @@ def contest(
                     rate = factor * (rate_hz or saturations["triton"])
                     turns.append(both.turn(name, factor, rate, turn_s, repeat))
                     typer.echo(_line(turns[-1]))
+        typer.echo(_bare_line(both.all_bare_ms))
     return turns, saturations
 
 
@@ -192,6 +196,12 @@ def _line(turn: Turn) -> str:
         f"{turn.client_late_ms:.1f} ms late at p99; the host took {turn.lost_percent:.1f} %, "
         f"which alone makes {turn.hit_percent:.1f} % late; one core could do {turn.possible_percent:.1f} %)"
     )
+
+
+def _bare_line(durations_ms: Sequence[float]) -> str:
+    percentiles = zip((5, 50, 95, 99), np.percentile(durations_ms, (5, 50, 95, 99)), strict=True)
+    said = ", ".join(f"p{percent} {ms:.1f}" for percent, ms in percentiles)
+    return f"the bare model, {len(durations_ms):,} runs: {said}, longest {max(durations_ms):.1f} ms"
 
 
 def figures(turns: Sequence[Turn]) -> list[Figure]:
