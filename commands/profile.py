@@ -134,14 +134,11 @@ def _measure(
     console = Console(stderr=True, highlight=False, quiet=quiet)
     with console.status("measuring") as status, device_for([g[0].spec() for g in groups], config) as device:
         rights = Rights(config.realtime)
-        rights.claim_process()
-        try:
+        with rights.claimed_process():
             found = measure_models(
                 device, groups, sizes, effort, lambda name: status.update(f"measuring {name}")
             )
             rows = as_exec_thread(rights, lambda: list(found))
-        finally:
-            rights.release_process()
     for note in rights.notes:
         console.print(f"note: {note}")
     return rows, device.kind

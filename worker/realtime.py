@@ -18,6 +18,7 @@ import os
 import resource
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 EXEC_PRIORITY = 50
@@ -59,6 +60,15 @@ class Rights:
         if self.realtime:
             gc.enable()
             gc.unfreeze()
+
+    @contextlib.contextmanager
+    def claimed_process(self) -> Iterator[None]:
+        """For the ``with`` block, have this process be set up like a worker's."""
+        self.claim_process()
+        try:
+            yield
+        finally:
+            self.release_process()
 
     def claim_libraries(self) -> None:
         """The calling thread is about to open libraries whose threads inherit its cores: not EXEC's."""

@@ -64,14 +64,10 @@ def profile(settings: Settings, store: Store) -> str:
     groups = by_executable(store.manifests())
     config = settings.config(store=store.root)
     rights = Rights(settings.realtime)
-    with device_for([groups[0][0].spec()], config) as device:
-        rights.claim_process()
-        try:
-            found = as_exec_thread(
-                rights, lambda: measure(device, groups[0], settings.batch_sizes, Effort(seconds=0.5))
-            )
-        finally:
-            rights.release_process()
+    with device_for([groups[0][0].spec()], config) as device, rights.claimed_process():
+        found = as_exec_thread(
+            rights, lambda: measure(device, groups[0], settings.batch_sizes, Effort(seconds=0.5))
+        )
         kind = device.kind
     keep(store, found, kind)
     return kind

@@ -30,11 +30,9 @@ def check_loading(settings: Settings) -> list[Verdict]:
     try:
         with device_for([spec], settings.config()) as device:
             device.prepare(spec)
-            rights.claim_process()
-            with ThreadPoolExecutor(1, initializer=rights.claim_load) as thread:
+            with rights.claimed_process(), ThreadPoolExecutor(1, initializer=rights.claim_load) as thread:
                 loads, copies = thread.submit(in_turns, device, spec, plain, settings.loads).result()
     finally:
-        rights.release_process()
         plain.close()
     return verdicts(spec, loads, copies)
 

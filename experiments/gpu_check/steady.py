@@ -38,15 +38,11 @@ def check_steadiness(settings: Settings) -> list[Verdict]:
     with device_for([*candidates, loaded], settings.config(), copies=3) as device:
         running = choose(device, candidates, settings)
         device.prepare(loaded)
-        rights.claim_process()
-        try:
-            places = (running.pages, running.pages + loaded.pages)
-            with loading_beside(device, loaded, places, rights) as loads:
-                durations = as_exec_thread(
-                    rights, lambda: run_again_and_again(device, running, settings.infers, settings.infers_s)
-                )
-        finally:
-            rights.release_process()
+        places = (running.pages, running.pages + loaded.pages)
+        with rights.claimed_process(), loading_beside(device, loaded, places, rights) as loads:
+            durations = as_exec_thread(
+                rights, lambda: run_again_and_again(device, running, settings.infers, settings.infers_s)
+            )
     return verdicts(running, durations, settings.infers, len(loads), rights.notes)
 
 

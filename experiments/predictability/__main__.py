@@ -54,17 +54,13 @@ def isolated(plan: Plan, console: Console) -> tuple[list[Series], list[str]]:
             device.prepare(model)
             device.load(model)
             device.fill(model, size, random_rows(model, size))
-            rights.claim_process()
-            try:
-                with console.status("in isolation") as status:
-                    return repeat_in_isolation(
-                        device.infer(model, size),
-                        plan.runs,
-                        cpu_time=plan.config.cuda_device is None,
-                        told=lambda done: status.update(f"in isolation: {done:,} of {plan.runs:,}"),
-                    )
-            finally:
-                rights.release_process()
+            with rights.claimed_process(), console.status("in isolation") as status:
+                return repeat_in_isolation(
+                    device.infer(model, size),
+                    plan.runs,
+                    cpu_time=plan.config.cuda_device is None,
+                    told=lambda done: status.update(f"in isolation: {done:,} of {plan.runs:,}"),
+                )
 
     began_s, stolen_before_s = time.monotonic(), stolen_s()
     durations = as_exec_thread(rights, measure)
