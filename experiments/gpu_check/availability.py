@@ -5,9 +5,8 @@ from __future__ import annotations
 import onnxruntime
 
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
+from mainspring.worker.cuda.onnxruntime_program import PROVIDER
 from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
-
-CUDA_PROVIDER = "CUDAExecutionProvider"
 
 
 def unavailable(settings: Settings, engine: str) -> str:
@@ -15,6 +14,6 @@ def unavailable(settings: Settings, engine: str) -> str:
     if engine not in (CUDA_ENGINES if settings.on_gpu else ENGINES):
         return f"there is no engine {engine}"
     providers = onnxruntime.get_available_providers()
-    if engine == ONNXRUNTIME and settings.on_gpu and CUDA_PROVIDER not in providers:
+    if engine == ONNXRUNTIME and settings.on_gpu and PROVIDER not in providers:
         return "ONNX Runtime has no CUDA provider here: install onnxruntime-gpu in place of onnxruntime"
     return ""
