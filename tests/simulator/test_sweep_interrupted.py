@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 SPEC = """
 warm_up_s = 0.1
@@ -36,12 +40,14 @@ def is_gone(group: int) -> bool:
     return False
 
 
-def test_ctrl_c_ends_a_sweep_and_its_processes(tmp_path: Path) -> None:
-    (tmp_path / "spec.toml").write_text(SPEC)
+@contextmanager
+def sweeping(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Run a sweep whose first point has ended, in a group of processes of its own."""
+    (folder / "spec.toml").write_text(SPEC)
     words = ["simulate", "spec.toml", "--sweep", f"duration_s=0.2,{LONG}", "--processes", "2"]
     sweep = subprocess.Popen(
         [sys.executable, "-m", "mainspring", *words],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,
@@ -50,12 +56,30 @@ def test_ctrl_c_ends_a_sweep_and_its_processes(tmp_path: Path) -> None:
     try:
         assert sweep.stderr is not None
         assert sweep.stderr.readline().startswith("1/7")
-        for _ in range(2):
-            os.killpg(sweep.pid, signal.SIGINT)
-        assert sweep.wait(SLOW_S) == 130
-        assert sweep.stderr.read() == ""
-        assert is_gone(sweep.pid)
+        yield sweep
     finally:
         if sweep.poll() is None:
             os.killpg(sweep.pid, signal.SIGKILL)
             sweep.wait()
+        assert sweep.stderr is not None
+        sweep.stderr.close()
+
+
+def test_ctrl_c_ends_a_sweep_and_its_processes(tmp_path: Path) -> None:
+    with sweeping(tmp_path) as sweep:
+        os.killpg(sweep.pid, signal.SIGINT)
+        assert sweep.wait(SLOW_S) == 130
+        assert sweep.stderr is not None
+        assert sweep.stderr.read() == ""
+        assert is_gone(sweep.pid)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.02])
+def test_a_second_ctrl_c_leaves_no_process_behind(tmp_path: Path, pause_s: float) -> None:
+    with sweeping(tmp_path) as sweep:
+        os.killpg(sweep.pid, signal.SIGINT)
+        time.sleep(pause_s)
+        os.killpg(sweep.pid, signal.SIGINT)
+        # It may come while the command line ends for the first, which is then as if nobody had caught it.
+        assert sweep.wait(SLOW_S) in (130, -signal.SIGINT)
+        assert is_gone(sweep.pid)

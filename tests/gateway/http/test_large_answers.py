@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from mainspring.messages.peers import ModelUp
 from tests.gateway.fakes import FakeCluster, make_spec, wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer, infer_body, request
+from tests.patience import PATIENCE_S
 
 INFER = "/v2/models/double/infer"
 WIDE = "/v2/models/wide/infer"
@@ -39,23 +41,30 @@ def wide_request(**parameters: Any) -> bytes:
 def test_others_are_served_while_a_large_answer_is_written_as_json(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slices: list[int] = []
+    begun, others_served, ended = threading.Event(), threading.Event(), threading.Event()
     plain = json_data.from_bytes
 
-    def counted(data: Any, dtype: str) -> Iterator[bytes]:
+    def until_others_are_served(data: Any, dtype: str) -> Iterator[bytes]:
+        """Yield one number at a time until then, at most for a while, and the rest as always."""
+        until = time.monotonic() + PATIENCE_S / 2
         for each in plain(data, dtype):
-            if len(data) > 1_000:
-                slices.append(len(each))
-            yield each
+            values = json.loads(each)
+            while len(values) > 1 and not others_served.is_set() and time.monotonic() < until:
+                begun.set()
+                # The test's threads share the interpreter with the loop's, which would hardly let go of it.
+                time.sleep(0.001)
+                yield json.dumps([values.pop(0)]).encode()
+            yield json.dumps(values).encode()
+        if len(data) > 1_000:
+            ended.set()
 
-    monkeypatch.setattr(json_data, "from_bytes", counted)
     with fake() as served, Peer(served.host) as large, Peer(served.host) as small:
+        monkeypatch.setattr(json_data, "from_bytes", until_others_are_served)
         large.send(wide_request())
-        seen = []
-        while len(slices) < COLUMNS // 4_096:
-            assert small.ask("POST", INFER, infer_body()).status == 200
-            seen.append(len(slices))
-        assert any(0 < each < COLUMNS // 4_096 for each in seen), "served before it or behind it only"
+        assert begun.wait(PATIENCE_S)
+        assert small.ask("POST", INFER, infer_body()).status == 200
+        assert not ended.is_set(), "served behind it only"
+        others_served.set()
         reply = large.reply()
         assert reply.status == 200
         twice, total = reply.json["outputs"]
