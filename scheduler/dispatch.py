@@ -50,18 +50,23 @@ class Dispatcher:
         while True:
             available_ns = timeline.available_ns(now_ns, soonest_ns)
             if available_ns > now_ns + ahead_ns and len(timeline):
-                books.arm_exec(available_ns - ahead_ns, worker)
+                self._look_again(now_ns, worker, available_ns - ahead_ns)
                 return
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if available_ns > soonest_ns and len(timeline):
-                    books.arm_exec(available_ns - durations.dispatch_delay, worker)
+                    self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 return
             if books.suspects and len(batch.requests) > 1:
                 batch = isolated(batch)
             self._send(now_ns, worker, batch, available_ns)
+
+    def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
+        """Have EXEC filled at an instant, unless that moves on with the time: then the result will."""
+        if not worker.exec.overruns(now_ns):
+            self._books.arm_exec(when_ns, worker)
 
     def ended(self, now_ns: int, result: Result) -> bool:
         """Enter a result; return False if it shows that the worker and the mirror disagree.

@@ -70,6 +70,10 @@ class Timeline(Generic[Windowed]):
             free_ns += now_ns - self._first_end_ns
         return free_ns if free_ns > soonest_ns else soonest_ns
 
+    def overruns(self, now_ns: int) -> bool:
+        """Return whether the first outstanding action should have ended; only its result says when."""
+        return now_ns > self._first_end_ns
+
     def add(self, action: Windowed) -> Slot[Windowed]:
         """Append an action that begins and lasts as it predicts."""
         slot = Slot(action, action.predicted_begin_ns, action.predicted_duration_ns)

@@ -35,6 +35,26 @@ def test_one_slow_run_does_not_shut_a_model_out_for_ever() -> None:
     assert isinstance(hand.request(1200, 3, "m", 50)[0], Infer)
 
 
+def test_while_an_execution_takes_too_long_nobody_asks_again_and_again() -> None:
+    """What is behind it moves on with the time, so no instant is the one to look at it."""
+    hand = Hand(*map(spec, "abc"), lookahead_ms=3.999)
+    for model, now_ms in zip("abc", (0, 30, 60), strict=True):
+        hand.warm(model, now_ms)
+    sent = [command for id_, model in enumerate("abc") for command in hand.request(100, id_, model, 500)]
+    turns, now_ns = 0, 100 * MS
+    while (wakeup_ns := hand.scheduler.next_wakeup_ns()) is not None and wakeup_ns <= 140 * MS:
+        now_ns = max(now_ns, wakeup_ns)
+        sent += hand.scheduler.schedule(now_ns)
+        turns += 1
+        assert turns < 20
+    first, *_ = infers = [command for command in sent if isinstance(command, Infer)]
+    assert len(infers) == 2
+    assert hand.ok(140, first) == []
+    assert hand.scheduler.next_wakeup_ns() == int(140.001 * MS), "the second ends 4 ms after the first"
+    (third,) = hand.scheduler.schedule(int(140.001 * MS))
+    assert isinstance(third, Infer)
+
+
 def test_work_that_was_sent_counts_against_a_new_request() -> None:
     hand = Hand(spec("m"), spec("other"))
     hand.warm("m")
