@@ -49,7 +49,7 @@ class Books:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config = completed(config)
         self.ns = Durations.of(config)
-        self.cluster = Cluster()
+        self.cluster = Cluster(config.estimate_rank)
         self.requests: dict[int, Request] = {}
         """Every admitted request that is not gone."""
         self.running: dict[int, list[Request]] = {}

@@ -6,6 +6,8 @@ import math
 
 import msgspec
 
+from mainspring.scheduler.estimates import HIGHEST_RANK, RANK
+
 LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""
 
@@ -38,6 +40,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     load_capacity_ms: float | None = None
     """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
     appendix B's load priority); if it is not set, for each model the SLO of its requests."""
+    estimate_rank: int = RANK
+    """Where the last ten measured durations of an action spread, the estimate is the so many-largest of them:
+    more than 1 serves more requests in time and a few of them late; 1 is Clockwork's (section 5.3)."""
     pad_batches: bool | None = None
     """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
     policy says if it is not set."""
@@ -74,6 +79,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value < 0 or (value == 0 and field not in MAY_BE_ZERO):
                 least = "at least 0" if field in MAY_BE_ZERO else "greater than 0"
                 raise ValueError(f"{field} is {value}; it must be {least}")
+        if self.estimate_rank > HIGHEST_RANK:
+            raise ValueError(f"estimate_rank is {self.estimate_rank}; it must be 1 to {HIGHEST_RANK}")
 
 
 def completed(

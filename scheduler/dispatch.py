@@ -140,7 +140,7 @@ class Dispatcher:
             return
         placement = worker.placements[slot.action.model]
         index = placement.times.sizes.index(slot.action.batch_size)
-        placement.times.add(now_ns, index, now_ns - slot.begin_ns)
+        placement.times.give_up(now_ns, index, now_ns - slot.begin_ns)
         overdue = placement.model.overdue = placement.model.overdue or {}
         overdue[worker.name] = overdue.get(worker.name, 0) + 1
 

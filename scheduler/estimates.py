@@ -1,8 +1,13 @@
-"""How long actions take: the maximum of the last 10 measured durations, seeded from profiles.
+"""How long actions take, by the last 10 measured durations, seeded from profiles.
 
 Clockwork, section 5.3 ("measurements of past 10 actions duration, stratified by action type, model and
 batch size"). INFER is kept for each (device kind, executable, batch size), so that a new copy of a known
 model starts with a good estimate; LOAD for each (device kind, weights bytes).
+
+An estimate is their maximum, as Clockwork's is, while they are about equally long, which on a GPU they are.
+Where they spread it is the third-largest of ten: beside others' work a CPU has outliers of several times the
+median, no measurement foretells the next, and a maximum that holds for ten more executions turns away many
+more requests than it saves (docs/measurements.md, "Estimates where durations spread").
 """
 
 from __future__ import annotations
@@ -18,8 +23,14 @@ STALE_NS: Final = 1_000_000_000
 """An estimate that was not measured for this long may be doubted, whatever it is."""
 SOONEST_NS: Final = 10_000_000
 """Nothing that was measured within this time is doubted."""
+RANK: Final = 3
+"""Of ten durations that spread the estimate is the so many-largest; of fewer no less than their median."""
+HIGHEST_RANK: Final = 5
+"""Of ten: no estimate is below the median."""
+EVEN: Final = 11, 10
+"""Durations spread if the maximum is more than so much of the one that would then be the estimate."""
 OUTLYING: Final = 2
-"""A maximum that is more than so many times the median of at least `FEWEST` samples is an outlier."""
+"""An estimate that is more than so many times the median of at least `FEWEST` samples is an outlier."""
 FEWEST: Final = 3
 """Of two samples that differ, neither is known to be the exception."""
 UNKNOWN_INFER_NS = 50_000_000
@@ -36,15 +47,16 @@ def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-class RollingMaximum:
-    """The maximum of a seed and then of the last 10 samples."""
+class Rolling:
+    """An estimate by a seed and then by the last 10 samples."""
 
-    __slots__ = ("_doubts", "_halfway_ns", "_maximum_ns", "_review_ns", "_samples", "_since_ns")
+    __slots__ = ("_doubts", "_estimate_ns", "_halfway_ns", "_rank", "_review_ns", "_samples", "_since_ns")
 
-    def __init__(self, seed_ns: int, seeds: int = 1) -> None:
-        """Begin with a seed, counted as so many samples."""
+    def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
+        """Begin with a seed, counted as so many samples; where ten spread, their ``rank``-largest counts."""
         self._samples: deque[int] = deque((seed_ns,) * seeds, maxlen=SAMPLES)
-        self._maximum_ns = seed_ns
+        self._rank = rank
+        self._estimate_ns = seed_ns
         self._since_ns = 0
         """When it was last doubted, or measured to be about as long; what is far shorter contradicts it."""
         self._review_ns = 0
@@ -60,59 +72,64 @@ class RollingMaximum:
         return len(self._samples)
 
     def add(self, now_ns: int, duration_ns: int) -> int:
-        """Take one measured duration in and return the new maximum."""
+        """Take one measured duration in and return the new estimate."""
         if self._doubts and duration_ns < self._halfway_ns:
             self._doubts = 0
-        samples = self._samples
-        samples.append(duration_ns)
-        if duration_ns >= self._maximum_ns:
-            self._maximum_ns = duration_ns
-        else:
-            self._maximum_ns = max(samples)
-        if OUTLYING * duration_ns >= self._maximum_ns:
+        self._samples.append(duration_ns)
+        self._estimate_ns = self._of_samples()
+        if OUTLYING * duration_ns >= self._estimate_ns:
             self._since_ns = now_ns
         self._review_ns = self._since_ns + SOONEST_NS
-        return self._maximum_ns
+        return self._estimate_ns
+
+    def _of_samples(self) -> int:
+        """Return the estimate that follows from the samples; in doubt, their maximum: it may be borne out."""
+        ranked = sorted(self._samples)
+        rank = 1 if self._doubts else min(self._rank, (len(ranked) + 1) // 2)
+        upper_ns = ranked[-rank]
+        factor, divisor = EVEN
+        most_ns = ranked[-1]
+        return most_ns if divisor * most_ns <= factor * upper_ns else upper_ns
 
     def doubt(self, now_ns: int) -> int:
-        """Return the estimate for somebody whom the maximum turns away.
+        """Return the estimate for somebody whom it turns away.
 
-        One outlier among the samples can make an action look too long for every deadline; then it is never
+        Outliers among the samples can make an action look too long for every deadline; then it is never
         run again, and no measurement ever corrects the estimate. So once nothing was measured for a while,
         samples above the median are forgotten: that drops outliers, and changes little where a device has
         really become slow.
 
         An outlier is doubted after as long as it took itself, so that it costs no more than twice its own
         time. Each doubt that no measurement bears out makes the next one wait twice as long, up to
-        `STALE_NS`, so that a device that has really become slow is seldom tried in vain. A maximum that is
+        `STALE_NS`, so that a device that has really become slow is seldom tried in vain. An estimate that is
         no outlier is doubted after `STALE_NS`: it is old only because the action is rarely asked for.
         """
         if now_ns >= self._review_ns:
             self._review(now_ns)
-        return self._maximum_ns
+        return self._estimate_ns
 
     def _review(self, now_ns: int) -> None:
         """Forget the samples above the median if they are due to be doubted; else note when they will be."""
-        maximum_ns, count = self._maximum_ns, len(self._samples)
+        estimate_ns, count = self._estimate_ns, len(self._samples)
         median_ns = sorted(self._samples)[(count - 1) // 2]
         wait_ns = STALE_NS
-        if count >= FEWEST and maximum_ns > OUTLYING * median_ns:
-            wait_ns = min(STALE_NS, max(SOONEST_NS, maximum_ns) << self._doubts)
+        if count >= FEWEST and estimate_ns > OUTLYING * median_ns:
+            wait_ns = min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
         self._review_ns = self._since_ns + wait_ns
         if now_ns < self._review_ns:
             return
         self._since_ns = now_ns
         self._review_ns = now_ns + SOONEST_NS
         # Where most of them are equally long, the median is no less than what is in doubt.
-        most_ns = min(median_ns, maximum_ns - 1)
+        most_ns = min(median_ns, estimate_ns - 1)
         kept = [each for each in self._samples if each <= most_ns]
         if not kept:
             return
         if wait_ns < STALE_NS:
             self._doubts += 1
         self._samples = deque(kept, maxlen=SAMPLES)
-        self._maximum_ns = max(kept)
-        self._halfway_ns = (self._maximum_ns + maximum_ns) // 2
+        self._estimate_ns = self._of_samples()
+        self._halfway_ns = (self._estimate_ns + estimate_ns) // 2
 
 
 class Offsets:
@@ -136,7 +153,7 @@ class InferTimes:
 
     __slots__ = ("_rolling", "_transfers", "index_of", "ns", "offsets", "sizes", "transfer_ns")
 
-    def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int]) -> None:
+    def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK) -> None:
         self.sizes = sizes
         self.index_of = indices_by_rows(sizes)
         """``index_for`` as a table by rows."""
@@ -145,13 +162,18 @@ class InferTimes:
         """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
         self.offsets: Offsets | None = None
         """The policy's own note."""
-        self._rolling = [RollingMaximum(seed) for seed in seeds_ns]
-        self._transfers: dict[int, RollingMaximum] = {}
+        self._rolling = [Rolling(seed, rank=rank) for seed in seeds_ns]
+        self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
+
+    def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
+        """Take in that a batch was waited for in vain so long: that is no outlier before it is doubted."""
+        for _ in range(HIGHEST_RANK):
+            self.add(now_ns, index, duration_ns)
 
     def add_transfer(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take in how long the inputs of a batch of size ``sizes[index]`` kept the way busy."""
@@ -161,11 +183,11 @@ class InferTimes:
                 return
             # So many batches ran until now whose inputs took nothing.
             nothing = max(1, self._rolling[index].count - 1)
-            rolling = self._transfers[index] = RollingMaximum(0, nothing)
+            rolling = self._transfers[index] = Rolling(0, seeds=nothing, rank=1)
         self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
 
     def doubt(self, now_ns: int) -> None:
-        """Let no stale outlier stand in the way (`RollingMaximum.doubt`)."""
+        """Let no stale outlier stand in the way (`Rolling.doubt`)."""
         for index, rolling in enumerate(self._rolling):
             self.ns[index] = rolling.doubt(now_ns)
         for index, rolling in self._transfers.items():
@@ -187,23 +209,26 @@ class LoadTime:
 
     __slots__ = ("_rolling", "ns")
 
-    def __init__(self, seed_ns: int) -> None:
+    def __init__(self, seed_ns: int, rank: int = RANK) -> None:
         self.ns = seed_ns
-        self._rolling = RollingMaximum(seed_ns)
+        self._rolling = Rolling(seed_ns, rank=rank)
 
     def add(self, now_ns: int, duration_ns: int) -> None:
         """Take one measured duration in."""
         self.ns = self._rolling.add(now_ns, duration_ns)
 
     def doubt(self, now_ns: int) -> None:
-        """Let no stale outlier stand in the way (`RollingMaximum.doubt`)."""
+        """Let no stale outlier stand in the way (`Rolling.doubt`)."""
         self.ns = self._rolling.doubt(now_ns)
 
 
 class Estimates:
     """All estimates of a cluster, as long as some model has a use for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int = RANK) -> None:
+        """Begin with none."""
+        self.rank = rank
+        """Where durations spread, the so many-largest of ten; of estimates that begin from now on."""
         self._kinds: dict[str, None] = {}
         self._infer_holders: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._load_holders: Counter[int] = Counter()
@@ -236,7 +261,8 @@ class Estimates:
         key = (kind, spec.executable, spec.batch_sizes)
         times = self._infer.get(key)
         if times is None:
-            times = InferTimes(spec.batch_sizes, _infer_seeds(_profile(kind, spec), spec.batch_sizes))
+            seeds_ns = _infer_seeds(_profile(kind, spec), spec.batch_sizes)
+            times = InferTimes(spec.batch_sizes, seeds_ns, self.rank)
             self._infer[key] = times
         return times
 
@@ -249,7 +275,7 @@ class Estimates:
             profile = spec.profiles.get(kind)
             per_byte = self._load_ns_per_byte.get(kind, UNKNOWN_LOAD_NS_PER_BYTE)
             seed = profile.load_ns if profile else round(spec.weights_bytes * per_byte)
-            time = self._load[key] = LoadTime(seed)
+            time = self._load[key] = LoadTime(seed, self.rank)
         return time
 
     def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime, indices_by_rows
+from mainspring.scheduler.estimates import RANK, Estimates, InferTimes, LoadTime, indices_by_rows
 from mainspring.scheduler.pages import PageTable
 from mainspring.scheduler.requests import DeadlineQueue, Request
 from mainspring.scheduler.timeline import ExecTimeline, Slot, Timeline
@@ -322,10 +322,11 @@ class Worker:
 class Cluster:
     """Everything the scheduler knows, with the lookups that policies need."""
 
-    def __init__(self) -> None:
+    def __init__(self, estimate_rank: int = RANK) -> None:
+        """Begin without models and workers; estimates are the so many-largest (`estimates`)."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
-        self.estimates = Estimates()
+        self.estimates = Estimates(estimate_rank)
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""

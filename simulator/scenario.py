@@ -106,6 +106,7 @@ def random_scenario(
         dispatch_delay_ms=float(rng.choice([0.3, 1.0])),
         response_margin_ms=float(rng.choice([0.3, 3.0])),
         pad_batches=bool(rng.integers(2)),
+        estimate_rank=(1, 3)[seed % 2],
         max_queued_requests_per_model=int(rng.choice([5, 10_000])),
     )
     faults = random_faults(rng, names, length_ns)

@@ -52,10 +52,11 @@ class Changes:
 class Infers:
     """Estimates of one executable on one kind of device, with what they were."""
 
-    __slots__ = ("_infer", "_transfer", "since_seq", "times")
+    __slots__ = ("_infer", "_rank", "_transfer", "since_seq", "times")
 
-    def __init__(self, times: InferTimes, since_seq: int) -> None:
+    def __init__(self, times: InferTimes, since_seq: int, rank: int) -> None:
         self.times = times
+        self._rank = rank
         self.since_seq = since_seq
         """With which record of the stream they began."""
         self._infer = [Changes() for _ in times.sizes]
@@ -85,13 +86,11 @@ class Infers:
         before = self.times
         if before.ns[index] != duration_ns:
             self._infer[index].add(seq, before.ns[index])
-            ns = [*before.ns]
-            ns[index] = duration_ns
-            self.replace(ns, before.transfer_ns)
+            before.ns[index] = duration_ns
 
     def replace(self, infer_ns: list[int], transfer_ns: list[int]) -> None:
         """Begin anew with these."""
-        self.times = InferTimes(self.times.sizes, infer_ns)
+        self.times = InferTimes(self.times.sizes, infer_ns, self._rank)
         self.times.transfer_ns[:] = transfer_ns
 
 
@@ -118,7 +117,7 @@ class Loads:
         """Take over the estimate that an action bears, if it is another one."""
         if self.time.ns != duration_ns:
             self._changes.add(seq, self.time.ns)
-            self.time = LoadTime(duration_ns)
+            self.time.ns = duration_ns
 
 
 class Durations:
@@ -133,6 +132,10 @@ class Durations:
         self._former_loads: deque[tuple[LoadKey, Loads]] = deque(maxlen=FORMER)
         self.seq = 0
         """The record of the stream with which a model or worker last came."""
+
+    def ranked(self, rank: int) -> None:
+        """Take what begins from now on as the scheduler does (`SchedulerConfig.estimate_rank`)."""
+        self._seeds.rank = rank
 
     def hold(self, spec: ModelSpec, kinds: Iterable[str]) -> None:
         """Keep a model's estimates until `release`, and begin those on kinds of devices that are there."""
@@ -163,7 +166,9 @@ class Durations:
         key = kind, spec.executable, spec.batch_sizes
         found = self._infers.get(key)
         if found is None:
-            found = self._infers[key] = Infers(self._seeds.infer_times(kind, spec), self.seq)
+            found = self._infers[key] = Infers(
+                self._seeds.infer_times(kind, spec), self.seq, self._seeds.rank
+            )
         return found
 
     def holds(self, spec: ModelSpec) -> bool:
@@ -209,7 +214,7 @@ class Durations:
         sizes = len(spec.batch_sizes)
         if len(estimated.infer_ns) == sizes and len(estimated.transfer_ns) == sizes:
             infers.replace([*estimated.infer_ns], [*estimated.transfer_ns])
-        self.loads(estimated.device_kind, spec).time = LoadTime(estimated.load_ns)
+        self.loads(estimated.device_kind, spec).time = LoadTime(estimated.load_ns, self._seeds.rank)
 
     def doubt(self, now_ns: int, seq: int, spec: ModelSpec, kinds: Iterable[str]) -> None:
         """Doubt a model's estimates on all kinds of devices, as is done before a request is turned away."""

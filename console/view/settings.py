@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from mainspring.scheduler.estimates import HIGHEST_RANK, RANK
+
 
 class Settings(msgspec.Struct, frozen=True):
-    """Durations that explain what could have been in time."""
+    """Numbers that explain what could have been in time."""
 
     policy: str = ""
     """Empty while no header has said."""
@@ -16,6 +18,8 @@ class Settings(msgspec.Struct, frozen=True):
     """Nothing that is sent now can begin earlier."""
     response_margin_ns: int = 3_000_000
     """Taken off each deadline for the way back."""
+    estimate_rank: int = RANK
+    """Where the last ten durations spread, the so many-largest of them is expected."""
 
     @classmethod
     def of(cls, about: dict[str, Any]) -> Settings:
@@ -27,4 +31,7 @@ class Settings(msgspec.Struct, frozen=True):
             value = known.get(f"{name}_ms")
             if isinstance(value, int | float) and 0 <= value < 1e9:
                 given[f"{name}_ns"] = round(value * 1_000_000)
+        rank = known.get("estimate_rank")
+        if isinstance(rank, int) and 1 <= rank <= HIGHEST_RANK:
+            given["estimate_rank"] = rank
         return cls(policy=str(known.get("policy", "")), **given)

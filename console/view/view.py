@@ -280,6 +280,7 @@ class View:
         self.run = header.run
         self._unix_offset_ns = header.unix_ns - now_ns
         self.settings = Settings.of(header.about)
+        self.fleet.durations.ranked(self.settings.estimate_rank)
         self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
 
     def _reach(self, now_ns: int) -> None:

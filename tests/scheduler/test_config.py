@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.scheduler.config import MAY_BE_ZERO, SchedulerConfig
+from mainspring.scheduler.estimates import HIGHEST_RANK
 
 NUMBERS = [
     name
@@ -30,3 +31,9 @@ def test_zero_is_a_number_only_where_it_can_work(field: str) -> None:
     else:
         with pytest.raises(ValueError, match=f"{field} is 0; it must be greater than 0"):
             SchedulerConfig(**{field: 0})  # type: ignore[arg-type]
+
+
+def test_no_estimate_is_set_below_the_median() -> None:
+    assert SchedulerConfig(estimate_rank=HIGHEST_RANK).estimate_rank == 5
+    with pytest.raises(ValueError, match="estimate_rank is 6; it must be 1 to 5"):
+        SchedulerConfig(estimate_rank=6)
