@@ -1,4 +1,7 @@
-"""One action that took far too long: for how long is its model refused because of it?"""
+"""One action that took far too long: for how long is its model refused because of it?
+
+With Clockwork's estimates, the maximum of the last ten; the default takes no notice of one.
+"""
 
 import pytest
 
@@ -15,7 +18,7 @@ SLO_MS = 40
 
 
 def test_a_request_is_taken_once_as_much_time_has_passed_as_the_outlier_took() -> None:
-    hand = Hand(spec("m", single_ms=1))
+    hand = Hand(spec("m", single_ms=1), estimate_rank=1)
     hand.warm("m")
     (infer,) = [c for c in hand.request(100, 1, "m", SLO_MS) if isinstance(c, Infer)]
     hand.feed(151, Result(infer.action_id, "w0", Status.OK, 101 * MS, 151 * MS))
@@ -26,14 +29,23 @@ def test_a_request_is_taken_once_as_much_time_has_passed_as_the_outlier_took() -
     assert reasons(hand.request(204, 5, "m", SLO_MS)) == []
 
 
+def test_by_default_it_is_taken_at_once() -> None:
+    hand = Hand(spec("m", single_ms=1))
+    hand.warm("m")
+    (infer,) = [c for c in hand.request(100, 1, "m", SLO_MS) if isinstance(c, Infer)]
+    hand.feed(151, Result(infer.action_id, "w0", Status.OK, 101 * MS, 151 * MS))
+    assert reasons(hand.request(152, 2, "m", SLO_MS)) == []
+
+
+@pytest.mark.parametrize("rank", [1, 3])
 @pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
-def test_an_outlier_costs_the_requests_of_twice_its_own_time(policy: str) -> None:
+def test_an_outlier_costs_the_requests_of_twice_its_own_time(policy: str, rank: int) -> None:
     stream: list[tuple[int, Event | Command]] = []
     cluster = SimulationSpec(
         devices=(DeviceGroup(count=1),),
         models=(ModelGroup(name="m", infer_ms={"1": 1.0, "4": 1.6, "16": 4.0}),),
         workload=(WorkloadSpec(rate=500.0, slo_ms=SLO_MS),),
-        scheduler=SchedulerConfig(policy=policy),
+        scheduler=SchedulerConfig(policy=policy, estimate_rank=rank),
         faults=FaultsSpec(slow_probability=0.001, slow_ms=200.0),
         warm_up_s=0.5,
         duration_s=15.0,
