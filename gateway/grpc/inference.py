@@ -20,6 +20,7 @@ from mainspring.gateway.grpc.taking import Taken, Taking
 from mainspring.gateway.sends import Answer, Refuse
 from mainspring.gateway.turns import Turns
 from mainspring.gateway.validation import BadRequest
+from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -34,15 +35,24 @@ class Inference:
         self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
 
-    async def infer(self, data: bytes, context: Context) -> bytes:
-        """Answer ModelInfer; the call's end by its client or its deadline gives the request up."""
+    async def infer(self, incoming: AsyncIterator[bytes], context: Context) -> bytes:
+        """Answer ModelInfer; the call's end by its client or its deadline gives the request up.
+
+        Its message is read as a stream's first one, for then this begins with the head of the call: the time
+        that a large message takes to come is its request's.
+        """
         arrived_ns = monotonic_ns()
         call = self._peers.call(context.peer())
         # That is later than this returns: the client may take its time to read the answer.
         context.add_done_callback(call.end)
-        return await answered(context, self._infer(data, context, call, arrived_ns))
+        return await answered(context, self._infer(incoming, context, call, arrived_ns))
 
-    async def _infer(self, data: bytes, context: Context, call: Call, arrived_ns: int) -> bytes:
+    async def _infer(
+        self, incoming: AsyncIterator[bytes], context: Context, call: Call, arrived_ns: int
+    ) -> bytes:
+        data = await anext(incoming, None)
+        if data is None:
+            raise BadRequest(Reason.BAD_MESSAGE, "the call has no message; it takes one ModelInferRequest")
         taken = self._taking.take(*parse(data), arrived_ns, Caller(context), call)
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):

@@ -96,7 +96,7 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
 def _inference(inference: Inference, control: Control) -> Any:
     """Return the handler of the service; tensors are taken off the bytes of a message, and put there."""
     handlers = {
-        "ModelInfer": grpc.unary_unary_rpc_method_handler(inference.infer),
+        "ModelInfer": grpc.stream_unary_rpc_method_handler(inference.infer),
         "ModelStreamInfer": grpc.stream_stream_rpc_method_handler(inference.stream),
     }
     known = methods(INFERENCE)

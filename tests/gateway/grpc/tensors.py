@@ -55,9 +55,11 @@ def inputs(values: NDArray[Any], kind: str = "FP32") -> list[InferInput]:
     return [tensor]
 
 
-def encoded(model: str, values: NDArray[Any], request_id: str = "") -> bytes:
+def encoded(model: str, values: NDArray[Any], request_id: str = "", timeout_us: int | None = None) -> bytes:
     """Return a ModelInferRequest with FP32 ``data``."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.inputs.add(name="data", datatype="FP32", shape=values.shape)
     message.raw_input_contents.append(values.tobytes())
+    if timeout_us is not None:
+        message.parameters["timeout"].int64_param = timeout_us
     return bytes(message.SerializeToString())

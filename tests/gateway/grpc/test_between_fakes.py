@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +20,7 @@ from tests.gateway.grpc.conftest import Fake
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, array, datatype, encoded, inputs
 from tests.patience import PATIENCE_S
 
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 
 
@@ -47,7 +51,7 @@ def test_a_tensor_of_many_megabytes_passes(fake: Fake) -> None:
 
 
 def test_a_refusal_names_the_earliest_finish_in_words_and_metadata(fake: Fake) -> None:
-    call = fake.channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+    call = fake.channel.unary_unary(INFER)
     with pytest.raises(grpc.RpcError) as caught:
         call(encoded("reject", X), timeout=20)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -96,6 +100,40 @@ def test_the_server_s_default_counts_where_nothing_is_said() -> None:
             assert least_s == 1 or left_ns > 0
         fake.client.infer("double", inputs(X), timeout=20_000_000)
         assert (fake.cluster.arrivals[-1].left_ns or 0) > 8e9
+
+
+def test_the_clock_starts_with_the_head_of_a_call(fake: Fake) -> None:
+    """A large message takes its time, and what it took is gone for the request."""
+    call = fake.channel.stream_unary(INFER)
+
+    def slowly() -> Iterator[bytes]:
+        time.sleep(0.3)
+        yield encoded("double", X, timeout_us=10_000_000)
+
+    assert call(slowly(), timeout=PATIENCE_S)
+    assert 0 < (fake.cluster.arrivals[-1].left_ns or 0) <= 9.7e9
+
+
+def test_a_call_without_a_message_is_told_what_it_takes(fake: Fake) -> None:
+    with pytest.raises(grpc.RpcError, match="takes one ModelInferRequest") as caught:
+        fake.channel.stream_unary(INFER)(iter(()), timeout=PATIENCE_S)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_call_that_is_given_up_before_its_message_came_leaves_nothing(fake: Fake) -> None:
+    arrived, never = len(fake.cluster.arrivals), threading.Event()
+
+    def waiting() -> Iterator[bytes]:
+        never.wait(PATIENCE_S)
+        yield encoded("double", X)
+
+    given_up = fake.channel.stream_unary(INFER).future(waiting(), timeout=PATIENCE_S)
+    passed = fake.channel.stream_unary(INFER).future(waiting(), timeout=0.2)
+    assert passed.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    given_up.cancel()
+    never.set()
+    fake.client.infer("double", inputs(X))
+    assert len(fake.cluster.arrivals) == arrived + 1
 
 
 def test_what_is_no_deadline_is_refused(fake: Fake) -> None:
