@@ -56,6 +56,9 @@ class Dispatcher:
             if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
+                if now_ns < worker.held_until_ns:
+                    # What it was held for may be gone, and then what waits behind that is next.
+                    books.arm_exec(worker.held_until_ns, worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 return

@@ -12,6 +12,7 @@ from mainspring.messages.events import (
     WorkerJoined,
 )
 from mainspring.scheduler.core import RUNG_AT_ONCE
+from mainspring.scheduler.policies import mainspring
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -67,6 +68,28 @@ def test_while_an_execution_takes_too_long_nobody_asks_again_and_again() -> None
     assert hand.scheduler.next_wakeup_ns() == int(140.001 * MS), "the second ends 4 ms after the first"
     (third,) = hand.scheduler.schedule(int(140.001 * MS))
     assert isinstance(third, Infer)
+
+
+def test_what_waits_behind_a_batch_that_is_gone_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EXEC is kept free for a batch that is then cancelled; best-effort work is behind it."""
+    hand = Hand(spec("m"), spec("n"), policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("m")
+    hand.warm("n", 30)
+
+    def for_20_ms(_batch: object, available_ns: int, *_: object) -> int:
+        return available_ns + 20 * MS
+
+    with monkeypatch.context() as patched:
+        patched.setattr(mainspring, "held_until_ns", for_20_ms)
+        assert hand.request(100, 1, "m", 80) == hand.request(110, 2, "m", 80) == []
+        assert hand.request(111, 3, "n", None) == []
+    for id_ in (1, 2):
+        hand.feed(112, RequestCancelled(id_))
+    sent: list[Command] = []
+    while not sent and (wakeup_ns := hand.scheduler.next_wakeup_ns()) is not None:
+        sent += hand.scheduler.schedule(wakeup_ns)
+    assert isinstance(sent[0], Infer)
+    assert sent[0].request_ids == (3,)
 
 
 def test_work_that_was_sent_counts_against_a_new_request() -> None:
