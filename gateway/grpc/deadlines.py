@@ -30,20 +30,23 @@ class Limits:
     ) -> int | None:
         """Return the time from now to the deadline of a request; None for best effort.
 
-        ``arrived_ns`` is when its message came, on this process's clock; ``options`` are its
-        model's. Raises `BadRequest` for what is no duration.
+        ``arrived_ns`` is when its call began, or in a stream its message came, on this process's clock;
+        ``options`` are its model's. Raises `BadRequest` for what is no duration.
         """
+        spent_ns = monotonic_ns() - arrived_ns
+        left_ns = self._left_ns(caller)
         found_ns = slo_ns(
             timeout_us=parameters.get(TIMEOUT_PARAMETER),
             slo_ms=parameters.get(SLO_PARAMETER),
             header=caller.said(SLO_HEADER),
-            left_ns=self._left_ns(caller),
+            # The call's own deadline says what is left of it now, the others what there was on arrival.
+            left_ns=None if left_ns is None else left_ns + spent_ns,
             default_ns=default_slo_ns(self._config, options),
         )
         if found_ns is None:
             return None
         # What is too late already is refused as unreachable, by whoever knows how long the model takes.
-        return max(1, found_ns - (monotonic_ns() - arrived_ns))
+        return max(1, found_ns - spent_ns)
 
     def _left_ns(self, caller: Caller) -> int | None:
         """Return what the call's own deadline leaves; clients that want none often set one years ahead."""

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from time import monotonic_ns
 
+from grpc import aio
+
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc.access import Caller
@@ -35,23 +37,22 @@ class Inference:
         self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
 
-    async def infer(self, incoming: AsyncIterator[bytes], context: Context) -> bytes:
+    async def infer(self, _incoming: AsyncIterator[bytes], context: Context) -> bytes:
         """Answer ModelInfer; the call's end by its client or its deadline gives the request up.
 
-        Its message is read as a stream's first one, for then this begins with the head of the call: the time
-        that a large message takes to come is its request's.
+        To gRPC this is a stream of requests, for then it begins with the head of the call: the time that a
+        large message takes to come is its request's. The one message is read without the stream's iterator,
+        which would hold it until the next garbage collection.
         """
         arrived_ns = monotonic_ns()
         call = self._peers.call(context.peer())
         # That is later than this returns: the client may take its time to read the answer.
         context.add_done_callback(call.end)
-        return await answered(context, self._infer(incoming, context, call, arrived_ns))
+        return await answered(context, self._infer(context, call, arrived_ns))
 
-    async def _infer(
-        self, incoming: AsyncIterator[bytes], context: Context, call: Call, arrived_ns: int
-    ) -> bytes:
-        data = await anext(incoming, None)
-        if data is None:
+    async def _infer(self, context: Context, call: Call, arrived_ns: int) -> bytes:
+        data = await context.read()
+        if data is aio.EOF:
             raise BadRequest(Reason.BAD_MESSAGE, "the call has no message; it takes one ModelInferRequest")
         taken = self._taking.take(*parse(data), arrived_ns, Caller(context), call)
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)

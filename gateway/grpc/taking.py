@@ -43,8 +43,8 @@ class Taking:
     def take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
         """Return the request that a message with these raw contents makes; ``call`` holds its answer's bytes.
 
-        ``arrived_ns`` is when it came, on this process's clock. Raises `BadRequest`, and `Ended` for what
-        the protocol has and this server has not.
+        ``arrived_ns`` is when its call began, or in a stream it came, on this process's clock. Raises
+        `BadRequest`, and `Ended` for what the protocol has and this server has not.
         """
         try:
             taken = self._take(message, raw, arrived_ns, caller)
