@@ -50,7 +50,10 @@ def indices_by_rows(sizes: tuple[int, ...]) -> tuple[int, ...]:
 class Rolling:
     """An estimate by a seed and then by the last 10 samples."""
 
-    __slots__ = ("_doubts", "_estimate_ns", "_halfway_ns", "_rank", "_review_ns", "_samples", "_since_ns")
+    __slots__ = (
+        *("_doubted", "_doubts", "_estimate_ns", "_halfway_ns", "_rank", "_review_ns", "_samples"),
+        "_since_ns",
+    )
 
     def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
         """Begin with a seed, counted as so many samples; where ten spread, their ``rank``-largest counts."""
@@ -62,7 +65,9 @@ class Rolling:
         self._review_ns = 0
         """Before this there is nothing to doubt."""
         self._doubts = 0
-        """How many doubts in a row no measurement has borne out."""
+        """How many doubts of outliers in a row no measurement has borne out."""
+        self._doubted = False
+        """Whether samples were forgotten, and what was measured since does not say if that was right."""
         self._halfway_ns = 0
         """Between what the last doubt forgot and what it kept: below it a measurement bears the doubt out."""
 
@@ -73,19 +78,30 @@ class Rolling:
 
     def add(self, now_ns: int, duration_ns: int) -> int:
         """Take one measured duration in and return the new estimate."""
-        if self._doubts and duration_ns < self._halfway_ns:
-            self._doubts = 0
         self._samples.append(duration_ns)
+        if self._doubted:
+            self._weigh(duration_ns)
         self._estimate_ns = self._of_samples()
         if OUTLYING * duration_ns >= self._estimate_ns:
             self._since_ns = now_ns
         self._review_ns = self._since_ns + SOONEST_NS
         return self._estimate_ns
 
+    def _weigh(self, duration_ns: int) -> None:
+        """Look whether a measurement bears the last doubt out, or most of them contradict it."""
+        if duration_ns < self._halfway_ns:
+            self._doubts = 0
+            self._doubted = False
+        elif self._median_ns() >= self._halfway_ns:
+            self._doubted = False
+
+    def _median_ns(self) -> int:
+        return sorted(self._samples)[(len(self._samples) - 1) // 2]
+
     def _of_samples(self) -> int:
         """Return the estimate that follows from the samples; in doubt, their maximum: it may be borne out."""
         ranked = sorted(self._samples)
-        rank = 1 if self._doubts else min(self._rank, (len(ranked) + 1) // 2)
+        rank = 1 if self._doubted else min(self._rank, (len(ranked) + 1) // 2)
         upper_ns = ranked[-rank]
         factor, divisor = EVEN
         most_ns = ranked[-1]
@@ -111,7 +127,7 @@ class Rolling:
     def _review(self, now_ns: int) -> None:
         """Forget the samples above the median if they are due to be doubted; else note when they will be."""
         estimate_ns, count = self._estimate_ns, len(self._samples)
-        median_ns = sorted(self._samples)[(count - 1) // 2]
+        median_ns = self._median_ns()
         wait_ns = STALE_NS
         if count >= FEWEST and estimate_ns > OUTLYING * median_ns:
             wait_ns = min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
@@ -128,6 +144,7 @@ class Rolling:
         if wait_ns < STALE_NS:
             self._doubts += 1
         self._samples = deque(kept, maxlen=SAMPLES)
+        self._doubted = True
         self._estimate_ns = self._of_samples()
         self._halfway_ns = (self._estimate_ns + estimate_ns) // 2
 
@@ -171,7 +188,7 @@ class InferTimes:
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take in that a batch was waited for in vain so long: that is no outlier before it is doubted."""
+        """Take in that a batch was waited for in vain so long, so often that no rank passes it over."""
         for _ in range(HIGHEST_RANK):
             self.add(now_ns, index, duration_ns)
 

@@ -69,12 +69,41 @@ def test_a_stale_estimate_that_turns_requests_away_falls_back_to_the_median(dura
     assert times.ns == [before], "within twice the median nothing is an outlier"
     times.doubt(5 + STALE_NS)
     last = sorted(durations[-10:])
-    assert times.ns[0] <= max(last[4], last[0])
-    if last[4] < before:
-        assert times.ns[0] <= last[4]
     [doubted] = times.ns
+    assert doubted == last[4] if last[4] < before else last[0] <= doubted <= before
     times.add(5 + STALE_NS, 0, doubted)
-    assert times.ns == [doubted], "what was forgotten stays forgotten"
+    assert times.ns[0] <= doubted, "what was forgotten stays forgotten"
+
+
+@pytest.mark.parametrize("rank", [1, 3, 5])
+def test_a_device_that_became_slower_in_a_quiet_second_is_tried_in_vain_once(rank: int) -> None:
+    times = InferTimes((1,), [11 * MS], rank)
+    for duration_ms in (6, 6, 6, 6, 6, 11, 11, 11, 11, 11):
+        times.add(0, 0, duration_ms * MS)
+    assert times.ns == [11 * MS] or rank > 4
+    times.doubt(2 * STALE_NS)
+    assert times.ns == [6 * MS]
+    times.add(2 * STALE_NS, 0, 11 * MS)
+    assert times.ns == [11 * MS], "one execution says that the doubt was wrong"
+
+
+def test_no_estimate_is_below_the_median_of_what_it_forgot() -> None:
+    for rank in (1, 3, 5):
+        times = InferTimes((1,), [10 * MS], rank)
+        for duration_ms in range(11, 20):
+            times.add(0, 0, duration_ms * MS)
+        times.doubt(2 * STALE_NS)
+        assert times.ns == [14 * MS]
+
+
+def test_after_a_doubt_that_proved_wrong_an_outlier_is_none_the_more_believed() -> None:
+    rolling = Rolling(5 * MS)
+    for duration_ms in (5, 5, 5, 12, 12, 12):
+        rolling.add(0, duration_ms * MS)
+    rolling.doubt(STALE_NS)
+    for _ in range(10):
+        rolling.add(STALE_NS, 12 * MS)
+    assert rolling.add(STALE_NS, 60 * MS) == 12 * MS
 
 
 def measured(*durations_ms: int) -> Rolling:
