@@ -2,7 +2,7 @@
 
 The stream holds all that the scheduler's own estimates are made of, and its own classes make them here. Where
 a stream's beginning is missing they are learnt: a picture says them, and each action bears the one that was
-used for it, which holds from then on.
+used for it, which holds until a measurement or a doubt makes it another.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Infers:
 
     def learn(self, seq: int, index: int, duration_ns: int) -> None:
         """Take over the estimate that an action bears, if it is another one."""
-        before = self.times
-        if before.ns[index] != duration_ns:
-            self._infer[index].add(seq, before.ns[index])
-            before.ns[index] = duration_ns
+        estimates_ns = self.times.ns
+        if estimates_ns[index] != duration_ns:
+            self._infer[index].add(seq, estimates_ns[index])
+            estimates_ns[index] = duration_ns
 
     def replace(self, infer_ns: list[int], transfer_ns: list[int]) -> None:
         """Begin anew with these."""

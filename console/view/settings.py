@@ -31,7 +31,8 @@ class Settings(msgspec.Struct, frozen=True):
             value = known.get(f"{name}_ms")
             if isinstance(value, int | float) and 0 <= value < 1e9:
                 given[f"{name}_ns"] = round(value * 1_000_000)
-        rank = known.get("estimate_rank")
+        # Who recorded before there was a choice took the maximum.
+        rank = known.get("estimate_rank", 1 if known else RANK)
         if isinstance(rank, int) and 1 <= rank <= HIGHEST_RANK:
             given["estimate_rank"] = rank
         return cls(policy=str(known.get("policy", "")), **given)
