@@ -12,7 +12,9 @@ from mainspring.messages.events import (
     WorkerJoined,
 )
 from mainspring.scheduler.core import RUNG_AT_ONCE
-from mainspring.scheduler.policies import mainspring
+from mainspring.scheduler.mirror import Worker
+from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.policies.edf import Edf
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 
@@ -70,26 +72,31 @@ def test_while_an_execution_takes_too_long_nobody_asks_again_and_again() -> None
     assert isinstance(third, Infer)
 
 
-def test_what_waits_behind_a_batch_that_is_gone_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+class Waiting(Edf):
+    """From 100 ms on, keeps EXEC free for 20 ms more whenever there is a batch."""
+
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        batch = super().next_batch(now_ns, worker, available_ns)
+        if batch is None or now_ns < 100 * MS:
+            return batch
+        self.books.hold(now_ns + 20 * MS, worker)
+        return None
+
+
+def test_what_waits_behind_a_batch_that_is_gone_is_served() -> None:
     """EXEC is kept free for a batch that is then cancelled; best-effort work is behind it."""
-    hand = Hand(spec("m"), spec("n"), policy="mainspring")  # type: ignore[arg-type]
+    hand = Hand(spec("m"), spec("n"), policy=f"{__name__}:Waiting")  # type: ignore[arg-type]
     hand.warm("m")
     hand.warm("n", 30)
-
-    def for_20_ms(_batch: object, available_ns: int, *_: object) -> int:
-        return available_ns + 20 * MS
-
-    with monkeypatch.context() as patched:
-        patched.setattr(mainspring, "held_until_ns", for_20_ms)
-        assert hand.request(100, 1, "m", 80) == hand.request(110, 2, "m", 80) == []
-        assert hand.request(111, 3, "n", None) == []
+    assert hand.request(100, 1, "m", 80) == hand.request(110, 2, "m", 80) == []
+    assert hand.request(111, 3, "n", None) == []
     for id_ in (1, 2):
         hand.feed(112, RequestCancelled(id_))
     sent: list[Command] = []
     while not sent and (wakeup_ns := hand.scheduler.next_wakeup_ns()) is not None:
         sent += hand.scheduler.schedule(wakeup_ns)
     assert isinstance(sent[0], Infer)
-    assert sent[0].request_ids == (3,)
+    assert (sent[0].request_ids, sent[0].earliest_ns) == ((3,), 131 * MS)
 
 
 def test_work_that_was_sent_counts_against_a_new_request() -> None:
