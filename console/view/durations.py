@@ -52,11 +52,10 @@ class Changes:
 class Infers:
     """Estimates of one executable on one kind of device, with what they were."""
 
-    __slots__ = ("_infer", "_rank", "_transfer", "since_seq", "times")
+    __slots__ = ("_infer", "_transfer", "since_seq", "times")
 
-    def __init__(self, times: InferTimes, since_seq: int, rank: int) -> None:
+    def __init__(self, times: InferTimes, since_seq: int) -> None:
         self.times = times
-        self._rank = rank
         self.since_seq = since_seq
         """With which record of the stream they began."""
         self._infer = [Changes() for _ in times.sizes]
@@ -88,9 +87,9 @@ class Infers:
             self._infer[index].add(seq, estimates_ns[index])
             estimates_ns[index] = duration_ns
 
-    def replace(self, infer_ns: list[int], transfer_ns: list[int]) -> None:
+    def replace(self, infer_ns: list[int], transfer_ns: list[int], rank: int) -> None:
         """Begin anew with these."""
-        self.times = InferTimes(self.times.sizes, infer_ns, self._rank)
+        self.times = InferTimes(self.times.sizes, infer_ns, rank)
         self.times.transfer_ns[:] = transfer_ns
 
 
@@ -166,9 +165,7 @@ class Durations:
         key = kind, spec.executable, spec.batch_sizes
         found = self._infers.get(key)
         if found is None:
-            found = self._infers[key] = Infers(
-                self._seeds.infer_times(kind, spec), self.seq, self._seeds.rank
-            )
+            found = self._infers[key] = Infers(self._seeds.infer_times(kind, spec), self.seq)
         return found
 
     def holds(self, spec: ModelSpec) -> bool:
@@ -213,7 +210,7 @@ class Durations:
         infers = self.infers(estimated.device_kind, spec)
         sizes = len(spec.batch_sizes)
         if len(estimated.infer_ns) == sizes and len(estimated.transfer_ns) == sizes:
-            infers.replace([*estimated.infer_ns], [*estimated.transfer_ns])
+            infers.replace([*estimated.infer_ns], [*estimated.transfer_ns], self._seeds.rank)
         self.loads(estimated.device_kind, spec).time = LoadTime(estimated.load_ns, self._seeds.rank)
 
     def doubt(self, now_ns: int, seq: int, spec: ModelSpec, kinds: Iterable[str]) -> None:
