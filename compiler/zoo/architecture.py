@@ -8,6 +8,7 @@ deep sums don't explode.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ class Architecture(NamedTuple):
 
     model: onnx.ModelProto
     plans: tuple[Plan, ...]
+    fit: Callable[[onnx.ModelProto], None] | None = None
+    """Changes drawn weights so that the model's answers mean something; None where they are noise."""
 
 
 def instantiate(architecture: Architecture, random: np.random.Generator) -> onnx.ModelProto:
@@ -56,6 +59,8 @@ def instantiate(architecture: Architecture, random: np.random.Generator) -> onnx
     model.CopyFrom(architecture.model)
     for plan in architecture.plans:
         model.graph.initializer.append(numpy_helper.from_array(_draw(plan, random), plan.name))
+    if architecture.fit is not None:
+        architecture.fit(model)
     return model
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mainspring.compiler.zoo.architecture import Architecture, Role
 from mainspring.compiler.zoo.builder import Builder
+from mainspring.compiler.zoo.drawn_digits import fit_dense_layers
 
 _MOBILENET_STAGES = (
     # expansion, channels, blocks, stride (Sandler et al. 2018, table 2)
@@ -49,7 +50,7 @@ def mobilenet(name: str) -> Architecture:
 
 
 def digits(name: str) -> Architecture:
-    """Two convolutions and two dense layers for 28 x 28 digits, as tutorials use."""
+    """Two convolutions and two dense layers for 28 x 28 digits, as tutorials use; it reads drawn digits."""
     builder = Builder(name)
     x = builder.input("data", (1, 28, 28))
     for channels in ((1, 32), (32, 64)):
@@ -58,7 +59,7 @@ def digits(name: str) -> Architecture:
     x = builder.node("Flatten", [x], axis=1)
     x = builder.node("Relu", [builder.dense(x, 64 * 7 * 7, 128)])
     builder.output(builder.node("Softmax", [builder.dense(x, 128, 10)], axis=-1), "output", [10])
-    return builder.finish()
+    return builder.finish()._replace(fit=fit_dense_layers)
 
 
 def _basic_stages(
