@@ -32,7 +32,7 @@ def main(path: str) -> int:
     if job.cores:
         os.sched_setaffinity(0, job.cores)
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, job.nice)
+        os.nice(job.nice)
         if job.priority:
             # Threads that are started later, ZeroMQ's among them, inherit it.
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(job.priority))

@@ -24,7 +24,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "WARNING"
     log_format: str = "text"
     nice: int = 0
-    """Niceness of the process; below 0 where the user may."""
+    """Niceness of the process, added to that of its parent; below 0 where the user may."""
     priority: int = 0
     """Real-time priority (SCHED_FIFO) of the process where the user may; 0 for none."""
     essential: bool = True

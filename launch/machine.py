@@ -226,13 +226,12 @@ def devices() -> Finding:
 def compiled(unit: Unit, loaded: Loaded) -> Finding:
     """Say whether a unit of our own code runs compiled."""
     good = loaded.use is Use.COMPILED
-    runs_as = "compiled code" if good else f"Python: {loaded.detail}"
     off = loaded.use is Use.OFF
     return Finding(
         subject=f"compiled {unit.name}",
         good=good,
-        found=f"{unit.purpose} run as {runs_as}",
-        costs=f"they take {unit.cost}",
+        found=f"{unit.purpose}: {'compiled' if good else f'plain Python, {loaded.detail}'}",
+        costs=f"plain Python takes {unit.cost}",
         remedy=f"unset {SWITCH}" if off else "python -m mainspring.native (make native in a checkout)",
     )
 

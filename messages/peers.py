@@ -1,9 +1,8 @@
 """What gateways, workers and the controller say to each other.
 
-The controller binds one ROUTER; workers and gateways connect a DEALER to it. Each worker binds a ROUTER
-of its own (its *data socket*); gateways connect a DEALER to it, so that tensors never pass through the
-controller. One message is one multipart: a frame with the encoded message, then its tensors' frames, if
-it has any.
+The controller listens; workers and gateways connect to it. Each worker listens too (its *data address*)
+and gateways connect there, so that tensors never pass through the controller. The connections are framed by
+`transport/`. A message is a list of parts: the encoded message, then its tensors' bytes, if it has any.
 
 A peer says hello first. The controller answers `Welcome` or `Refused`; it answers anything from a peer
 that it does not know with `Refused` of code ``unknown_session``, whereupon the peer says hello again.

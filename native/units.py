@@ -59,7 +59,7 @@ CORE = Unit(
 SIMULATOR = Unit(
     name="simulator",
     purpose="the simulator",
-    cost="1.5 times the CPU in virtual time",
+    cost="1.5 times the CPU for each simulation",
     include=(
         *("simulator/agenda", "simulator/controller", "simulator/device", "simulator/draws"),
         *("simulator/fleet", "simulator/gateway", "simulator/network", "simulator/outcomes"),

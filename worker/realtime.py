@@ -99,7 +99,9 @@ class Rights:
         if os.sched_getscheduler(0) != os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
+            # Relative: a thread begins at the niceness that the whole process was given.
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + nice)
 
     def _divide_cores(self, exec_core: int | None) -> None:
         allowed = os.sched_getaffinity(0)
