@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from mainspring import extras
 from mainspring.compiler.arena import Arena, place_tensors, weights_image
 from mainspring.compiler.errors import CompileError
 from mainspring.compiler.executable import BoundModel, Executable
@@ -134,7 +135,7 @@ def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
     except ImportError as error:
         raise CompileError(
             f"the engine tvm needs TVM to compile, which is not installed ({error}): "
-            "`pip install 'mainspring[tvm]'` installs it"
+            f"`{extras.command('tvm')}` installs it"
         ) from error
     return Model(prepared, batch_sizes)
 

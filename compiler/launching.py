@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mainspring import extras
 from mainspring.compiler.arrays import BatchArrays, aligned_array
 from mainspring.compiler.errors import ExecutableError
 from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
@@ -163,7 +164,7 @@ def _functions(library: Path, plans: Plans) -> dict[str, Any]:
     except ImportError as error:
         raise ExecutableError(
             "kernels of TVM are called through apache-tvm-ffi, which is not installed: "
-            "`pip install 'mainspring[tvm]'`"
+            f"`{extras.command('tvm')}`"
         ) from error
     names = {launch.kernel for plan in plans.plans for launch in plan.launches}
     try:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+from mainspring import extras
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.tracing import Parent, Step, Trace, Tracing
@@ -32,7 +33,7 @@ class TracingMissing(RuntimeError):
     def __init__(self) -> None:
         super().__init__(
             "trace_address of [gateway] turns tracing on, which needs OpenTelemetry: "
-            "pip install 'mainspring[tracing]', or leave trace_address empty"
+            f"{extras.command('tracing')}, or leave trace_address empty"
         )
 
 

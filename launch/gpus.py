@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from mainspring import extras
 from mainspring.compiler.manifest import CUDA
 from mainspring.launch.config import AUTO, Tables, merged
 from mainspring.launch.machine import Finding
@@ -59,7 +60,7 @@ def _unknown(error: NvmlMissing) -> Finding:
         good=False,
         found=f"NVIDIA's driver is there, and the state of its GPUs is not known: {error}",
         costs="what makes their timing unpredictable is not noticed",
-        remedy="pip install 'mainspring[cuda]'; in a container, start it with --gpus all",
+        remedy=f"{extras.command('gpu')}; in a container, start it with --gpus all",
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring import extras
 from mainspring.launch.placement import place
 from mainspring.native.finder import Loaded, Use, install
 from mainspring.native.store import SWITCH
@@ -207,7 +208,7 @@ def devices() -> Finding:
             good=False,
             found=f"ONNX Runtime can't be imported: {error}",
             costs="only emulated devices work",
-            remedy="pip install onnxruntime",
+            remedy=extras.command("serve"),
             fatal=True,
         )
     names = ", ".join(provider.removesuffix("ExecutionProvider") for provider in providers)
@@ -249,7 +250,7 @@ def libraries() -> Finding:
         good=not missing,
         found=", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else ""),
         costs="verbs that need them fail",
-        remedy=f"pip install {' '.join(missing)}",
+        remedy=extras.command("serve"),
     )
 
 

@@ -15,6 +15,8 @@ from typing import Annotated
 
 import typer
 
+from mainspring import extras
+
 VERBS = (
     "doctor",
     "up",
@@ -88,6 +90,9 @@ def main() -> None:
 def describe(error: BaseException) -> str:
     """Return one line for a person: an error of ours or of the system speaks for itself, a bug says so."""
     text = " ".join(str(error).split())
+    missing = extras.missing(error)
+    if missing:
+        return missing
     expected = isinstance(error, OSError) or type(error).__module__.startswith("mainspring.")
     if expected and text:
         return text

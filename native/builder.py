@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
+from mainspring import extras
 from mainspring.native import store, units
 from mainspring.native.units import PACKAGE, Sources, Unit
 
@@ -64,7 +65,7 @@ def check_tools() -> None:
     missing = []
     needed = ("mypyc", "setuptools") if sys.version_info >= (3, 12) else ("mypyc",)
     if any(find_spec(name) is None for name in needed):
-        missing.append("mypy and setuptools (pip install 'mainspring[native]')")
+        missing.append(f"mypy and setuptools ({extras.command('serve')})")
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         missing.append(f"the C compiler {compiler!r} (apt-get install gcc, or set CC)")

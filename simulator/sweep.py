@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring import extras
 from mainspring.launch.tables import ConfigError
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.cluster import build_cluster
@@ -198,8 +199,8 @@ def _over_ray(jobs: Sequence[Job], address: str) -> Points:
         import ray
     except ImportError:
         raise ConfigError(
-            "Ray is not installed here: pip install 'mainspring[cluster]', or leave --ray out to use this "
-            "machine's cores"
+            f"Ray is not installed here: {extras.command('ray')}, or leave --ray out to use this machine's "
+            "cores"
         ) from None
     _check_reachable(address)
     try:

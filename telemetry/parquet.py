@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring import extras
 from mainspring.messages.actions import Infer, Load
 from mainspring.telemetry.lives import GATEWAY_SHIFT, ActionLife, Lives, RequestLife
 from mainspring.telemetry.log import SegmentHeader
@@ -240,6 +241,6 @@ def _pyarrow() -> Any:
         import pyarrow.parquet
     except ImportError:
         raise LogProblem(
-            "Parquet needs pyarrow, which is not installed: pip install 'mainspring[parquet]'"
+            f"Parquet needs pyarrow, which is not installed: {extras.command('parquet')}"
         ) from None
     return pyarrow

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from mainspring.commands.demonstrating.load import at_load
 from mainspring.compiler.store import Store
-from mainspring.experiments.demo.load import at_load
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told

@@ -6,14 +6,13 @@ import ctypes
 import importlib.util
 from collections.abc import Callable
 
+from mainspring import extras
+
 LIBRARY = "libcuda.so.1"
 LEAST_CUDA = 13_000
 """As CUDA numbers its versions: 13.0, of drivers from 580 on."""
-PACKAGES = {
-    "cupy": "pip install 'mainspring[cuda]'",
-    "cuda.bindings": "pip install 'mainspring[cuda]'",
-}
-"""Modules that the CUDA worker needs, each with how to get it."""
+PACKAGES = {"cupy": "gpu", "cuda.bindings": "gpu"}
+"""Modules that the CUDA worker needs, each with the extra that brings it."""
 
 
 def missing(device: str, library: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> list[str]:
@@ -21,8 +20,8 @@ def missing(device: str, library: Callable[[str], ctypes.CDLL] = ctypes.CDLL) ->
     number = int(device.partition(":")[2])
     reasons = [_no_gpu(number, library)]
     reasons += [
-        f"the Python package {name} is missing: {remedy}"
-        for name, remedy in PACKAGES.items()
+        f"the Python package {name} is missing: {extras.command(extra)}"
+        for name, extra in PACKAGES.items()
         if not _installed(name)
     ]
     return [reason for reason in reasons if reason]

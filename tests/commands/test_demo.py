@@ -15,7 +15,7 @@ from mainspring.launch.tables import ConfigError
 PROGRAM = """
 import sys
 from mainspring.cli import main
-from mainspring.experiments.demo import zoo
+from mainspring.commands.demonstrating import zoo
 zoo.ARCHITECTURES, zoo.COPIES = ("digits",), 2
 sys.argv = ["mainspring", "demo", *sys.argv[1:]]
 main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+from mainspring import extras
 from mainspring.cli import build_app
 from mainspring.controller.feed import about
 from mainspring.launch.tables import ConfigError
@@ -193,7 +195,7 @@ def test_a_sweep_over_ray_says_what_is_missing(spec: Path, monkeypatch: pytest.M
         CliRunner().invoke(build_app(), arguments, catch_exceptions=False)
 
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"pip install 'mainspring\[cluster\]'"):
+    with pytest.raises(ConfigError, match=re.escape(extras.command("ray"))):
         sweep("local")
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
     with pytest.raises(ConfigError, match="no Ray cluster answers"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
-from mainspring import Client
+from mainspring import Client, extras
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.grpc.messages import INFERENCE, message
@@ -27,9 +28,7 @@ from tests.gateway.raw import Raw
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready
 from tests.patience import PATIENCE_S
 
-pytest.importorskip(
-    "opentelemetry.proto", reason="OpenTelemetry is not installed: pip install -e '.[tracing]'"
-)
+pytest.importorskip("opentelemetry.proto", reason="OpenTelemetry is not installed: pip install -e .[tracing]")
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -211,7 +210,7 @@ def test_tracing_without_opentelemetry_says_what_to_install(monkeypatch: pytest.
 
     monkeypatch.setattr(builtins, "__import__", without)
     config = GatewayConfig(address="tcp://127.0.0.1:*", trace_address="http://127.0.0.1:4318")
-    with pytest.raises(TracingMissing, match=r"pip install 'mainspring\[tracing\]'"):
+    with pytest.raises(TracingMissing, match=re.escape(extras.command("tracing"))):
         server.run(config, threading.Event())
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
+from mainspring import extras
 from mainspring.gateway.config import GatewayConfig
 from mainspring.launch.config import Config
 from mainspring.launch.plan import make_plan
@@ -27,6 +29,6 @@ def test_what_is_missing_is_said_before_anything_starts(
     emulated: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mainspring.gateway.otlp.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'mainspring\[tracing\]'"):
+    with pytest.raises(ConfigError, match=re.escape(extras.command("tracing"))):
         make_plan(traced(emulated, "http://127.0.0.1:4318"))
     make_plan(emulated())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring import extras
 from mainspring.native import builder, store
 
 
@@ -52,5 +53,5 @@ def test_everything_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(builder.CannotCompile) as caught:
         builder.check_tools()
-    for wanted in ("pip install 'mainspring[native]'", "apt-get install gcc", "apt-get install python3-dev"):
+    for wanted in (extras.command("serve"), "apt-get install gcc", "apt-get install python3-dev"):
         assert wanted in str(caught.value)

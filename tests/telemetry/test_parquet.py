@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from mainspring import extras
 from mainspring.telemetry import parquet
 from mainspring.telemetry.lives import Lives
 from mainspring.telemetry.log import read_log
@@ -102,7 +104,7 @@ def test_without_pyarrow_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     run = choose_run(log)
-    with pytest.raises(LogProblem, match=r"pip install 'mainspring\[parquet\]'"):
+    with pytest.raises(LogProblem, match=re.escape(extras.command("parquet"))):
         to_parquet(run, tmp_path / "out", run.first_ns, run.last_ns)
     assert not (tmp_path / "out").exists()
 

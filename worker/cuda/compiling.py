@@ -11,6 +11,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from mainspring import extras
 from mainspring.worker.engine import EngineError
 
 HEADERS = ("cudart", "cccl")
@@ -56,7 +57,7 @@ def _nvrtc() -> Any:
     except (ImportError, RuntimeError) as error:
         raise EngineError(
             f"the kernels are there as source alone and NVRTC is not ({str(error).strip()}); "
-            "pip install 'mainspring[cuda]', or compile the model where nvcc is on the PATH"
+            f"{extras.command('gpu')}, or compile the model where nvcc is on the PATH"
         ) from error
     return nvrtc
 

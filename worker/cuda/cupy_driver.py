@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from mainspring import extras
 from mainspring.worker.cuda.compiling import compile_with_nvrtc
 from mainspring.worker.cuda.driver import Copy, DriverMissing, Extent, MemoryState
 from mainspring.worker.cuda.numa import normal_bus_id
@@ -33,8 +34,6 @@ _LOST = frozenset(
 )
 """Errors after which a context does nothing any more: wild addresses, uncorrectable memory, launch failures,
 time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
-
-INSTALL = "pip install 'mainspring[cuda]'"
 
 
 class CupyDriver:
@@ -281,5 +280,7 @@ def _libraries() -> tuple[Any, Any, Any]:
         from cuda.bindings import driver as bindings
         from cupy.cuda import driver, runtime
     except ImportError as error:
-        raise DriverMissing(f"a GPU needs CuPy and cuda-bindings ({error}); {INSTALL}") from error
+        raise DriverMissing(
+            f"a GPU needs CuPy and cuda-bindings ({error}); {extras.command('gpu')}"
+        ) from error
     return runtime, driver, bindings

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mainspring import extras
 from mainspring.worker.cuda.numa import normal_bus_id
 from mainspring.worker.cuda.state import GpuState, Process, problems
 
@@ -21,7 +22,7 @@ def read_states() -> list[GpuState]:
     try:
         import pynvml
     except ImportError as error:
-        raise NvmlMissing("nvidia-ml-py is not installed: pip install 'mainspring[cuda]'") from error
+        raise NvmlMissing(f"nvidia-ml-py is not installed: {extras.command('gpu')}") from error
     return states_of(pynvml)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mainspring import extras
 from mainspring.experiments.gpu_check import presence
 from mainspring.experiments.gpu_check.presence import missing
 
@@ -66,9 +67,9 @@ def test_what_is_missing_is_named(
 
 
 def test_missing_packages_are_named_with_their_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "PACKAGES", {"no_such_package.part": "pip install it", "json": ""})
+    monkeypatch.setattr(presence, "PACKAGES", {"no_such_package.part": "gpu", "json": ""})
     found = missing("cuda:0", lambda _name: Cuda())  # type: ignore[arg-type,return-value]
-    assert found == ["the Python package no_such_package.part is missing: pip install it"]
+    assert found == [f"the Python package no_such_package.part is missing: {extras.command('gpu')}"]
 
 
 def test_the_real_driver_is_asked_without_harm() -> None:

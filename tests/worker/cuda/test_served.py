@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mainspring import extras
 from mainspring.compiler.store import Store
 from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
@@ -157,7 +159,7 @@ def test_a_machine_without_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
     try:
         import cupy  # noqa: F401
     except ImportError:
-        with pytest.raises(drivers.DriverMissing, match=r"needs CuPy.*pip install 'mainspring\[cuda\]'"):
+        with pytest.raises(drivers.DriverMissing, match=f"needs CuPy.*{re.escape(extras.command('gpu'))}"):
             make()
         return
     pytest.skip("CuPy is installed here")

@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.demo.load import Capacity
+from mainspring.commands.demonstrating.load import Capacity
 from mainspring.telemetry.summary import LogSummary, OverUnder
 from mainspring.traces.display import ProgressLine, progress_text, summary_table
 from mainspring.traces.progress import Progress

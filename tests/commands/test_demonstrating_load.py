@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.commands.demonstrating.load import at_load, best_row_ns, recipe_for
 from mainspring.compiler.profiles import EMULATED, read_profile_table
-from mainspring.experiments.demo.load import at_load, best_row_ns, recipe_for
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.traces.kind import Kind
 from mainspring.traces.recipe import build

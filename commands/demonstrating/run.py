@@ -15,9 +15,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.experiments.demo.display import DemoProgress, result_table
-from mainspring.experiments.demo.load import at_load, recipe_for
-from mainspring.experiments.demo.zoo import DEVICE_KIND, fill_store
+from mainspring.commands.demonstrating.display import DemoProgress, result_table
+from mainspring.commands.demonstrating.load import at_load, recipe_for
+from mainspring.commands.demonstrating.zoo import DEVICE_KIND, fill_store
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
