@@ -17,6 +17,7 @@ READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
 complete", Clockwork, section 4.4)."""
 _EXEC: Final = Alarm.EXEC
+_LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
 
 
@@ -63,7 +64,7 @@ class Books:
         self.loads_dirty = False
         """Whether the LOAD executors with room may need work."""
         self.load_room: dict[str, Worker] = {}
-        """Workers whose LOAD executor is not busy for the whole lookahead."""
+        """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
         self.loading: dict[str, Worker] = {}
         """Workers with a LOAD outstanding."""
         self.drained: dict[str, None] = {}
@@ -101,6 +102,24 @@ class Books:
         """Have a worker's EXEC executor kept free, and looked at by an instant."""
         worker.held_until_ns = until_ns
         self.arm_exec(until_ns, worker)
+
+    def consider_load_room(self, now_ns: int, worker: Worker) -> None:
+        """Find whether a LOAD may be decided for a worker: if its LOAD executor is free within the lookahead.
+
+        If it is not, an alarm asks again once it will be. If a LOAD should have ended by now, only its result
+        says when that is.
+        """
+        free_ns = worker.load.available_ns(now_ns, now_ns)
+        if free_ns - now_ns <= self.ns.lookahead:
+            self.load_room[worker.name] = worker
+            self.loads_dirty = True
+            return
+        self.load_room.pop(worker.name, None)
+        when_ns = free_ns - self.ns.lookahead
+        armed_ns = worker.load_alarm_ns
+        if not worker.load.overruns(now_ns) and (armed_ns is None or when_ns < armed_ns):
+            worker.load_alarm_ns = when_ns
+            self.alarms.set(when_ns, _LOAD, worker)
 
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""

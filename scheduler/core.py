@@ -159,8 +159,8 @@ class Scheduler:
                 subject.exec_alarm_ns = None
                 books.dirty[subject.name] = subject
             elif alarm is _LOAD:
-                books.load_room[subject.name] = subject
-                books.loads_dirty = True
+                subject.load_alarm_ns = None
+                books.consider_load_room(now_ns, subject)
             else:
                 owed = self._dispatcher.overdue(now_ns, subject)
                 if owed is not None:

@@ -73,7 +73,7 @@ class Membership(Changes):
         worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages)
         cluster.workers[worker.name] = worker
         worker.draining = worker.name in self._books.drained
-        self._books.load_room[worker.name] = worker
+        self._books.consider_load_room(now_ns, worker)
         for model in cluster.models.values():
             cluster.place(model, worker)
         for name, artifact in event.prepared.items():

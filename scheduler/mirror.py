@@ -259,6 +259,7 @@ class Worker:
         "held_until_ns",
         "lead_ns",
         "load",
+        "load_alarm_ns",
         "lru",
         "name",
         "number",
@@ -296,6 +297,8 @@ class Worker:
         """How much earlier than by the lookahead EXEC is asked for work, so that inputs travel meanwhile."""
         self.exec_alarm_ns: int | None = None
         """The nearest alarm that will look at the EXEC executor."""
+        self.load_alarm_ns: int | None = None
+        """The nearest alarm that will look at the LOAD executor."""
         self.held_until_ns = 0
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
         self.stopping = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mainspring.scheduler.mirror import Model, Placement, Worker
+from mainspring.scheduler.mirror import Model, Placement, State, Worker
 
 
 class LoadPlan:
@@ -70,6 +70,22 @@ def plan_on_freest(model: Model, room: Mapping[str, Worker], only: str | None = 
         plan = plan_load(placement)
         if plan is not None:
             return plan
+    return None
+
+
+def wrong_with(plan: LoadPlan, room: Mapping[str, Worker]) -> str | None:
+    """Return why a plan can't be carried out as things are, or None: a policy may come from anywhere."""
+    placement, worker = plan.placement, plan.placement.worker
+    if room.get(worker.name) is not worker:
+        return f"{worker.name}'s LOAD executor has no room; only workers in Books.load_room have"
+    if not placement.loadable:
+        return f"it can't be loaded there: {placement}"
+    for victim in plan.victims:
+        if victim.worker is not worker or victim.state is not State.RESIDENT or victim.infers:
+            return f"a victim can't be evicted there: {victim}"
+    owners = worker.pages.owners(plan.pages) - {None, *[victim.model.name for victim in plan.victims]}
+    if owners:
+        return f"its pages belong to {', '.join(sorted(map(str, owners)))}, which is no victim"
     return None
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.mirror import Placement, State, Worker
 from mainspring.scheduler.pins import Pins
-from mainspring.scheduler.placing import LoadPlan
+from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 
 LOAD_ATTEMPTS = 3
@@ -50,7 +49,14 @@ class Residency:
             self._send_other(now_ns, worker, action)
 
     def load(self, now_ns: int, plan: LoadPlan) -> None:
-        """Evict the plan's victims and load its model."""
+        """Evict the plan's victims and load its model.
+
+        Raises ValueError, before anything is changed, for a plan that can't be carried out.
+        """
+        wrong = wrong_with(plan, self._books.load_room)
+        if wrong is not None:
+            what = f"a LOAD of {plan.placement.model.name!r} on {plan.placement.worker.name}"
+            raise ValueError(f"policy {self._policy.name!r} planned {what}, but {wrong}")
         for victim in plan.victims:
             self.unload(now_ns, victim)
         books, placement = self._books, plan.placement
@@ -75,9 +81,7 @@ class Residency:
         end_ns = worker.load.free_ns
         early_ns = books.ns.dispatch_delay + READY_SLACK_NS + placement.times.transfer_ns[0]
         books.arm_exec(end_ns - early_ns, worker)
-        if end_ns - now_ns > books.ns.lookahead:
-            del books.load_room[worker.name]
-            books.alarms.set(end_ns - books.ns.lookahead, Alarm.LOAD, worker)
+        books.consider_load_room(now_ns, worker)
         books.watch(action.latest_ns + books.ns.action_timeout, worker)
         self._policy.residency_changed(now_ns, placement)
 
@@ -136,7 +140,7 @@ class Residency:
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
         """Enter a LOAD's result; return whether the worker still agrees with the mirror."""
         placement = worker.placements[action.model]
-        self._books.load_room[worker.name] = worker
+        self._books.consider_load_room(now_ns, worker)
         self._books.loads_dirty = True
         self._books.wake(worker)
         if not len(worker.load):

@@ -50,6 +50,14 @@ def _check_worker(books: Books, worker: Worker) -> None:
     worker.exec.validate(f"EXEC of {name}")
     worker.load.validate(f"LOAD of {name}")
     assert (name in books.loading) == bool(len(worker.load)), f"{name}: {len(worker.load)} LOADs outstanding"
+    ahead_ns = max(books.ns.lookahead, books.ns.dispatch_delay)
+    for load in worker.load.actions():
+        decided_ms = (load.predicted_begin_ns - load.earliest_ns) / 1e6
+        assert load.predicted_begin_ns - load.earliest_ns <= ahead_ns, (
+            f"{load} was decided {decided_ms:.1f} ms before its executor is free, not {ahead_ns / 1e6:.1f}"
+        )
+    waits = name not in books.load_room
+    assert not waits or len(worker.load), f"{name}: LOAD has nothing to do, and no room"
     infers: dict[str, int] = {}
     for action in worker.exec.actions():
         infers[action.model] = infers.get(action.model, 0) + 1

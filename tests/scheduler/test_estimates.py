@@ -72,7 +72,8 @@ def test_a_stale_estimate_that_turns_requests_away_falls_back_to_the_median(dura
     [doubted] = times.ns
     assert doubted == last[4] if last[4] < before else last[0] <= doubted <= before
     times.add(5 + STALE_NS, 0, doubted)
-    assert times.ns[0] <= doubted, "what was forgotten stays forgotten"
+    if doubted < before:
+        assert times.ns[0] <= doubted, "what was forgotten stays forgotten"
 
 
 @pytest.mark.parametrize("rank", [1, 3, 5])

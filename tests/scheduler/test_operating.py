@@ -49,10 +49,10 @@ def test_a_drained_worker_finishes_what_it_has_and_gets_nothing_more() -> None:
 
 def test_a_worker_that_resumes_runs_what_has_waited_longest_first() -> None:
     hand = Hand(spec("m"), spec("other"), workers=2)
-    for name in ("w0", "w1"):
-        for model in ("m", "other"):
-            (load,) = ask(hand, 1, LoadOn(model, name))
-            hand.ok(9, load)
+    for model, now_ms in (("m", 1), ("other", 10)):
+        loads = [load for name in ("w0", "w1") for load in ask(hand, now_ms, LoadOn(model, name))]
+        for load in loads:
+            hand.ok(now_ms + 8, load)
     running = [*hand.request(20, 0, "m", 100), *hand.request(20, 1, "m", None)]
     assert [each.worker for each in running if isinstance(each, Infer)] == ["w0", "w1"]
     assert hand.request(21, 2, "m", None) == []
