@@ -14,7 +14,7 @@ planned device. LOADs follow the plan; what is evicted is least recently used.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import msgspec
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 
+FIRST_EPOCH: Final = 1 / 16
+"""Part of an epoch after which the first plan is made; each of the next epochs is twice as long, up to a whole
+one. Until a plan exists, a model is served by one device, whatever its rate."""
 PLANNED_AT_ONCE = 64
 """Sessions that are planned for in one go, and"""
 PAUSE_NS = 200_000
@@ -82,6 +85,10 @@ class Nexus(Policy):
         self._turns: dict[str, Turns] = {}
         self._homes: dict[int, list[str]] = {}
         """The names of the workers that serve each model, by its number."""
+        self._length_ns = 0
+        """Length of the current epoch."""
+        self._begun_ns = 0
+        """When the current epoch began."""
         self._plan_ns: int | None = None
         """When the next plan is due; None while nothing is asked for."""
         self._planner: Planner | None = None
@@ -118,7 +125,7 @@ class Nexus(Policy):
         if self._planner is None:
             if self._plan_ns is None or now_ns < self._plan_ns:
                 return
-            self._begin_plan()
+            self._begin_plan(now_ns)
         assert self._planner is not None
         nodes = self._planner.advance(PLANNED_AT_ONCE)
         if nodes is None:
@@ -130,9 +137,9 @@ class Nexus(Policy):
             if session.model.queue.dues:
                 self._line_up(session.model)
         self.books.loads_dirty = True
-        self._plan_ns = now_ns + self._epoch_ns if self._sessions else None
-        if self._plan_ns is not None:
-            self.books.alarms.set(self._plan_ns, Alarm.POLICY)
+        self._plan_ns = None
+        if self._sessions:
+            self._plan_in(now_ns, min(2 * self._length_ns, self._epoch_ns))
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the planned batch of the model whose turn it is, of those that can run one."""
@@ -167,9 +174,16 @@ class Nexus(Policy):
                         return plan
         return None
 
-    def _begin_plan(self) -> None:
+    def _plan_in(self, now_ns: int, length_ns: int) -> None:
+        """Make the next plan after so much time."""
+        self._length_ns = length_ns
+        self._plan_ns = now_ns + length_ns
+        self.books.alarms.set(self._plan_ns, Alarm.POLICY)
+
+    def _begin_plan(self, now_ns: int) -> None:
         models = self.books.cluster.models
-        sessions = self._sessions.end_epoch(self._smoothing)
+        sessions = self._sessions.end_epoch(self._smoothing, (now_ns - self._begun_ns) / self._epoch_ns)
+        self._begun_ns = now_ns
         sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
         workers = [worker for worker in self.books.cluster.workers.values() if worker.open]
         self._planned = sessions
@@ -178,8 +192,8 @@ class Nexus(Policy):
     def _count(self, now_ns: int, model: Model, rows: int, slo_ns: int) -> None:
         self._sessions.count(model, rows, slo_ns - self.books.ns.dispatch_delay)
         if self._plan_ns is None:
-            self._plan_ns = now_ns + self._epoch_ns
-            self.books.alarms.set(self._plan_ns, Alarm.POLICY)
+            self._begun_ns = now_ns
+            self._plan_in(now_ns, max(1, round(FIRST_EPOCH * self._epoch_ns)))
 
     def _line_up(self, model: Model) -> None:
         """Put a model in the lines of its workers; find it one if it has none."""

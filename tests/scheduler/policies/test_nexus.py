@@ -107,6 +107,13 @@ def test_batches_are_those_of_the_plan() -> None:
     assert len(done) > 200
 
 
+def test_a_model_that_keeps_several_devices_busy_has_them_well_before_a_whole_epoch() -> None:
+    """One device serves 400 rows a second in batches of 4; four are there and 1,000 a second come."""
+    bench = warm(workers=4)
+    play(bench, {"m0": (1, 40)}, 200)
+    assert len(plan_of(bench.scheduler)) >= 3
+
+
 def test_models_are_spread_by_their_rates_and_stay_where_they_are() -> None:
     bench = warm(4, workers=2)
     play(bench, {f"m{index}": (7 + index, 30) for index in range(4)}, 2500)

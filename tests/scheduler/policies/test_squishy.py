@@ -163,11 +163,22 @@ def test_rates_are_means_until_there_are_enough_of_them() -> None:
         if rows:
             sessions.count(model, rows, 50 * MS)
             sessions.count(model, 0, 0)
-        (one,) = sessions.end_epoch(0.5)
+        (one,) = sessions.end_epoch(0.5, 1.0)
         rates_seen.append(one.rows_per_epoch)
         assert one.slo_ns == 50 * MS
     assert rates_seen == pytest.approx([4, 6, 3, 1.5])
     for _ in range(10):
-        left = sessions.end_epoch(0.5)
+        left = sessions.end_epoch(0.5, 1.0)
     assert left == []
     assert not sessions
+
+
+def test_a_short_first_epoch_gives_the_rate_and_weighs_by_its_length() -> None:
+    sessions = Sessions()
+    model = session(1, (4, 6, 10, 18), 0, 100).model
+    rates_seen = []
+    for rows, length in ((1, 0.25), (3, 0.25), (4, 0.5), (16, 1.0)):
+        sessions.count(model, rows, 50 * MS)
+        (one,) = sessions.end_epoch(0.2, length)
+        rates_seen.append(one.rows_per_epoch)
+    assert rates_seen == pytest.approx([4, 8, 8, 12])
