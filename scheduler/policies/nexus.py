@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 FIRST_EPOCH: Final = 1 / 16
-"""Part of an epoch after which the first plan is made; each of the next epochs is twice as long, up to a whole
-one. Until a plan exists, a model is served by one device, whatever its rate."""
+"""Part of an epoch after which the first plan is made; each of the next epochs is twice as long, up to a
+whole one. Until a plan exists, a model is served by one device, whatever its rate."""
 PLANNED_AT_ONCE = 64
 """Sessions that are planned for in one go, and"""
 PAUSE_NS = 200_000

@@ -1,7 +1,7 @@
 """Sessions as Nexus counts them: each model with its SLO and the rate at which it is asked for.
 
-Rates are measured by the epoch, of which the first may be shorter, and smoothed over epochs. A model's SLO is the tightest of those that its
-requests had in the last epoch with any.
+Rates are measured by the epoch, of which the first may be shorter, and smoothed over epochs. A model's SLO is
+the tightest of those that its requests had in the last epoch with any.
 """
 
 from __future__ import annotations
