@@ -82,8 +82,7 @@ class Ledger:
     def outputs(self, now_ns: int, flight: Flight, timing: Timing) -> None:
         """As `gateway.Replies.outputs`."""
         if flight.key >= 0 and self._records is not None:
-            self._records.outputs(flight.key, now_ns - self.start_ns, timing)
-            if timing.left_ns is None or timing.left_ns >= 0:
+            if self._records.outputs(flight.key, now_ns - self.start_ns, timing):
                 self.goodput += 1
             else:
                 self.late += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.telemetry.report import Summary
+from mainspring.telemetry.report import ClassSummary, Summary
 from mainspring.telemetry.summary import Analysis
 
 RATE_TOLERANCE = 0.02
@@ -77,16 +77,37 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 
 def warnings(runs: Sequence[Run]) -> list[str]:
     """Return why the runs can't simply be compared; nothing if they can."""
-    first, found = runs[0], []
+    first = runs[0]
+    found = [f"{run.name}: {run.summary.whose_latencies()}" for run in runs if run.summary.fell_behind]
     for run in runs[1:]:
+        if differences := _unlike(first, run):
+            found += differences
+            found.append(
+                f"{run.name}'s goodput is not given in % of {first.name}'s, because they had different work"
+            )
+    return found
+
+
+def alike(first: Run, run: Run) -> bool:
+    """Return whether two runs had the same work to do, so that their goodput may be compared."""
+    return not _unlike(first, run)
+
+
+def _unlike(first: Run, run: Run) -> list[str]:
+    """Return in what the work of two runs differs."""
+    found = []
+    if run is not first:
         mine, other = run.summary, first.summary
         pair = f"{first.name} and {run.name}"
         if _differ(mine.offered_rate, other.offered_rate, RATE_TOLERANCE):
             rates = f"{other.offered_rate:,.1f} and {mine.offered_rate:,.1f} requests/s"
             found.append(f"{pair} were offered different loads: {rates}")
-        if mine.slo_ms != other.slo_ms:
-            slos = f"{_ms(other.slo_ms, 'none')} and {_ms(mine.slo_ms, 'none')}"
+        if any(_differ(*ends, RATE_TOLERANCE) for ends in zip(_slos(mine), _slos(other), strict=True)):
+            slos = " and ".join(_told_slos(each) for each in (other, mine))
             found.append(f"{pair} had different SLOs: {slos}")
+        if _differ(_freely(mine), _freely(other), RATE_TOLERANCE):
+            shares = f"{_freely(other):.1%} and {_freely(mine):.1%}"
+            found.append(f"{pair} had different shares of requests without a deadline: {shares}")
         if mine.models != other.models:
             found.append(f"{pair} asked for different numbers of models: {other.models} and {mine.models}")
         if _differ(mine.duration_s, other.duration_s, LENGTH_TOLERANCE):
@@ -105,14 +126,22 @@ def rows(runs: Sequence[Run]) -> list[Row]:
     table = [
         row("offered", [f"{each.offered:,} ({each.offered_rate:,.1f}/s)" for each in summaries]),
         row("goodput", [f"{each.goodput_rate:,.1f}/s ({each.goodput_share:.2%})" for each in summaries]),
-        row("goodput against the first", [_against(each, summaries[0]) for each in summaries]),
     ]
+    if any(each.best_effort.offered and each.with_deadline.offered for each in summaries):
+        table.append(row("  with a deadline, in time", [_class(each.with_deadline) for each in summaries]))
+        table.append(row("  best effort, answered", [_class(each.best_effort) for each in summaries]))
+    table.append(row("goodput against the first", [_against(run, runs[0]) for run in runs]))
     reasons = sorted({reason for each in summaries for reason in each.rejected})
     for reason in reasons:
         counts = [each.rejected.get(reason, 0) for each in summaries]
         table.append(row(f"rejected: {reason.replace('_', ' ')}", [f"{count:,}" for count in counts]))
     table.append(row("late", [f"{each.late:,}" for each in summaries]))
     table.append(row("lost", [f"{each.lost:,}" for each in summaries]))
+    if any(each.unanswered for each in summaries):
+        counts = [each.unanswered for each in summaries]
+        table.append(row("no answer yet when the replay ended", [f"{count:,}" for count in counts]))
+    if any(each.unsent + each.expired for each in summaries):
+        table.append(row("unsent", [f"{each.unsent + each.expired:,}" for each in summaries]))
     for name, field in (*PERCENTILES, ("maximum", "max_ms")):
         table.append(row(f"latency {name}", [_ms(getattr(each, field)) for each in summaries]))
     table.append(row("rejections p50", [_ms(each.reject_p50_ms) for each in summaries]))
@@ -143,7 +172,7 @@ def _of_possible(run: Run, runs: Sequence[Run]) -> tuple[float, str] | None:
         return run.summary.possible.share, run.name
     for other in runs:
         bound = other.summary.possible
-        if bound is None or bound.requests != other.summary.offered or warnings([other, run]):
+        if bound is None or bound.requests != other.summary.offered or not alike(other, run):
             continue
         if bound.at_most and run.summary.slo_ms is not None:
             return run.summary.goodput_share * bound.requests / bound.at_most, other.name
@@ -166,15 +195,39 @@ def comparison(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _against(summary: Summary, first: Summary) -> str:
-    if not first.goodput_rate:
+def _against(run: Run, first: Run) -> str:
+    """Return a run's goodput against the first run's; a dash where one number says nothing of it."""
+    before = first.summary.goodput_rate
+    if not before or not alike(first, run):
         return "-"
-    return f"{(summary.goodput_rate / first.goodput_rate - 1) * 100:+.2f} %"
+    return f"{(run.summary.goodput_rate / before - 1) * 100:+.2f} %"
+
+
+def _class(each: ClassSummary) -> str:
+    return f"{each.goodput:,} of {each.offered:,} ({each.share:.2%})" if each.offered else "-"
+
+
+def _slos(summary: Summary) -> tuple[float, float]:
+    """Return the smallest and the largest SLO that a run's requests had; zeros if none had one."""
+    values = [slo_ms for slo_ms, _ in summary.slos] or [0.0]
+    return min(values), max(values)
+
+
+def _told_slos(summary: Summary) -> str:
+    least, most = _slos(summary)
+    if not most:
+        return "none"
+    return f"{least:g} ms" if least == most else f"{least:g} to {most:g} ms"
+
+
+def _freely(summary: Summary) -> float:
+    """Return the share of requests without a deadline."""
+    return summary.best_effort.offered / summary.offered if summary.offered else 0.0
 
 
 def _differ(one: float, other: float, tolerance: float) -> bool:
     return abs(one - other) > tolerance * max(one, other)
 
 
-def _ms(value: float | None, none: str = "-") -> str:
-    return none if value is None else f"{value:.2f} ms"
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} ms"

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from mainspring.telemetry.comparison import PERCENTILES, Run
+from mainspring.telemetry.plots import MOST_SLO_LINES
 from mainspring.telemetry.style import (
     BLACK,
     BLUE,
@@ -21,6 +22,7 @@ from mainspring.telemetry.style import (
     SKY,
     finish_axes,
     plain_log_ticks,
+    step,
 )
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED)
@@ -50,15 +52,13 @@ def draw_comparison(path: Path, runs: Sequence[Run]) -> None:
 
 def _goodput(axes: Axes, runs: Sequence[Run]) -> None:
     offered = runs[0].summary.series
-    axes.step(
-        offered.second, offered.offered, where="mid", color=BLACK, linewidth=0.8, label="offered (first)"
-    )
+    step(axes, offered.second, offered.offered, color=BLACK, linewidth=0.8, label="offered (first)")
     highest = max([1, *offered.offered])
     for place, run in enumerate(runs):
         series = run.summary.series
         colour, dash = COLOURS[place % len(COLOURS)], DASHES[place % len(DASHES)]
         line = series.goodput
-        axes.step(series.second, line, where="mid", label=run.name, color=colour, linestyle=dash)
+        step(axes, series.second, line, label=run.name, color=colour, linestyle=dash)
         highest = max([highest, *series.goodput])
     axes.set_ylim(bottom=0, top=highest * 1.25)
     finish_axes(axes, "Goodput", "requests / s")
@@ -78,8 +78,7 @@ def _latencies(axes: Axes, runs: Sequence[Run]) -> None:
             marker=MARKERS[place % len(MARKERS)],
             label=run.name,
         )
-    slo_ms = runs[0].summary.slo_ms
-    if slo_ms is not None:
+    for slo_ms, _ in runs[0].summary.slos[:MOST_SLO_LINES]:
         axes.axhline(slo_ms, color=RED, linewidth=1.0)
     axes.set_yscale("log")
     plain_log_ticks(axes.yaxis)
@@ -92,10 +91,13 @@ def _latencies(axes: Axes, runs: Sequence[Run]) -> None:
 def _rejections(axes: Axes, runs: Sequence[Run]) -> None:
     reasons = sorted({reason for run in runs for reason in run.summary.rejected})
     labels = [*(reason.replace("_", " ") for reason in reasons), "late", "lost"]
+    with_rest = any(run.summary.missing > run.summary.lost for run in runs)
+    labels += ["no answer yet", "unsent"] if with_rest else []
 
     def shares(run: Run) -> list[float]:
         summary = run.summary
         counts = [*(summary.rejected.get(reason, 0) for reason in reasons), summary.late, summary.lost]
+        counts += [summary.unanswered, summary.unsent + summary.expired] if with_rest else []
         return [count / max(summary.offered, 1) * 100 for count in counts]
 
     _bars(axes, labels, [(run.name, shares(run)) for run in runs])

@@ -6,7 +6,8 @@ share a panel also differ in dash or marker.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,22 @@ from mainspring.telemetry.style import (
     SKY,
     finish_axes,
     plain_log_ticks,
+    step,
+    step_points,
 )
 from mainspring.telemetry.summary import Analysis
 
 COLUMNS = 2
 PANEL_INCHES = (7.6, 3.3)
 DPI = 110
+LINE_INCHES = 0.3
+"""Of a line above the panels."""
+TITLE_LETTERS, HEADLINE_LETTERS = 95, 150
+"""What fits into a line of the picture's width."""
+TITLE_LOOK: dict[str, Any] = {"fontsize": 17, "fontweight": "bold", "color": BLACK}
+HEADLINE_LOOK: dict[str, Any] = {"fontsize": 12.5, "color": GREY}
+CAUTION_LOOK: dict[str, Any] = {"fontsize": 12.5, "color": RED}
+MOST_SLO_LINES = 4
 
 Panel = Callable[[Axes], None]
 
@@ -61,17 +72,26 @@ def draw_report(path: Path, title: str, summary: Summary, analysis: Analysis | N
         ]
     else:
         panels += [lambda axes: _cold_starts(axes, summary, None)]
-    _draw(path, title, _headline(summary), panels)
+    _draw(path, title, _headline(summary), summary.whose_latencies(), panels)
 
 
-def _draw(path: Path, title: str, headline: str, panels: list[Panel]) -> None:
+def _draw(path: Path, title: str, headline: str, caution: str, panels: list[Panel]) -> None:
     rows = -(-len(panels) // COLUMNS)
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12, hspace=0.04, wspace=0.03)
-    figure = Figure(figsize=(PANEL_INCHES[0] * COLUMNS, PANEL_INCHES[1] * rows + 1.1), layout=layout)
+    head = [
+        *((line, TITLE_LOOK) for line in textwrap.wrap(title, TITLE_LETTERS)),
+        *((line, HEADLINE_LOOK) for line in textwrap.wrap(headline, HEADLINE_LETTERS)),
+        *((line, CAUTION_LOOK) for line in textwrap.wrap(caution, HEADLINE_LETTERS)),
+    ]
+    head_inches = 0.25 + LINE_INCHES * len(head)
+    height = PANEL_INCHES[1] * rows + head_inches
+    layout = ConstrainedLayoutEngine(
+        w_pad=0.12, h_pad=0.12, hspace=0.04, wspace=0.03, rect=(0, 0, 1, 1 - head_inches / height)
+    )
+    figure = Figure(figsize=(PANEL_INCHES[0] * COLUMNS, height), layout=layout)
     FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}\n", fontsize=17, fontweight="bold", color=BLACK)
-    height = figure.get_size_inches()[1]
-    figure.text(0.5, 1 - 0.62 / height, headline, ha="center", va="center", fontsize=12.5, color=GREY)
+    for number, (line, look) in enumerate(head):
+        y = 1 - (0.2 + LINE_INCHES * (number + 0.5)) / height
+        figure.text(0.5, y, line, ha="center", va="center", **look)
     grid = figure.add_gridspec(rows, COLUMNS)
     for number, panel in enumerate(panels):
         row, column = divmod(number, COLUMNS)
@@ -90,7 +110,10 @@ def _headline(summary: Summary) -> str:
     def milliseconds(value: float | None) -> str:
         return "none" if value is None else f"{value:.1f} ms"
 
-    unsent = f"  ·  unsent {summary.unsent:,}" if summary.unsent else ""
+    not_sent = summary.unsent + summary.expired
+    unsent = f"  ·  unsent {not_sent:,}" if not_sent else ""
+    if summary.unanswered:
+        unsent = f"  ·  no answer yet at the end {summary.unanswered:,}{unsent}"
     return (
         f"{summary.offered:,} requests, {summary.offered_rate:,.0f} a second over {summary.duration_s:,.0f} s"
         f"  ·  goodput {summary.goodput_share:.2%}  ·  rejected {summary.rejected_total:,}"
@@ -102,11 +125,13 @@ def _headline(summary: Summary) -> str:
 
 def _throughput(axes: Axes, summary: Summary) -> None:
     series = summary.series
-    axes.fill_between(series.second, series.goodput, step="mid", color=SKY, alpha=0.45, linewidth=0)
-    axes.step(series.second, series.goodput, where="mid", color=BLUE, label="goodput (in time)")
-    axes.step(series.second, series.offered, where="mid", color=BLACK, linestyle=":", label="offered")
+    xs, ys = step_points(series.second, series.goodput)
+    axes.fill_between(xs, ys, step="post", color=SKY, alpha=0.45, linewidth=0)
+    step(axes, series.second, series.goodput, color=BLUE, label="goodput (in time for the caller)")
+    step(axes, series.second, series.offered, color=BLACK, linestyle=":", label="offered")
     axes.set_ylim(bottom=0, top=max([1, *series.offered]) * 1.25)
     finish_axes(axes, "Offered load and goodput", "requests / s")
+    _span(axes, summary)
     axes.legend(loc="upper right", ncols=2)
 
 
@@ -114,61 +139,76 @@ def _latency(axes: Axes, summary: Summary) -> None:
     series = summary.series
 
     def line(values: list[float | None], **look: Any) -> None:
-        points = [(x, y) for x, y in zip(series.second, values, strict=True) if y is not None]
-        axes.plot([x for x, _ in points], [y for _, y in points], **look)
+        _plot(axes, series.second, values, **look)
 
     line(series.max_ms, color=GREY, linestyle=":", label="maximum")
     line(series.p99_ms, color=ORANGE, linestyle="--", label="p99")
     line(series.p50_ms, color=BLUE, label="median")
-    if summary.slo_ms is not None:
-        axes.axhline(summary.slo_ms, color=RED, linewidth=1.4)
-        axes.annotate(
-            f"SLO {summary.slo_ms:g} ms", (0.01, summary.slo_ms), xycoords=("axes fraction", "data"),
-            xytext=(0, 4), textcoords="offset points", color=RED, fontsize=10.5,
-        )  # fmt: skip
+    _slo_lines(axes, summary)
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     axes.set_ylim(low, max(high, summary.slo_ms or 0) * 2.5)
     plain_log_ticks(axes.yaxis)
-    finish_axes(axes, "Latency of answers, from the intended send", "milliseconds")
+    finish_axes(axes, "Latency of answers, as their callers see it", "milliseconds")
+    _span(axes, summary)
     axes.legend(loc="upper right", ncols=3)
+
+
+def _slo_lines(axes: Axes, summary: Summary) -> None:
+    """Draw the SLOs that most requests have, each with their share if there are several."""
+    requests = summary.with_deadline.offered
+    for slo_ms, count in summary.slos[:MOST_SLO_LINES]:
+        axes.axhline(slo_ms, color=RED, linewidth=1.4)
+        share = f" ({count / requests:.0%} of those with one)" if len(summary.slos) > 1 else ""
+        axes.annotate(
+            f"SLO {slo_ms:g} ms{share}", (0.01, slo_ms), xycoords=("axes fraction", "data"),
+            xytext=(0, 4), textcoords="offset points", color=RED, fontsize=10.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 1},
+        )  # fmt: skip
 
 
 def _unserved(axes: Axes, summary: Summary) -> None:
     series = summary.series
-    totals = {"rejected": series.rejected, "late": series.late, "lost": series.lost}
-    looks = {"rejected": (ORANGE, "-"), "late": (PURPLE, "--"), "lost": (RED, ":")}
-    for name, values in totals.items():
-        colour, dash = looks[name]
-        label = f"{name} ({sum(values):,})"
-        axes.step(series.second, values, where="mid", color=colour, linestyle=dash, label=label)
-    axes.set_ylim(bottom=0, top=max([1, *series.rejected, *series.late, *series.lost]) * 1.3)
+    looks = [
+        ("rejected", series.rejected, ORANGE, "-"),
+        ("late", series.late, PURPLE, "--"),
+        ("lost", series.lost, RED, ":"),
+        ("no answer yet", series.unanswered, GREY, "-."),
+        ("unsent", series.not_sent, BLUE, (0, (1, 3))),
+    ]
+    highest = 1
+    for name, values, colour, dash in looks:
+        if name in {"rejected", "late", "lost"} or any(values):
+            step(axes, series.second, values, color=colour, linestyle=dash, label=f"{name} ({sum(values):,})")
+            highest = max(highest, *values) if values else highest
+    axes.set_ylim(bottom=0, top=highest * 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     reasons = sorted(summary.rejected.items(), key=lambda item: -item[1])[:4]
     text = "\n".join(f"{count:,}  {reason.replace('_', ' ')}" for reason, count in reasons)
     axes.text(0.015, 0.94, text, transform=axes.transAxes, va="top", fontsize=10, color=GREY)
     finish_axes(axes, "Rejected, late and lost", "requests / s")
+    _span(axes, summary)
     axes.legend(loc="upper right", ncols=3)
 
 
 def _batch_over_time(axes: Axes, summary: Summary) -> None:
     series = summary.series
-    points = [(x, y) for x, y in zip(series.second, series.mean_batch, strict=True) if y is not None]
-    axes.plot([x for x, _ in points], [y for _, y in points], color=GREEN)
-    axes.set_ylim(bottom=0, top=max([1.0, *(y for _, y in points)]) * 1.25)
+    _plot(axes, series.second, series.mean_batch, color=GREEN)
+    axes.set_ylim(bottom=0, top=max([1.0, *(y for y in series.mean_batch if y is not None)]) * 1.25)
     finish_axes(axes, "Batch size that the average request ran in", "requests")
+    _span(axes, summary)
 
 
 def _cold_starts(axes: Axes, summary: Summary, analysis: Analysis | None) -> None:
     series = summary.series
     label = f"cold starts ({summary.cold_starts:,}, {summary.cold_start_share:.1%} of answers)"
-    axes.step(series.second, series.cold_starts, where="mid", color=BLUE, label=label)
+    step(axes, series.second, series.cold_starts, color=BLUE, label=label)
     highest = max([1, *series.cold_starts])
     if analysis is not None:
         log = analysis.summary.log_series
         seconds = _aligned(log.second, log.start_ns, summary.start_ns)
         label = f"LOAD actions ({analysis.summary.loads:,})"
-        axes.step(seconds, log.loads, where="mid", color=ORANGE, linestyle="--", label=label)
+        step(axes, seconds, log.loads, color=ORANGE, linestyle="--", label=label)
         highest = max([highest, *log.loads])
     axes.set_ylim(bottom=0, top=highest * 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -195,8 +235,7 @@ def _occupancy(axes: Axes, analysis: Analysis, summary: Summary) -> None:
     seconds = _aligned(series.second, series.start_ns, summary.start_ns)
 
     def line(values: list[float | None], **look: Any) -> None:
-        points = [(x, y * 100) for x, y in zip(seconds, values, strict=True) if y is not None]
-        axes.plot([x for x, _ in points], [y for _, y in points], **look)
+        _plot(axes, seconds, [None if value is None else value * 100 for value in values], **look)
 
     line(series.page_occupancy, color=BLACK, linestyle="--", label="pages holding weights")
     line(series.exec_utilisation, color=BLUE, label="EXEC busy")
@@ -209,9 +248,18 @@ def _occupancy(axes: Axes, analysis: Analysis, summary: Summary) -> None:
 
 
 def _span(axes: Axes, summary: Summary) -> None:
-    """Show the run's own time only: a log may begin before it and go on after."""
-    last = max(len(summary.series.second) - 1, 1)
+    """Show the run's own time, and all of it: a log may begin before it and go on after."""
+    last = max(len(summary.series.second), 1)
     axes.set_xlim(-0.01 * last, 1.01 * last)
+
+
+def _plot(axes: Axes, seconds: Sequence[float], values: Sequence[float | None], **look: Any) -> None:
+    """Draw values of whole seconds in their middle, to both ends; None is left out."""
+    points = [(x + 0.5, y) for x, y in zip(seconds, values, strict=True) if y is not None]
+    if points:
+        (first, begin), (last, end) = points[0], points[-1]
+        points = [(first - 0.5, begin), *points, (last + 0.5, end)]
+    axes.plot([x for x, _ in points], [y for _, y in points], **look)
 
 
 def _aligned(seconds: list[int], log_start_ns: int, run_start_ns: int) -> list[float]:

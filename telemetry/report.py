@@ -1,8 +1,10 @@
 """The report of a run: one format for live and simulated runs, so that they can be compared.
 
-`Summary` is what clients saw; `telemetry.summary` adds what the event log tells. The words are those of
-design.md, section 7. A latency is measured from the instant at which the request was *meant* to be sent,
-so that a replayer or server that falls behind cannot hide it.
+`Summary` is what callers saw; `telemetry.summary` adds what the event log tells. A caller calls at the
+instant at which the workload has its request. From there to the moment when the reply is in the caller's
+hands is its latency, and what decides whether an answer is in time, whatever the gateway's clock says:
+neither a replayer nor a server that falls behind can hide it. Latencies from the real send, and those that
+the gateway measured, stand beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
+BEHIND_US = 1_000
+"""A replayer whose lag is above this at p99 says so: its own lag is then part of the latencies."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -23,6 +28,9 @@ class Series(msgspec.Struct, frozen=True):
     rejected: list[int]
     late: list[int]
     lost: list[int]
+    unanswered: list[int]
+    not_sent: list[int]
+    """Unsent and expired together."""
     p50_ms: list[float | None]
     """Percentiles over the second's answers with outputs; None where there were none."""
     p99_ms: list[float | None]
@@ -47,32 +55,68 @@ class Possible(msgspec.Struct, frozen=True):
         return self.in_time / self.at_most if self.at_most else 1.0
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """What became of a run's requests; each is in exactly one of goodput, rejected, late, lost and unsent."""
+class Latencies(msgspec.Struct, frozen=True):
+    """Percentiles of outputs' latencies in milliseconds; None without outputs."""
+
+    p50_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+
+
+class ClassSummary(msgspec.Struct, frozen=True):
+    """What became of the requests with a deadline, or of those without."""
 
     offered: int
     goodput: int
-    """Outputs that left the gateway inside their deadline, and outputs of requests without one."""
+    late: int
+    rejected: int
+    latencies: Latencies
+
+    @property
+    def share(self) -> float:
+        """Return the part of the offered requests that is goodput; 1 if nothing was offered."""
+        return self.goodput / self.offered if self.offered else 1.0
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What became of a run's requests.
+
+    Each is in exactly one of goodput, rejected, late, lost, unanswered, unsent and expired.
+    """
+
+    offered: int
+    goodput: int
+    """Outputs that their caller had by its deadline, and outputs of requests without one."""
     goodput_share: float
     """Of offered; 1 if nothing was offered."""
     rejected: dict[str, int]
     """Requests answered with an error, by `messages.codes.Reason`."""
     rejected_total: int
     late: int
-    """Outputs that left the gateway after their deadline (`Timing.left_ns` below 0)."""
+    """Outputs that their caller had later than the SLO after its call."""
     lost: int
-    """Requests without any answer when the run ended, however long they were waited for."""
+    """Requests without any answer though it is overdue and nothing else came any more."""
+    unanswered: int
+    """Requests without an answer yet when the run ended, though one could still come."""
     unsent: int
     """Requests that no gateway took: there was no link, or the send queue was full."""
-    client_late: int
-    """Outputs at the client later than the SLO after the intended send: network and lag included."""
+    expired: int
+    """Requests that were not sent, because the deadline had passed when the replayer came to send them."""
+    gateway_late: int
+    """Outputs that left the gateway after the deadline by its clock (`Timing.left_ns` below 0)."""
+    with_deadline: ClassSummary
+    best_effort: ClassSummary
     p50_ms: float | None
-    """Latencies of outputs, late ones included, from the intended send to the answer at the client."""
+    """Latencies of outputs, late ones included, from the intended send to the answer at the caller."""
     p90_ms: float | None
     p99_ms: float | None
     p99_9_ms: float | None
     p99_99_ms: float | None
     max_ms: float | None
+    since_sent: Latencies
+    """From the real send, where the above count from the intended one."""
+    at_gateway: Latencies
+    """As the gateway measured them, from a request's arrival there to its reply (`Timing.total_ns`)."""
     reject_p50_ms: float | None
     """How long errors took."""
     reject_p99_ms: float | None
@@ -92,6 +136,8 @@ class Summary(msgspec.Struct, frozen=True):
     goodput_rate: float
     slo_ms: float | None
     """The largest SLO asked for; None if all were best effort."""
+    slos: list[tuple[float, int]]
+    """SLOs in milliseconds with their numbers of requests, the most frequent first; 16 at most."""
     models: int
     """Models that got at least one request."""
     start_ns: int
@@ -101,6 +147,32 @@ class Summary(msgspec.Struct, frozen=True):
     """None if it was not computed, or can't be."""
     notes: dict[str, str | int | float | bool | None] = {}
     """What was run: workload, seed, cost of the replayer; free-form."""
+
+    @property
+    def missing(self) -> int:
+        """Return how many requests have no reply, for whatever reason."""
+        return self.lost + self.unanswered + self.unsent + self.expired
+
+    @property
+    def fell_behind(self) -> bool:
+        """Return whether the replayer kept its schedule so badly that latencies show it."""
+        return self.replayer_lag_p99_us > BEHIND_US
+
+    def whose_latencies(self) -> str:
+        """Return whose the latencies are where the replayer fell behind; nothing where it did not."""
+        if not self.fell_behind:
+            return ""
+        return (
+            f"The replayer fell behind its schedule, by {_ms(self.replayer_lag_p99_us / 1e3)} at p99:"
+            " goodput, late and latencies include its own delay and do not describe the cluster."
+            f" From the real send, answers took p50 {_ms(self.since_sent.p50_ms)},"
+            f" p99 {_ms(self.since_sent.p99_ms)}; by the gateway's clock"
+            f" p50 {_ms(self.at_gateway.p50_ms)}, p99 {_ms(self.at_gateway.p99_ms)}."
+        )
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} ms"
 
 
 def write_json(path: Path, value: object) -> None:

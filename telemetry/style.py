@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -25,6 +28,18 @@ def finish_axes(axes: Axes, title: str, y_label: str, x_label: str = "seconds fr
         axes.spines[side].set_visible(False)
     for line in axes.get_lines():
         line.set_solid_capstyle("round")
+
+
+def step_points(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return the points of a step line over whole seconds, with the end of the last one."""
+    if not seconds:
+        return [], []
+    return [*seconds, seconds[-1] + 1], [*values, values[-1]]
+
+
+def step(axes: Axes, seconds: Sequence[float], values: Sequence[float], **look: Any) -> None:
+    """Draw a value for each whole second, from its beginning to its end."""
+    axes.step(*step_points(seconds, values), where="post", **look)
 
 
 def plain_log_ticks(axis: Axis) -> None:

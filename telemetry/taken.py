@@ -77,8 +77,8 @@ class Taken:
                 self.lost += counted
 
     def finish(self) -> None:
-        """Let the series come to the last request."""
-        self._reach(self._last_ns)
+        """Let the series come to its end, or to the last request where that is not known."""
+        self._reach(self._last_ns if self._end_ns is None or not self._last_ns else self._end_ns)
 
     def _reach(self, now_ns: int) -> None:
         """Let the series come to an instant; 0 is before all."""

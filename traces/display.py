@@ -9,11 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from mainspring.telemetry.report import Summary
+from mainspring.telemetry.report import BEHIND_US, ClassSummary, Latencies, Summary
 from mainspring.traces.progress import Progress
-
-BEHIND_US = 1000
-"""A replayer whose lag is above this at p99 says so: its own lag is then part of the latencies."""
 
 
 class ProgressLine:
@@ -64,23 +61,46 @@ def summary_table(title: str, summary: Summary) -> Table:
     table.add_column(justify="right")
     table.add_row("offered", f"{summary.offered:,} ({summary.offered_rate:,.1f}/s)")
     table.add_row("goodput", f"{summary.goodput:,} ({summary.goodput_share:.2%})")
+    if summary.with_deadline.offered and summary.best_effort.offered:
+        table.add_row("  with a deadline, in time", _of(summary.with_deadline))
+        table.add_row("  best effort, answered", _of(summary.best_effort))
     if summary.possible is not None:
         table.add_row("  of what was possible", f"{summary.possible.share:.2%}")
     for reason, count in sorted(summary.rejected.items(), key=lambda item: -item[1]):
         table.add_row(f"rejected: {reason.replace('_', ' ')}", f"{count:,}")
     table.add_row("late", _bad(summary.late))
+    if summary.late != summary.gateway_late:
+        table.add_row("  late already when they left the gateway", f"{summary.gateway_late:,}")
     table.add_row("lost", _bad(summary.lost))
+    if summary.unanswered:
+        table.add_row("no answer yet when the replay ended", _bad(summary.unanswered))
     if summary.unsent:
-        table.add_row("unsent", _bad(summary.unsent))
+        table.add_row("unsent: no gateway took them", _bad(summary.unsent))
+    if summary.expired:
+        table.add_row("unsent: deadline passed before the replayer came to them", _bad(summary.expired))
     latencies = (summary.p50_ms, summary.p99_ms, summary.p99_99_ms, summary.max_ms)
     table.add_row("latency p50 / p99 / p99.99 / max", " / ".join(_ms(value) for value in latencies))
+    if summary.fell_behind:
+        table.add_row("  from the real send, p50 / p99 / max", _latencies(summary.since_sent))
+        table.add_row("  by the gateway's clock, p50 / p99 / max", _latencies(summary.at_gateway))
     table.add_row("cold starts", f"{summary.cold_starts:,} ({summary.cold_start_share:.1%})")
     batch = "-" if summary.mean_batch is None else f"{summary.mean_batch:.2f}"
     table.add_row("batch size of the average request", batch)
     lag = f"{summary.replayer_lag_p99_us:,.0f} us (max {summary.replayer_lag_max_us:,.0f} us)"
-    behind = summary.replayer_lag_p99_us > BEHIND_US
+    behind = summary.fell_behind
     table.add_row("replayer's own lag, p99", f"[yellow]{lag}: fell behind[/yellow]" if behind else lag)
+    if behind:
+        table.caption = summary.whose_latencies()
+        table.caption_justify, table.caption_style = "left", "yellow"
     return table
+
+
+def _of(each: ClassSummary) -> str:
+    return f"{each.goodput:,} of {each.offered:,} ({each.share:.2%})"
+
+
+def _latencies(found: Latencies) -> str:
+    return " / ".join(_ms(value) for value in (found.p50_ms, found.p99_ms, found.max_ms))
 
 
 def _bad(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What became of each request, in columns: about 70 bytes a request, in chunks that never move.
+"""What became of each request, in columns: about 80 bytes a request, in chunks that never move.
 
 The replayer and the simulator both fill this; `traces.report` reads it. A request's key is its index, so
 that an answer finds its row without a table of what is in flight.
@@ -7,6 +7,7 @@ that an answer finds its row without a table of what is in flight.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -17,11 +18,12 @@ from mainspring.messages.codes import Reason
 
 CHUNK = 65_536
 MAX_REQUESTS = 100_000_000
-"""About 7 GB; a run beyond it stops with what it has."""
+"""About 8 GB; a run beyond it stops with what it has."""
 
-PENDING, OUTPUTS, UNSENT, FIRST_REASON = 0, 1, 2, 3
-"""Outcomes: unanswered; answered with outputs; never handed to the gateway; from `FIRST_REASON` up, answered
-with the error whose reason has this index in `REASONS`."""
+PENDING, OUTPUTS, UNSENT, EXPIRED, UNANSWERED, FIRST_REASON = 0, 1, 2, 3, 4, 5
+"""Outcomes: without a reply; answered with outputs; taken by no gateway; not sent, because its deadline had
+passed; without a reply when the run ended, which was too early to expect one; from `FIRST_REASON` up,
+answered with the error whose reason has this index in `REASONS`."""
 REASONS = tuple(Reason)
 _REASON_OUTCOME = {reason: FIRST_REASON + index for index, reason in enumerate(REASONS)}
 NO_DEADLINE = np.iinfo(np.int64).max
@@ -35,6 +37,7 @@ REPLIED = np.dtype(
     [
         ("replied_ns", "<i8"),
         ("left_ns", "<i8"),
+        ("gateway_ns", "<i8"),
         ("execute_ns", "<i8"),
         ("queue_ns", "<i8"),
         ("batch_size", "<i4"),
@@ -45,8 +48,10 @@ REPLIED = np.dtype(
 )
 # The same layouts for writing one row: ten times as fast as assigning to a row of a numpy array.
 _SENT_ROW = struct.Struct("<qqqii")
-_REPLIED_ROW = struct.Struct("<qqqqih?B")
+_REPLIED_ROW = struct.Struct("<qqqqqih?B")
 _INTENDED = struct.Struct("<q")
+_CALL = struct.Struct("<q8xq")
+"""``intended_ns`` and ``slo_ns``."""
 _SENT_BYTES, _REPLIED_BYTES = SENT.itemsize, REPLIED.itemsize
 _OUTCOME_OFFSET = _REPLIED_BYTES - 1
 
@@ -103,16 +108,18 @@ class Records:
             return False
         return self._replied[key // CHUNK][key % CHUNK * _REPLIED_BYTES + _OUTCOME_OFFSET] == PENDING
 
-    def outputs(self, key: int, replied_ns: int, timing: Timing) -> None:
-        """Record that a pending request was answered with outputs."""
+    def outputs(self, key: int, replied_ns: int, timing: Timing) -> bool:
+        """Record that a pending request was answered with outputs; return whether in its caller's time."""
         worker = self._workers.setdefault(timing.worker, len(self._workers))
         left_ns = NO_DEADLINE if timing.left_ns is None else timing.left_ns
         _REPLIED_ROW.pack_into(
             self._replied[key // CHUNK], key % CHUNK * _REPLIED_BYTES,
-            replied_ns, left_ns, timing.execute_ns, timing.queue_ns,
+            replied_ns, left_ns, timing.total_ns, timing.execute_ns, timing.queue_ns,
             timing.batch_size, worker, timing.cold_start, OUTPUTS,
         )  # fmt: skip
         self._answered += 1
+        intended_ns, slo_ns = _CALL.unpack_from(self._sent[key // CHUNK], key % CHUNK * _SENT_BYTES)
+        return bool(replied_ns - intended_ns <= slo_ns)
 
     def error(self, key: int, replied_ns: int, reason: Reason) -> None:
         """Record that a pending request was answered with an error."""
@@ -122,9 +129,30 @@ class Records:
         """Record that a pending request could not be handed to the gateway."""
         self._failed(key, 0, UNSENT)
 
+    def expired(self, key: int) -> None:
+        """Record that a pending request was not sent because its deadline had passed."""
+        self._failed(key, 0, EXPIRED)
+
+    def unanswered(self, key: int) -> None:
+        """Record that the run ended while a reply to a pending request could still come."""
+        self._failed(key, 0, UNANSWERED)
+
+    def without_reply(self) -> Iterator[tuple[int, Columns]]:
+        """Yield the key and the `SENT` row of each request that has no answer so far."""
+        for number, (sent, replied) in enumerate(zip(self._sent, self._replied, strict=True)):
+            first = number * CHUNK
+            count = min(self._count - first, CHUNK)
+            # Copies, as what follows may change the rows while a caller goes through them.
+            outcome = np.frombuffer(bytes(replied), REPLIED, count)["outcome"]
+            rows: Columns = np.frombuffer(bytes(sent), SENT, count)
+            for index in np.flatnonzero(outcome == PENDING).tolist():
+                yield first + index, rows[index]
+
     def _failed(self, key: int, replied_ns: int, outcome: int) -> None:
         row = self._replied[key // CHUNK]
-        _REPLIED_ROW.pack_into(row, key % CHUNK * _REPLIED_BYTES, replied_ns, 0, 0, 0, 0, -1, False, outcome)
+        _REPLIED_ROW.pack_into(
+            row, key % CHUNK * _REPLIED_BYTES, replied_ns, 0, 0, 0, 0, 0, -1, False, outcome
+        )
         self._answered += 1
 
     def intended_ns(self, key: int) -> int:

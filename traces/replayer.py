@@ -1,9 +1,11 @@
 """The replayer: sends a workload to a live gateway and records what becomes of each request.
 
-Open loop: a request is sent at its instant whatever the server does, and its latency counts from the
-instant at which it was *meant* to be sent, so that neither a slow server nor a slow replayer can hide in
-the gaps between requests (no coordinated omission). How far the replayer itself was behind is part of the
-report. A `ClosedLoop` is played by the same code; there the answer decides when the next request is due.
+Open loop: a request is sent at its instant whatever the server does. That instant is when its caller calls:
+SLO and latency count from it, so that neither a slow server nor a slow replayer can hide in the gaps between
+requests (no coordinated omission). As any client, the replayer sends what is left of the SLO when it comes to
+send, and does not send what has nothing left. How far it was behind is part of the report, and so are the
+latencies from the real send. A `ClosedLoop` is played by the same code; there the answer decides when the
+next request is due.
 
 One thread, one connection, one loop: send what is due, take what has come, wait for the next of either.
 The loop never waits for the gateway; what it does not take is recorded as unsent.
@@ -34,6 +36,7 @@ from mainspring.traces.progress import Progress, Tally
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
 from mainspring.traces.report import Summary, summarise
 from mainspring.traces.source import Playable, Source
+from mainspring.traces.stragglers import Stragglers
 
 LEAD_NS = 50_000_000
 """The workload begins this long after the call, so that its first request is not late already."""
@@ -46,12 +49,16 @@ class ReplayConfig(msgspec.Struct, frozen=True):
 
     address: str = "tcp://127.0.0.1:7400"
     seed: int = 0
-    straggler_wait_s: float = 10.0
-    """Longest time to wait for answers after the last send; what is unanswered then is lost."""
+    guard_s: float = 2.0
+    """A request without a reply this long after its deadline is lost, if no other reply comes either."""
+    best_effort_timeout_s: float = 75.0
+    """So is one without a deadline this long after it was sent."""
+    straggler_wait_s: float = 120.0
+    """Longest time to wait for replies after the last send; what could still have one then is unanswered."""
     progress_every_s: float = 0.5
     connect_timeout_s: float = 10.0
     max_requests: int = MAX_REQUESTS
-    """The run stops here, with a report (about 70 bytes of memory a request)."""
+    """The run stops here, with a report (about 80 bytes of memory a request)."""
 
 
 class Replayer:
@@ -146,6 +153,7 @@ class _Run:
         self._config = config
         self._first_key = first_key
         self._clients: dict[int, int] = {}
+        self._stragglers: Stragglers | None = None
         self.records = Records(config.max_requests)
         self.tally = Tally()
         self.start_ns = monotonic_ns() + LEAD_NS
@@ -155,26 +163,37 @@ class _Run:
         every_ns = int(self._config.progress_every_s * SECOND_NS)
         next_progress_ns = every_ns
         ended = ""
-        give_up_ns = 0
         while True:
             now_ns = self._now_ns()
             if not ended:
                 ended = self._send_due(now_ns) or self._why_end(now_ns, stop)
-                give_up_ns = now_ns + int(self._config.straggler_wait_s * SECOND_NS)
+            if ended and self._stragglers is None:
+                self._stragglers = self._waiting_for(now_ns)
             self._take_replies()
             now_ns = self._now_ns()
             if now_ns >= next_progress_ns:
                 progress(self.tally.progress(now_ns, self.records))
                 next_progress_ns = now_ns + every_ns
-            if ended and (not self.records.in_flight or now_ns >= give_up_ns):
+            if self._stragglers is not None and self._stragglers.over(now_ns):
                 progress(self.tally.progress(now_ns, self.records))
                 return ended
             due_ns = None if ended else self._source.next_ns()
-            until_ns = min(next_progress_ns, give_up_ns) if ended else next_progress_ns
-            self._waiter.wait(self.start_ns + (until_ns if due_ns is None else min(until_ns, due_ns)))
+            if self._stragglers is not None:
+                due_ns = self._stragglers.next_ns()
+            until_ns = next_progress_ns if due_ns is None else min(next_progress_ns, due_ns)
+            self._waiter.wait(self.start_ns + until_ns)
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self.start_ns
+
+    def _waiting_for(self, now_ns: int) -> Stragglers:
+        return Stragglers(
+            self.records,
+            guard_ns=int(self._config.guard_s * SECOND_NS),
+            best_effort_ns=int(self._config.best_effort_timeout_s * SECOND_NS),
+            longest_ns=int(self._config.straggler_wait_s * SECOND_NS),
+            ended_ns=now_ns,
+        )
 
     def _why_end(self, now_ns: int, stop: threading.Event) -> str:
         if stop.is_set():
@@ -203,7 +222,13 @@ class _Run:
         self.tally.lag.add(sent_ns - arrival.time_ns)
         if arrival.client >= 0:
             self._clients[index] = arrival.client
-        request = InferRequest(self._first_key + index, arrival.model, headers, arrival.slo_ns)
+        left_ns = None if arrival.slo_ns is None else arrival.time_ns + arrival.slo_ns - sent_ns
+        if left_ns is not None and left_ns <= 0:
+            self.records.expired(index)
+            self.tally.unsent += 1
+            self._complete(index, sent_ns)
+            return
+        request = InferRequest(self._first_key + index, arrival.model, headers, left_ns)
         if not self._hand_over(request, frames):
             self.records.unsent(index)
             self.tally.unsent += 1
@@ -237,15 +262,15 @@ class _Run:
             self.tally.unexpected += index >= 0
             return
         if isinstance(reply, InferReply):
-            self.records.outputs(index, now_ns, reply.timing)
-            left_ns = reply.timing.left_ns
-            in_time = left_ns is None or left_ns >= 0
+            in_time = self.records.outputs(index, now_ns, reply.timing)
             self.tally.goodput += in_time
             self.tally.late += not in_time
             self.tally.latency.add(now_ns - self.records.intended_ns(index))
         else:
             self.records.error(index, now_ns, reply.reason)
             self.tally.rejected += 1
+        if self._stragglers is not None:
+            self._stragglers.replied(now_ns)
         self._complete(index, now_ns)
 
     def _complete(self, index: int, now_ns: int) -> None:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.telemetry.report import Series, Summary, flat, read_summary, write_json
+from mainspring.telemetry.report import (
+    ClassSummary,
+    Latencies,
+    Series,
+    Summary,
+    flat,
+    read_summary,
+    write_json,
+)
 from mainspring.traces.arrival import SECOND_NS
 from mainspring.traces.records import (
+    EXPIRED,
     FIRST_REASON,
     NO_DEADLINE,
     OUTPUTS,
     PENDING,
     REASONS,
+    UNANSWERED,
     UNSENT,
     Records,
 )
@@ -22,7 +32,8 @@ __all__ = ["Series", "Summary", "flat", "read_summary", "summarise", "write_json
 Floats = npt.NDArray[np.float64]
 MS_NS = 1_000_000
 US_NS = 1_000
-
+MOST_SLOS = 16
+"""Different SLOs that a report names."""
 
 Flags = npt.NDArray[np.bool_]
 Note = str | int | float | bool | None
@@ -37,63 +48,101 @@ class _Outcomes:
         self.answered: Flags = outcome == OUTPUTS
         self.refused: Flags = outcome >= FIRST_REASON
         self.lost: Flags = outcome == PENDING
+        self.unanswered: Flags = outcome == UNANSWERED
         self.unsent: Flags = outcome == UNSENT
-        self.late: Flags = self.answered & (self.replied["left_ns"] < 0)
-        self.goodput: Flags = self.answered & ~self.late
-        self.cold: Flags = self.answered & self.replied["cold_start"]
+        self.expired: Flags = outcome == EXPIRED
         latency_ns = self.replied["replied_ns"] - self.sent["intended_ns"]
-        self.client_late: Flags = self.answered & (latency_ns > self.sent["slo_ns"])
+        self.late: Flags = self.answered & (latency_ns > self.sent["slo_ns"])
+        self.gateway_late: Flags = self.answered & (self.replied["left_ns"] < 0)
+        self.goodput: Flags = self.answered & ~self.late
+        self.with_deadline: Flags = self.sent["slo_ns"] != NO_DEADLINE
+        self.cold: Flags = self.answered & self.replied["cold_start"]
         self.latency_ms: Floats = latency_ns / MS_NS
+        self.sent_latency_ms: Floats = (self.replied["replied_ns"] - self.sent["sent_ns"]) / MS_NS
+        self.gateway_ms: Floats = self.replied["gateway_ns"] / MS_NS
         self.lag_us: Floats = (self.sent["sent_ns"] - self.sent["intended_ns"]) / US_NS
 
 
 def summarise(
     records: Records, *, start_ns: int, duration_ns: int = 0, notes: dict[str, Note] | None = None
 ) -> Summary:
-    """Count and measure all requests of a run; ``start_ns`` is the instant that the records count from.
-
-    Rates are over ``duration_ns``, the workload's length, or to its last request if that is later.
-    """
-    run = _Outcomes(records)
-    offered, goodput = len(records), int(run.goodput.sum())
-    answers_ms, refusals_ms = run.latency_ms[run.answered], run.latency_ms[run.refused]
-    batches = run.replied["batch_size"][run.answered]
+    """Count and measure a run's requests; records count from ``start_ns``, rates are over ``duration_ns``,
+    the workload's length, or to its last request if that is later."""
+    run, offered = _Outcomes(records), len(records)
+    goodput = int(run.goodput.sum())
+    answers_ms, refused_ms = run.latency_ms[run.answered], run.latency_ms[run.refused]
     duration_s = float(run.sent["intended_ns"].max(initial=duration_ns) / SECOND_NS)
-    rate = 1 / duration_s if duration_s else 0.0
-    slos_ns = run.sent["slo_ns"][run.sent["slo_ns"] != NO_DEADLINE]
     return Summary(
         offered=offered,
         goodput=goodput,
         goodput_share=goodput / offered if offered else 1.0,
         rejected=_by_reason(run.replied["outcome"]),
-        rejected_total=int(run.refused.sum()),
+        rejected_total=len(refused_ms),
         late=int(run.late.sum()),
         lost=int(run.lost.sum()),
+        unanswered=int(run.unanswered.sum()),
         unsent=int(run.unsent.sum()),
-        client_late=int(run.client_late.sum()),
+        expired=int(run.expired.sum()),
+        gateway_late=int(run.gateway_late.sum()),
+        with_deadline=_class(run, run.with_deadline),
+        best_effort=_class(run, ~run.with_deadline),
         p50_ms=_percentile(answers_ms, 50),
         p90_ms=_percentile(answers_ms, 90),
         p99_ms=_percentile(answers_ms, 99),
         p99_9_ms=_percentile(answers_ms, 99.9),
         p99_99_ms=_percentile(answers_ms, 99.99),
         max_ms=_percentile(answers_ms, 100),
-        reject_p50_ms=_percentile(refusals_ms, 50),
-        reject_p99_ms=_percentile(refusals_ms, 99),
+        since_sent=_latencies(run.sent_latency_ms[run.answered]),
+        at_gateway=_latencies(run.gateway_ms[run.answered]),
+        reject_p50_ms=_percentile(refused_ms, 50),
+        reject_p99_ms=_percentile(refused_ms, 99),
         cold_starts=int(run.cold.sum()),
-        cold_start_share=float(run.cold.sum() / max(len(answers_ms), 1)),
-        mean_batch=float(batches.mean()) if len(batches) else None,
+        cold_start_share=_mean(run.cold[run.answered]) or 0.0,
+        mean_batch=_mean(run.replied["batch_size"][run.answered]),
         replayer_lag_p50_us=_percentile(run.lag_us, 50) or 0.0,
         replayer_lag_p99_us=_percentile(run.lag_us, 99) or 0.0,
         replayer_lag_max_us=_percentile(run.lag_us, 100) or 0.0,
         duration_s=duration_s,
-        offered_rate=offered * rate,
-        goodput_rate=goodput * rate,
-        slo_ms=float(slos_ns.max() / MS_NS) if len(slos_ns) else None,
+        offered_rate=offered / duration_s if duration_s else 0.0,
+        goodput_rate=goodput / duration_s if duration_s else 0.0,
+        slo_ms=_largest_slo_ms(run),
+        slos=_slos(run),
         models=len(np.unique(run.sent["model"])),
         start_ns=start_ns,
-        series=_series(run),
+        series=_series(run, duration_ns),
         notes=notes or {},
     )
+
+
+def _class(run: _Outcomes, chosen: Flags) -> ClassSummary:
+    answers = run.latency_ms[chosen & run.answered]
+    return ClassSummary(
+        offered=int(chosen.sum()),
+        goodput=int((chosen & run.goodput).sum()),
+        late=int((chosen & run.late).sum()),
+        rejected=int((chosen & run.refused).sum()),
+        latencies=_latencies(answers),
+    )
+
+
+def _latencies(values_ms: Floats) -> Latencies:
+    return Latencies(*(_percentile(values_ms, percent) for percent in (50, 99, 100)))
+
+
+def _slos(run: _Outcomes) -> list[tuple[float, int]]:
+    """Return the SLOs asked for, in milliseconds, with their numbers of requests: the most frequent first."""
+    values, counts = np.unique(run.sent["slo_ns"][run.with_deadline], return_counts=True)
+    found = zip((values / MS_NS).tolist(), counts.tolist(), strict=True)
+    return sorted(found, key=lambda each: (-each[1], each[0]))[:MOST_SLOS]
+
+
+def _largest_slo_ms(run: _Outcomes) -> float | None:
+    values = run.sent["slo_ns"][run.with_deadline]
+    return float(values.max() / MS_NS) if len(values) else None
+
+
+def _mean(values: npt.NDArray[np.int32] | Flags) -> float | None:
+    return float(values.mean()) if len(values) else None
 
 
 def _percentile(values: Floats, percent: float) -> float | None:
@@ -106,9 +155,10 @@ def _by_reason(outcome: npt.NDArray[np.uint8]) -> dict[str, int]:
     return {reason.value: count for reason, count in zip(REASONS, counts, strict=True) if count}
 
 
-def _series(run: _Outcomes) -> Series:
+def _series(run: _Outcomes, duration_ns: int) -> Series:
+    """Return the columns of every second, those of the workload's end without a request among them."""
     second = run.sent["intended_ns"] // SECOND_NS
-    length = int(second.max()) + 1 if len(second) else 0
+    length = max(int(second.max(initial=-1)) + 1, -(-duration_ns // SECOND_NS))
 
     def count(flags: Flags) -> list[int]:
         return np.bincount(second[flags], minlength=length).tolist()  # type: ignore[no-any-return]
@@ -124,6 +174,8 @@ def _series(run: _Outcomes) -> Series:
         rejected=count(run.refused),
         late=count(run.late),
         lost=count(run.lost),
+        unanswered=count(run.unanswered),
+        not_sent=count(run.unsent | run.expired),
         p50_ms=[_percentile(run.latency_ms[part], 50) for part in parts],
         p99_ms=[_percentile(run.latency_ms[part], 99) for part in parts],
         max_ms=[_percentile(run.latency_ms[part], 100) for part in parts],

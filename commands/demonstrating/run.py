@@ -72,7 +72,7 @@ class DemoReport(msgspec.Struct, frozen=True):
     """What ``summary.json`` holds."""
     table: Table
     all_answered: bool
-    """Whether no request was lost or unsent."""
+    """Whether every request was sent and has its reply."""
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoReport:
@@ -116,7 +116,7 @@ def _run_alone(options: DemoOptions, console: Console) -> DemoReport:
     write_json(options.output / "summary.json", fields)
     draw_report(options.output / "report.png", title, summary, analysis)
     table = result_table(title, summary, analysis.summary, capacity)
-    return DemoReport(fields, table, summary.lost + summary.unsent == 0)
+    return DemoReport(fields, table, summary.missing == 0)
 
 
 @contextlib.contextmanager

@@ -45,10 +45,10 @@ class Trial(msgspec.Struct, frozen=True):
     """One rate, for one stretch of time."""
 
     offered_rate: float
-    goodput_share: float
+    gateway_share: float
     """Of what was offered: answered in time by the gateway's clock."""
-    client_share: float
-    """The same by the client's, from the instant when the request was to be sent: this is what counts here,
+    goodput_share: float
+    """The same by the caller's, from the instant when the request was to be sent: this is what counts here,
     because an overloaded machine lets requests wait before the gateway first sees them."""
     rejected: dict[str, int]
     late: int
@@ -85,11 +85,11 @@ def try_rate(cluster: LocalCluster, replayer: Replayer, trace: Path, rate: float
     own_s = own.ru_utime + own.ru_stime - own_before.ru_utime - own_before.ru_stime
     return Trial(
         offered_rate=summary.offered_rate,
+        gateway_share=(summary.goodput + summary.late - summary.gateway_late) / max(1, summary.offered),
         goodput_share=summary.goodput_share,
-        client_share=(summary.goodput + summary.late - summary.client_late) / max(1, summary.offered),
         rejected=summary.rejected,
         late=summary.late,
-        lost=summary.lost + summary.unsent,
+        lost=summary.missing,
         p50_ms=summary.p50_ms,
         p99_ms=summary.p99_ms,
         lag_p99_us=summary.replayer_lag_p99_us,
@@ -119,7 +119,7 @@ def climb(
     rate = first
     while len(found) < trials:
         found.append(_told(try_rate(cluster, replayer, trace, rate, seconds)))
-        if found[-1].client_share < GOAL:
+        if found[-1].goodput_share < GOAL:
             found.append(_told(try_rate(cluster, replayer, trace, rate / STEP, seconds)))
             break
         rate *= STEP
@@ -128,8 +128,8 @@ def climb(
 
 def _told(trial: Trial) -> Trial:
     typer.echo(
-        f"  {trial.offered_rate:7.0f} requests/s: {trial.client_share:7.2%} in time "
-        f"({trial.goodput_share:.2%} at the gateway), "
+        f"  {trial.offered_rate:7.0f} requests/s: {trial.goodput_share:7.2%} in time "
+        f"({trial.gateway_share:.2%} at the gateway), "
         f"p99 {trial.p99_ms or 0:.0f} ms, rejected {trial.rejected}, late {trial.late}"
     )
     return trial
@@ -137,7 +137,7 @@ def _told(trial: Trial) -> Trial:
 
 def figures_of(trials: list[Trial]) -> list[Figure]:
     """Return the best trial, the one that failed and the one after it, with who used the processors."""
-    failed = next((index for index, trial in enumerate(trials) if trial.client_share < GOAL), len(trials))
+    failed = next((index for index, trial in enumerate(trials) if trial.goodput_share < GOAL), len(trials))
     named = []
     if failed == 0:
         named.append(("no rate had 99 % in time; the lowest tried", trials[0]))
@@ -147,7 +147,7 @@ def figures_of(trials: list[Trial]) -> list[Figure]:
     named += [("right after that overload", trial) for trial in trials[failed + 1 :]]
     rows = []
     for name, trial in named:
-        shares = f"{trial.client_share:.2%} in time ({trial.goodput_share:.2%} at the gateway)"
+        shares = f"{trial.goodput_share:.2%} in time ({trial.gateway_share:.2%} at the gateway)"
         note = f"{shares}, p99 {trial.p99_ms or 0:.0f} ms"
         rows.append(Figure(name, trial.offered_rate, "requests/s", note=note))
         for kind, cores in trial.cpu.items():

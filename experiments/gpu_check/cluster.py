@@ -133,7 +133,7 @@ def verdicts(settings: Settings, slo_ms: float, capacity_rate: float, summary: S
     return [
         at_least(f"{name}: goodput", 100 * summary.goodput_share, 100 * GOODPUT, "%", load),
         at_most(f"{name}: late", summary.late, 0, note=goodput),
-        at_most(f"{name}: lost and unsent", summary.lost + summary.unsent, 0),
+        at_most(f"{name}: without a reply", summary.missing, 0),
         at_most(f"{name}: 99.99th percentile", tail if tail is not None else float("inf"), slo_ms, "ms"),
         told(
             "  median",

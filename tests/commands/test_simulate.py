@@ -96,9 +96,10 @@ def test_runs_are_compared_with_a_warning_where_they_should_not_be(spec: Path, t
     assert like["warnings"] == []
     assert [each["name"] for each in like["runs"]] == ["a", "b"]
     unlike = json.loads(run("compare", one, three, "--json", "--output", both))
-    assert len(unlike["warnings"]) == 2
+    assert len(unlike["warnings"]) == 3
     assert "different loads" in unlike["warnings"][0]
-    assert "different SLOs: 100.00 ms and 50.00 ms" in unlike["warnings"][1]
+    assert "different SLOs: 100 ms and 50 ms" in unlike["warnings"][1]
+    assert "not given in % of" in unlike["warnings"][2]
     assert (both / "comparison.png").stat().st_size > 10_000
     assert "goodput against the first" in run("compare", one, two, "--output", both)
 

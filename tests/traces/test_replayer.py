@@ -61,7 +61,7 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     answers = [
         answering(),
         answering(reason=Reason.DEADLINE_UNREACHABLE),
-        answering(left_ns=-5),
+        answering(delay_ns=150 * MS),
         answering(cold_start=True),
         answering(reason=Reason.OVERLOADED),
     ]
@@ -76,7 +76,9 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     assert summary.cold_starts == 20
     assert records.columns()[0]["model"].tolist() == [0, 1] * 50
     assert [request.model for _, request, _ in seen] == ["a", "b"] * 50
-    assert {request.slo_ns for _, request, _ in seen} == {100 * MS}
+    sent = records.columns()[0]
+    left_ns = sent["intended_ns"] + 100 * MS - sent["sent_ns"]
+    assert [request.slo_ns for _, request, _ in seen] == left_ns.tolist(), "what is left as it is sent"
     header = seen[0][1].inputs[0]
     assert (header.name, header.dtype, header.shape) == ("x", "float32", (1, 4))
     assert len({frames[0] for _, _, frames in seen}) == 1, "inputs are made once"
@@ -89,14 +91,27 @@ def test_what_is_not_answered_is_lost_after_the_wait(
     fake_gateway: Any, answering: Any, connected: Open
 ) -> None:
     with fake_gateway(lambda number, request: None if number % 4 == 0 else answering()).serving() as gateway:
-        summary, _ = connected(gateway, straggler_wait_s=0.3).play(Regular(40, MS))
-    assert (summary.offered, summary.goodput, summary.lost) == (40, 30, 10)
+        summary, _ = connected(gateway, guard_s=0.2).play(Regular(40, MS))
+    assert (summary.offered, summary.goodput, summary.lost, summary.unanswered) == (40, 30, 10, 0)
+
+
+def test_what_could_still_be_answered_when_the_wait_is_cut_short_is_not_lost(
+    fake_gateway: Any, answering: Any, connected: Open
+) -> None:
+    never = fake_gateway(lambda number, request: None if number % 4 == 0 else answering())
+    for slo_ns in (60 * SECOND_NS, None):
+        with never.serving() as gateway:
+            never.seen.clear()
+            summary, _ = connected(gateway, straggler_wait_s=0.2).play(Regular(40, MS, slo_ns=slo_ns))
+        assert (summary.goodput, summary.lost, summary.unanswered) == (30, 0, 10)
+        assert summary.missing == 10
 
 
 def test_stragglers_are_waited_for(fake_gateway: Any, answering: Any, connected: Open) -> None:
     with fake_gateway(lambda number, request: answering(delay_ns=400 * MS)).serving() as gateway:
         summary, _ = connected(gateway).play(Regular(10, MS))
-    assert (summary.goodput, summary.lost) == (10, 0)
+    assert (summary.late, summary.lost) == (10, 0), "later than their SLO, whatever the gateway says of it"
+    assert summary.gateway_late == 0
     assert summary.p50_ms is not None
     assert summary.p50_ms >= 400
 
@@ -132,11 +147,17 @@ def test_a_late_replayer_tells_its_lag_and_charges_it_to_latency(
                 yield arrival
 
     with fake_gateway(lambda number, request: answering()).serving() as gateway:
-        summary, _ = connected(gateway).play(Slow(30, MS))
+        summary, _ = connected(gateway).play(Slow(30, MS, slo_ns=100 * SECOND_NS))
+        expired, _ = connected(gateway).play(Slow(30, MS))
+        seen = len(gateway.seen)
     assert summary.replayer_lag_max_us >= 200_000
     assert summary.max_ms is not None
     assert summary.max_ms >= 200
-    assert summary.offered == 30
+    assert (summary.offered, summary.goodput) == (30, 30)
+    assert summary.since_sent.max_ms is not None
+    assert summary.since_sent.max_ms < summary.max_ms, "the send itself is told apart"
+    assert (expired.offered, expired.expired, expired.goodput + expired.late) == (30, 21, 9)
+    assert seen == 39, "what nobody could answer in time is not sent"
 
 
 def test_a_second_answer_is_not_counted_twice_but_told(
@@ -161,7 +182,7 @@ def test_stopping_ends_the_sending_with_a_report_of_what_was_sent(
     with fake_gateway(decide).serving() as gateway:
         summary, _ = connected(gateway).play(Regular(100_000, MS), stop=stop)
     assert 30 <= summary.offered < 5000
-    assert (summary.lost, summary.goodput) == (0, summary.offered)
+    assert (summary.lost, summary.goodput + summary.late) == (0, summary.offered)
     assert summary.notes["ended"] == "stopped"
 
 
@@ -184,14 +205,14 @@ def test_a_closed_loop_keeps_its_concurrency_and_ends_in_time(
 
 def test_plays_on_one_connection_do_not_mix(fake_gateway: Any, answering: Any, connected: Open) -> None:
     def decide(number: int, request: object) -> Any:
-        return answering(delay_ns=200 * MS if number == 5 else 0)
+        return answering(delay_ns=300 * MS if number == 5 else 0)
 
     with fake_gateway(decide).serving() as gateway:
-        replayer = connected(gateway, straggler_wait_s=0.05)
+        replayer = connected(gateway, guard_s=0.05)
         first, _ = replayer.play(Regular(10, MS))
         second, _ = replayer.play(Regular(50, 5 * MS))
         keys = [request.key for _, request, _ in gateway.seen]
-    assert (first.lost, second.lost, second.goodput) == (1, 0, 50)
+    assert (first.lost, second.lost, second.goodput + second.late) == (1, 0, 50)
     assert len(set(keys)) == 60
     assert second.notes["unexpected_replies"] == 0
 
@@ -202,7 +223,7 @@ def test_a_gateway_that_goes_and_comes_back_costs_only_what_it_missed(
 ) -> None:
     first = fake_gateway(lambda number, request: answering())
     with first.serving():
-        replayer = connected(first, straggler_wait_s=0.3)
+        replayer = connected(first, guard_s=0.3)
         replayer.play(Regular(5, MS))
     second = fake_gateway(lambda number, request: answering(), address=first.address, turns_away=turns_away)
     results = []
@@ -228,7 +249,7 @@ def test_the_record_limit_ends_the_run_with_a_report(
 
 
 def test_the_same_seed_sends_the_same_requests(fake_gateway: Any, answering: Any, connected: Open) -> None:
-    workload = Poisson({"a": 300.0, "b": 100.0}).with_requests(slo_ns=MS).cut(0, SECOND_NS // 4)
+    workload = Poisson({"a": 300.0, "b": 100.0}).with_requests(slo_ns=60 * SECOND_NS).cut(0, SECOND_NS // 4)
     plays = []
     for _ in range(2):
         with fake_gateway(lambda number, request: answering()).serving() as gateway:

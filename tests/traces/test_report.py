@@ -25,7 +25,8 @@ def timing(left_ns: int | None = 5, batch: int = 4, cold: bool = False, worker: 
     return Timing(10, 1, 2, left_ns, batch, cold, worker)
 
 
-outcomes = st.sampled_from(["good", "best_effort", "late", "lost", "unsent", "busy", "unreachable"])
+MISSING = ("lost", "unanswered", "unsent", "expired")
+outcomes = st.sampled_from(["good", "best_effort", "late", *MISSING, "busy", "unreachable"])
 
 
 @given(st.lists(st.tuples(outcomes, st.integers(0, 3 * SECOND_NS), st.integers(1, 200)), max_size=60))
@@ -33,40 +34,54 @@ outcomes = st.sampled_from(["good", "best_effort", "late", "lost", "unsent", "bu
 def test_every_request_is_in_exactly_one_place(requests: list[tuple[str, int, int]]) -> None:
     records = Records()
     for what, intended_ns, latency_ms in requests:
-        slo_ns = None if what == "best_effort" else 100 * MS
+        slo_ns = None if what == "best_effort" else (latency_ms - (what == "late")) * MS
         key = records.sent(intended_ns, intended_ns + 1000, "m", 1, slo_ns)
         replied_ns = intended_ns + latency_ms * MS
         assert records.pending(key)
         match what:
             case "good":
-                records.outputs(key, replied_ns, timing(0))
+                assert records.outputs(key, replied_ns, timing(0))
             case "best_effort":
-                records.outputs(key, replied_ns, timing(None))
+                assert records.outputs(key, replied_ns, timing(None))
             case "late":
-                records.outputs(key, replied_ns, timing(-1))
+                assert not records.outputs(key, replied_ns, timing(0))
             case "busy":
                 records.error(key, replied_ns, Reason.OVERLOADED)
             case "unreachable":
                 records.error(key, replied_ns, Reason.DEADLINE_UNREACHABLE)
             case "unsent":
                 records.unsent(key)
+            case "unanswered":
+                records.unanswered(key)
+            case "expired":
+                records.expired(key)
         assert records.pending(key) == (what == "lost")
     kinds = [what for what, _, _ in requests]
     summary = summarise(records, start_ns=0)
     assert summary.offered == len(requests)
     assert summary.goodput == kinds.count("good") + kinds.count("best_effort")
-    assert (summary.late, summary.lost, summary.unsent) == tuple(map(kinds.count, ("late", "lost", "unsent")))
+    for what in ("late", *MISSING):
+        assert getattr(summary, what) == kinds.count(what), what
+    freely = summary.best_effort
+    assert (freely.offered, freely.goodput) == 2 * (kinds.count("best_effort"),)
+    assert summary.with_deadline.offered == len(requests) - freely.offered
+    assert (summary.with_deadline.late, summary.with_deadline.rejected) == (
+        summary.late, summary.rejected_total,
+    )  # fmt: skip
     expected = {"overloaded": kinds.count("busy"), "deadline_unreachable": kinds.count("unreachable")}
     assert summary.rejected == {reason: count for reason, count in expected.items() if count}
-    parts = summary.goodput + summary.rejected_total + summary.late + summary.lost + summary.unsent
-    assert parts == summary.offered
+    assert summary.goodput + summary.rejected_total + summary.late + summary.missing == summary.offered
     assert records.in_flight == summary.lost
+    without = [key for key, _ in records.without_reply()]
+    assert without == [key for key, what in enumerate(kinds) if what == "lost"]
     series = summary.series
     assert sum(series.offered) == summary.offered
     assert sum(series.goodput) == summary.goodput
     assert sum(series.rejected) == summary.rejected_total
     assert sum(series.late) == summary.late
     assert sum(series.lost) == summary.lost
+    assert sum(series.unanswered) == summary.unanswered
+    assert sum(series.not_sent) == summary.unsent + summary.expired
     latencies = sorted(ms for what, _, ms in requests if what in ("good", "best_effort", "late"))
     if latencies:
         assert summary.max_ms == latencies[-1]
@@ -81,7 +96,10 @@ def test_latency_counts_from_the_intended_send_and_lag_is_told() -> None:
     summary = summarise(records, start_ns=7)
     assert summary.p50_ms == 60
     assert summary.replayer_lag_max_us == 30_000
-    assert (summary.goodput, summary.client_late) == (1, 1), "in time for the gateway, not for the client"
+    assert (summary.goodput, summary.late) == (0, 1), "in time for the gateway, not for the caller"
+    assert (summary.gateway_late, summary.since_sent.p50_ms, summary.at_gateway.p50_ms) == (0, 30, 1e-5)
+    assert "by 30.0 ms at p99" in summary.whose_latencies()
+    assert "p50 30.0 ms" in summary.whose_latencies()
     assert summary.start_ns == 7
 
 
@@ -106,6 +124,15 @@ def test_rates_are_over_the_workloads_length_where_it_is_known() -> None:
             told_s,
             *2 * (4 / told_s,),
         )
+        assert len(summary.series.second) == max(4, length_s), "to the end, with or without a request"
+
+
+def test_the_slos_asked_for_are_named_with_the_most_frequent_first() -> None:
+    records = Records()
+    for slo_ms in (50, 200, 50, None, 50):
+        records.unsent(records.sent(0, 0, "m", 1, None if slo_ms is None else slo_ms * MS))
+    summary = summarise(records, start_ns=0)
+    assert (summary.slos, summary.slo_ms) == ([(50, 3), (200, 1)], 200)
 
 
 def test_a_run_without_requests_has_a_report() -> None:
