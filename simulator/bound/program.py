@@ -54,7 +54,13 @@ class _Part:
 
     problem: int
     low: int
+    own: int
     high: int
+
+    def paid_from_ns(self, problem: Problem) -> Floats:
+        """Return since when each request's residency is paid for here: the last part pays for the overlap."""
+        arrivals_ns = problem.arrivals_ns[self.low : self.high]
+        return np.maximum(arrivals_ns, problem.arrivals_ns[self.own - 1]) if self.own else arrivals_ns
 
 
 def solve(problems: Sequence[Problem]) -> tuple[float, list[Choice]]:
@@ -72,7 +78,9 @@ def solve(problems: Sequence[Problem]) -> tuple[float, list[Choice]]:
 
 def _parts(problems: Sequence[Problem]) -> list[_Part]:
     parts = [
-        _Part(number, max(0, begin - problem.gains.shape[1] + 1), min(begin + CHUNK, len(problem.gains)))
+        _Part(
+            number, max(0, begin - problem.gains.shape[1] + 1), begin, min(begin + CHUNK, len(problem.gains))
+        )
         for number, problem in enumerate(problems)
         for begin in range(0, len(problem.gains), CHUNK)
     ]
@@ -107,9 +115,7 @@ class _Columns:
             self._gains[:count, place, : gains.shape[1]] = gains
             for row in range(min(count, self._most - 1)):
                 self._gains[row, place, row + 1 :] = -np.inf
-            held[:count, place] = problem.hold * (
-                problem.arrivals_ns[part.low : part.high] - problem.start_ns
-            )
+            held[:count, place] = problem.hold * (part.paid_from_ns(problem) - problem.start_ns)
             held[count:, place] = held[count - 1, place]
         self._held = held
         self._enter = np.array([problem.enter for problem in self._problems])
@@ -126,7 +132,7 @@ class _Columns:
         """Set what is true before each part's first request; a later part may begin in either state."""
         before = self._most - 1
         for place, (part, problem) in enumerate(zip(self._parts, self._problems, strict=True)):
-            if part.low:
+            if part.own:
                 self._there[before, place] = self._held[0, place]
             elif problem.resident:
                 self._there[before, place] = 0.0
@@ -160,7 +166,7 @@ class _Columns:
         part, problem, before = self._parts[place], self._problems[place], self._most - 1
         away, there = self._away[:, place].tolist(), self._there[:, place].tolist()
         sizes, held = self._size[:, place].tolist(), self._held[:, place].tolist()
-        arrivals = problem.arrivals_ns[part.low : part.high].tolist()
+        arrivals = part.paid_from_ns(problem).tolist()
         row, resident = part.high - part.low - 1, False
         batches, held_ns, loads, until_ns = [], 0.0, 0, 0.0
         while row >= 0:
@@ -179,5 +185,5 @@ class _Columns:
             if there[at] < away[at] - problem.enter + held[row + 1]:
                 resident, loads, held_ns = False, loads + 1, held_ns + until_ns - arrivals[row + 1]
         if resident:
-            held_ns += until_ns - (arrivals[0] if part.low else problem.start_ns)
+            held_ns += until_ns - (arrivals[0] if part.own else problem.start_ns)
         return Choice(np.array(batches, np.int64).reshape(-1, 2), held_ns, loads)

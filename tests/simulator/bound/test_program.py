@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mainspring.simulator.bound import program
@@ -58,7 +58,15 @@ def test_it_finds_what_trying_everything_finds(each: list[Problem]) -> None:
         assert len(used) == len(set(used)), "a request in two batches"
 
 
+def one_batch_a_part() -> Problem:
+    """Return a problem whose last part would gain nothing if it paid for the overlap too."""
+    gains = np.full((7, 3), -np.inf)
+    gains[1, 1] = gains[5, 2] = gains[6, 0] = 1.0
+    return Problem(gains, np.array([0.0] * 5 + [1.0] * 2), 0.0, 0.25, 1.0, resident=False)
+
+
 @given(st.lists(problems(), min_size=1, max_size=3))
+@example([one_batch_a_part()])
 def test_a_cut_stream_gains_no_less_and_hardly_more(each: list[Problem]) -> None:
     whole = solve(each)[0]
     with pytest.MonkeyPatch.context() as patch:
