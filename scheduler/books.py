@@ -16,6 +16,8 @@ from mainspring.scheduler.requests import Place, Request
 READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
 complete", Clockwork, section 4.4)."""
+IDLE_LOADERS: Final = 8
+"""Of so many workers that take work, one may load what no waiting request needs at once; one in any case."""
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
@@ -65,8 +67,8 @@ class Books:
         """Whether the LOAD executors with room may need work."""
         self.load_room: dict[str, Worker] = {}
         """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
-        self.loading: dict[str, Worker] = {}
-        """Workers with a LOAD outstanding."""
+        self.idle_loads: dict[int, Worker] = {}
+        """Who does the outstanding LOADs that no waiting request needs at once, by action."""
         self.drained: dict[str, None] = {}
         """Workers that an operator wants nothing sent to, connected or not."""
         self.pinned: dict[str, None] = {}
@@ -120,6 +122,14 @@ class Books:
         if not worker.load.overruns(now_ns) and (armed_ns is None or when_ns < armed_ns):
             worker.load_alarm_ns = when_ns
             self.alarms.set(when_ns, _LOAD, worker)
+
+    @property
+    def may_load_idly(self) -> bool:
+        """Whether one more LOAD may be sent that no waiting request needs at once.
+
+        Few run at a time, so that their victims are not missed on many workers at once.
+        """
+        return len(self.idle_loads) < max(1, self.cluster.open_workers // IDLE_LOADERS)
 
     def watch(self, when_ns: int, worker: Worker) -> None:
         """Have a worker checked for owed results at an instant, unless it will be checked anyway."""

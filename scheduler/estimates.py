@@ -206,7 +206,10 @@ class InferTimes:
     def doubt(self, now_ns: int) -> None:
         """Let no stale outlier stand in the way (`Rolling.doubt`)."""
         for index, rolling in enumerate(self._rolling):
+            before_ns = self.ns[index]
             self.ns[index] = rolling.doubt(now_ns)
+            if self.ns[index] != before_ns:
+                self.offsets = None
         for index, rolling in self._transfers.items():
             self.transfer_ns[index] = rolling.doubt(now_ns)
 

@@ -170,8 +170,7 @@ class MissedModels:
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        at_once = max(1, len(self._books.cluster.workers) // 8)
-        if not self._wanted or len(self._books.loading) >= at_once:
+        if not self._wanted or not self._books.may_load_idly:
             return None
         for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
@@ -181,6 +180,7 @@ class MissedModels:
             plan = self._plan(now_ns, model)
             if plan is not None:
                 del self._wanted[name]
+                plan.idle = True
                 return plan
             self._wanted.move_to_end(name)
         return None

@@ -64,6 +64,8 @@ class Intake:
         request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model), turn_ns)
         request.event = event
         books.requests[request.id] = request
+        if due_ns is not None:
+            self._backlog.saw_deadline(now_ns, books.last_start_ns(request) - now_ns)
         self.queue(now_ns, request)
 
     def _preferred(self, due_ns: int, priority: int, finish_ns: int | None) -> int:
@@ -88,7 +90,6 @@ class Intake:
         else:
             model.queue.add(request)
             last_start_ns = due_ns - model.fastest_ns(request.rows) - books.ns.dispatch_delay
-            self._backlog.saw_deadline(now_ns, last_start_ns - now_ns)
             give_up_ns = self._policy.give_up_ns(request, last_start_ns)
             if give_up_ns is not None:
                 books.alarms.set_expiry(give_up_ns + 1, request, books.queued)
@@ -140,6 +141,8 @@ class Intake:
         if books.cluster.models.get(request.model.name) is not request.model:
             books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
         elif hopeless or request.failures >= books.config.max_attempts or _given_up(request.model):
+            if request.due_ns is not None:
+                self._policy.failed(now_ns, request)
             books.reject(request, reason, detail)
         else:
             self.queue(now_ns, request)

@@ -73,6 +73,7 @@ class Membership(Changes):
         worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages)
         cluster.workers[worker.name] = worker
         worker.draining = worker.name in self._books.drained
+        cluster.recount()
         self._books.consider_load_room(now_ns, worker)
         for model in cluster.models.values():
             cluster.place(model, worker)
@@ -101,6 +102,7 @@ class Membership(Changes):
         worker = books.cluster.workers.pop(name, None)
         if worker is None:
             return
+        books.cluster.recount()
         for placement in worker.placements.values():
             placement.lose()
         self._forget_kind(worker)
@@ -108,7 +110,8 @@ class Membership(Changes):
         self._backlog.worker_left(worker)
         books.dirty.pop(name, None)
         books.load_room.pop(name, None)
-        books.loading.pop(name, None)
+        for load in worker.load.actions():
+            books.idle_loads.pop(load.action_id, None)
         books.loads_dirty = True
         detail = f"{name} was lost ({reason})"
         for action in worker.exec.actions():

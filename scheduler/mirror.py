@@ -329,7 +329,13 @@ class Cluster:
         """Begin without models and workers; estimates are the so many-largest (`estimates`)."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
+        self.open_workers = 0
+        """How many of them take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
+
+    def recount(self) -> None:
+        """Count the workers that take new work: one came or left, or began or ceased to take it."""
+        self.open_workers = sum([worker.open for worker in self.workers.values()])
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""

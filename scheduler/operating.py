@@ -93,6 +93,7 @@ class Operating(Changes):
             return
         self._books.drained[worker.name] = None
         worker.draining = True
+        self._books.cluster.recount()
         self._reconsidered(now_ns, worker)
         for placement in list(worker.placements.values()):
             self._intake.reconsider(now_ns, placement.model)
@@ -104,6 +105,7 @@ class Operating(Changes):
         if worker is None:
             return
         worker.draining = False
+        self._books.cluster.recount()
         self._reconsidered(now_ns, worker)
         for placement in worker.placements.values():
             self._backlog.offer(placement)

@@ -10,12 +10,14 @@ from mainspring.scheduler.mirror import Model, Placement, State, Worker
 class LoadPlan:
     """A LOAD that could be sent: its pages, and the placements to UNLOAD before it."""
 
-    __slots__ = ("pages", "placement", "victims")
+    __slots__ = ("idle", "pages", "placement", "victims")
 
     def __init__(self, placement: Placement, pages: tuple[int, ...], victims: tuple[Placement, ...]) -> None:
         self.placement = placement
         self.pages = pages
         self.victims = victims
+        self.idle = False
+        """Whether only idle LOAD executors do it: no request that waits needs it at once."""
 
 
 def plan_load(

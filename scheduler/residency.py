@@ -76,7 +76,8 @@ class Residency:
         placement.pages = plan.pages
         placement.last_used_ns = now_ns
         placement.enter(State.LOADING, worker.load.add(action))
-        books.loading[worker.name] = worker
+        if plan.idle:
+            books.idle_loads[action.action_id] = worker
         books.emit(action)
         end_ns = worker.load.free_ns
         early_ns = books.ns.dispatch_delay + READY_SLACK_NS + placement.times.transfer_ns[0]
@@ -110,6 +111,7 @@ class Residency:
     def retire(self, now_ns: int, worker: Worker) -> None:
         """Give nothing more to a worker that begins nothing more, so that others load what it holds."""
         worker.stopping = True
+        self._books.cluster.recount()
         worker.prepare_queue.clear()
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
@@ -143,8 +145,7 @@ class Residency:
         self._books.consider_load_room(now_ns, worker)
         self._books.loads_dirty = True
         self._books.wake(worker)
-        if not len(worker.load):
-            del self._books.loading[worker.name]
+        self._books.idle_loads.pop(action.action_id, None)
         if result.status is Status.OK:
             placement.enter(State.RESIDENT)
             placement.failures = 0

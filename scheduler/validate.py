@@ -16,6 +16,10 @@ def validate(books: Books) -> None:
         _check_worker(books, worker)
     for model in books.cluster.models.values():
         _check_model(books, model)
+    for action_id, worker in books.idle_loads.items():
+        assert worker.load.get(action_id) is not None, f"{worker.name} has no LOAD {action_id} outstanding"
+    workers = books.cluster.workers.values()
+    assert books.cluster.open_workers == sum(worker.open for worker in workers), "workers that take work"
     kept = sum(model.pages for model in books.cluster.models.values() if model.pinned)
     assert kept <= Pins(books).room_now, f"models that are kept take {kept} of {Pins(books).room_now} pages"
 
@@ -49,7 +53,6 @@ def _check_worker(books: Books, worker: Worker) -> None:
     worker.pages.validate({p.model.name: p.pages for p in worker.placements.values() if p.pages})
     worker.exec.validate(f"EXEC of {name}")
     worker.load.validate(f"LOAD of {name}")
-    assert (name in books.loading) == bool(len(worker.load)), f"{name}: {len(worker.load)} LOADs outstanding"
     ahead_ns = max(books.ns.lookahead, books.ns.dispatch_delay)
     for load in worker.load.actions():
         decided_ms = (load.predicted_begin_ns - load.earliest_ns) / 1e6

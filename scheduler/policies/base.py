@@ -118,6 +118,9 @@ class Policy(ABC):
     ) -> None:
         """An INFER of these requests ended well, and its EXEC took ``duration_ns``."""
 
+    def failed(self, now_ns: int, request: Request) -> None:
+        """A request with a deadline is rejected since its INFER failed and there is no time for another."""
+
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """A model became usable on a worker or stopped being so, or its LOAD ended."""
 

@@ -108,14 +108,14 @@ class Densities:
             placement.strategy_key = None
             if not placement.usable:
                 continue
+            # A batch that can't be in time now may be after all: EXEC may be free earlier than predicted.
+            seen.append(placement)
             begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
             if begin_ns is None:
-                seen.append(placement)
                 continue
             found = self._candidate(placement, begin_ns, inputs_ns)
             if found is None:
                 continue
-            seen.append(placement)
             rank_ns, index, first = found
             if best is None or rank_ns < best_rank_ns or (rank_ns == best_rank_ns and number < best_number):
                 best, best_rank_ns, best_number = placement, rank_ns, number

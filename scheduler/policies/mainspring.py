@@ -95,19 +95,28 @@ class Mainspring(Policy):
             self._missed(model)
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
-        """Count the batch's requests and its time."""
+        """Count the batch's time."""
         placement = batch.placement
         duration_ns = placement.times.ns[batch.size_index]
         self._densities.ran(placement, duration_ns, self._floor.dropped)
         self._utilisation.gave(now_ns, placement.worker, duration_ns)
-        self._floor.answered(placement.model, len(batch.requests))
         self._left(now_ns, placement.model)
 
     def executed(
         self, now_ns: int, placement: Placement, size_index: int, duration_ns: int, requests: list[Request]
     ) -> None:
-        """Learn from a measured duration."""
+        """Learn from a measured duration, and count the requests: an answer that comes late is a miss."""
         self._densities.learnt(placement.times, size_index)
+        late_from_ns = now_ns - self.books.ns.response_margin
+        late = sum([request.due_ns is not None and request.due_ns < late_from_ns for request in requests])
+        if requests[0].due_ns is not None and late < len(requests):
+            self._floor.answered(placement.model, len(requests) - late)
+        for _ in range(late):
+            self._missed(placement.model)
+
+    def failed(self, now_ns: int, request: Request) -> None:
+        """Count a request whose INFER failed as missed."""
+        self._missed(request.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Offer the model's requests to the worker, or take them away from it."""

@@ -50,13 +50,13 @@ class Relief:
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return how to load the model that was noted first on the least busy device with an idle LOAD."""
         books, wanted = self._books, self._wanted
-        at_once = max(1, len(books.cluster.workers) // 8)
-        while wanted and len(books.loading) < at_once and now_ns >= self._paused_until_ns:
+        while wanted and books.may_load_idly and now_ns >= self._paused_until_ns:
             model = wanted.pop(next(iter(wanted)))
             if books.cluster.models.get(model.name) is not model or not model.usable:
                 continue
             plan = self._plan(now_ns, model)
             if plan is not None:
+                plan.idle = True
                 return plan
             self._paused_until_ns = now_ns + PAUSE_NS
         return None

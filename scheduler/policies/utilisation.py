@@ -54,8 +54,8 @@ class Utilisation:
         own.add(now_ns, duration_ns)
 
     def share(self, now_ns: int) -> float:
-        """Return the share of all workers' time, from 0 to a little more than 1."""
-        return self._all.share(now_ns) / max(1, len(self._books.cluster.workers))
+        """Return the share of the time of all workers that take work, from 0 to a little more than 1."""
+        return self._all.share(now_ns) / max(1, self._books.cluster.open_workers)
 
     def of(self, now_ns: int, worker: Worker) -> float:
         """Return the share of one worker's time."""

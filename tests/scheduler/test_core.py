@@ -7,10 +7,13 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import (
     GatewayLeft,
+    OperatorAsked,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
+    WorkerLeft,
 )
+from mainspring.messages.operating import LoadOn
 from mainspring.scheduler.core import RUNG_AT_ONCE
 from mainspring.scheduler.mirror import Worker
 from mainspring.scheduler.policies.base import Batch
@@ -263,3 +266,20 @@ def test_a_failed_action_is_tried_again_and_given_up_in_the_end() -> None:
     assert isinstance(reject, Reject)
     assert reject.reason is Reason.WORKER_FAILED
     assert "out of memory" in reject.detail
+
+
+def test_a_request_that_is_tried_again_does_not_shorten_best_effort_batches() -> None:
+    """What is left of its time when its worker dies does not tell how long new requests can wait."""
+    hand = Hand(spec("m"), workers=2)
+    hand.warm("m")
+    (holder,) = hand.scheduler.status().models[0].resident_on
+    (other,) = {"w0", "w1"} - {holder}
+    (load,) = hand.feed(30, OperatorAsked("ann", LoadOn("m", other)))
+    hand.ok(40, load)
+    (infer,) = hand.request(100, 1, "m", 100)
+    assert isinstance(infer, Infer)
+    (again,) = hand.feed(188, WorkerLeft(infer.worker, "gone"))
+    assert all(hand.request(189, id_, "m", None) == [] for id_ in range(2, 6))
+    (batch,) = hand.ok(193, again)
+    assert isinstance(batch, Infer)
+    assert len(batch.request_ids) == 4

@@ -9,9 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, RequestArrived, Wakeup
+from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+from mainspring.messages.operating import DrainWorker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.base import Batch
@@ -19,7 +21,7 @@ from mainspring.scheduler.policies.holding import LONGEST_NS, held_until_ns
 from mainspring.scheduler.policies.mainspring import Mainspring
 from mainspring.scheduler.policies.registry import make_policy
 from mainspring.simulator.scenario import random_scenario, run_to_end
-from tests.scheduler.hand import MS, Hand, spec
+from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
 
 CONFIG = SchedulerConfig(policy="mainspring", dispatch_delay_ms=0.2, response_margin_ms=0.0)
@@ -234,3 +236,57 @@ def test_a_best_effort_request_is_served_on_an_idle_cluster_however_rare_its_mod
         now_ms += 100
         came = hand.feed(now_ms, Wakeup())
     assert [type(each) for each in came] == [Unload, Load]
+
+
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork", "edf", "symphony", "nexus"])
+def test_a_batch_that_cannot_be_in_time_yet_runs_if_the_executor_is_free_early(policy: str) -> None:
+    """Behind the predicted end of ``first`` it could not be in time, but that ends a millisecond earlier."""
+    config = SchedulerConfig(policy=policy, response_margin_ms=0.0, lookahead_ms=1.3)
+    each = [model(name, {1: ms}) for name, ms in (("busy", 4.0), ("first", 10.0), ("late", 4.0))]
+    warm = Warm(config, each)
+    ((_, busy),) = warm.ask(100, "busy", 50)
+    assert warm.ask(101, "first", 14) + warm.ask(101, "late", 16.6) == []
+    ((_, first),) = warm.end(104, busy)
+    assert first.model == "first"
+    assert warm.until(112.9) == [], "behind the predicted end it would be late"
+    assert begun(warm.end(113, first)) == [("late", 1)]
+
+
+def test_what_fails_after_its_dispatch_counts_as_missed_and_not_as_answered() -> None:
+    hand = Hand(spec("m"), policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("m")
+    policy = hand.scheduler._policy
+    assert isinstance(policy, Mainspring)
+    for id_ in range(20):
+        now_ms = 100 * (id_ + 1)
+        sent = hand.request(now_ms, id_, "m", 20)
+        while infers := [command for command in sent if isinstance(command, Infer)]:
+            now_ms += 5
+            sent = hand.end(now_ms, infers[0], Status.TOO_LATE)
+        assert reasons(sent) == [Reason.DEADLINE_PASSED]
+    assert policy._floor.dropped > 0.03, "each of 20 missed, though some were sent several times"
+
+
+def test_an_answer_that_comes_late_counts_as_missed() -> None:
+    hand = Hand(spec("m"), policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("m")
+    policy = hand.scheduler._policy
+    assert isinstance(policy, Mainspring)
+    (infer,) = hand.request(100, 1, "m", 20)
+    hand.ok(110, infer)
+    assert policy._floor.dropped == 0.0
+    (infer,) = hand.request(200, 2, "m", 20)
+    hand.ok(221, infer)
+    assert policy._floor.dropped > 0.0
+
+
+def test_the_time_of_drained_workers_is_not_counted_as_idle() -> None:
+    hand = Hand(spec("m"), workers=2, policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("m")
+    policy = hand.scheduler._policy
+    assert isinstance(policy, Mainspring)
+    hand.request(30, 1, "m", 100)
+    both = policy._utilisation.share(30 * MS)
+    (holder,) = hand.scheduler.status().models[0].resident_on
+    hand.feed(30, OperatorAsked("ann", DrainWorker({"w0": "w1", "w1": "w0"}[holder])))
+    assert policy._utilisation.share(30 * MS) == pytest.approx(2 * both)
