@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import zmq
 from numpy.typing import ArrayLike, NDArray
 
 from mainspring.client.errors import MainspringError
-from mainspring.messages.clients import InferReply, Timing
+from mainspring.client.lists import cast_plain, is_plain
+from mainspring.client.shown import html_of, text_of
+from mainspring.client.timing import Timing, seen_by_caller
+from mainspring.messages.clients import InferReply
 from mainspring.messages.peers import TensorHeader
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
@@ -30,27 +34,48 @@ class InferResult(dict[str, NDArray[Any]]):
         super().__init__(outputs)
         self.timing = timing
 
+    @property
+    def late(self) -> bool:
+        """Whether it came after its SLO, counted from the call on the caller's clock."""
+        return self.timing.late
+
+    def __repr__(self) -> str:
+        return text_of(self, self.timing)
+
+    def _repr_html_(self) -> str:
+        return html_of(self, self.timing)
+
 
 def to_tensors(
-    inputs: Mapping[str, ArrayLike],
-) -> tuple[tuple[TensorHeader, ...], list[NDArray[np.uint8]]]:
+    inputs: Mapping[str, ArrayLike], dtypes: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[TensorHeader, ...], list[memoryview]]:
     """Return headers and frames for a request's inputs.
 
-    Takes arrays and whatever `numpy.asarray` makes one of (lists of floats become float64). What is
-    contiguous and little-endian already is not copied. Raises TypeError for anything else.
+    Takes arrays and whatever `numpy.asarray` makes one of; Python lists and numbers become the type that
+    ``dtypes`` says for their input, else what numpy makes of them. What is contiguous and little-endian
+    already is not copied. Raises TypeError for anything else.
     """
+    check_mapping(inputs)
+    headers, frames = [], []
+    for name, value in inputs.items():
+        if name in dtypes and is_plain(value):
+            array = to_array(name, cast_plain(name, value, dtypes[name]))
+        else:
+            array = to_array(name, value)
+        headers.append(TensorHeader(name, array.dtype.name, array.shape))
+        frames.append(array.reshape(-1).view(np.uint8).data)
+    return tuple(headers), frames
+
+
+def check_mapping(inputs: Mapping[str, ArrayLike]) -> None:
+    """Raise TypeError if a request's inputs are no mapping from names."""
     if not isinstance(inputs, Mapping):
         raise TypeError(
             f"inputs is a {type(inputs).__name__}; pass a dict from input name to array, like {{'data': x}}"
         )
-    headers, frames = [], []
-    for name, value in inputs.items():
+    for name in inputs:
         if not isinstance(name, str):
             raise TypeError(f"input name {name!r} is a {type(name).__name__}; pass a str")
-        array = to_array(name, value)
-        headers.append(TensorHeader(name, array.dtype.name, array.shape))
-        frames.append(array.reshape(-1).view(np.uint8))
-    return tuple(headers), frames
 
 
 def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
@@ -69,8 +94,13 @@ def to_array(name: str, value: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(array)
 
 
-def from_reply(reply: InferReply, frames: list[zmq.Frame]) -> InferResult:
-    """Return the outputs as arrays over the frames' own memory, read-only; raise `MainspringError`."""
+def from_reply(
+    reply: InferReply, frames: list[zmq.Frame], elapsed_ns: int, slo_ns: int | None
+) -> InferResult:
+    """Return the outputs as arrays over the frames' own memory, read-only; raise `MainspringError`.
+
+    ``elapsed_ns`` is the time since the call, ``slo_ns`` what the caller gave.
+    """
     try:
         outputs = {
             header.name: _from_frame(header, frame)
@@ -80,7 +110,7 @@ def from_reply(reply: InferReply, frames: list[zmq.Frame]) -> InferResult:
         raise MainspringError(
             f"the gateway's reply can't be read ({error}); is it of this version?"
         ) from None
-    return InferResult(outputs, reply.timing)
+    return InferResult(outputs, seen_by_caller(reply.timing, elapsed_ns, slo_ns))
 
 
 def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import timedelta
+from time import monotonic_ns
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
 from mainspring.client.arrays import InferResult
-from mainspring.client.client import DEFAULT_ADDRESS, Client
+from mainspring.client.catalog import Models
+from mainspring.client.client import Client, delivered
+from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
@@ -29,13 +33,15 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         name: str = "",
         token: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
         best_effort_timeout_s: float = 75.0,
+        max_in_flight: int | None = None,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> None:
         """Begin to connect to ``address``; arguments as for `Client`."""
         self._client = Client(
@@ -45,9 +51,19 @@ class AsyncClient:
             connect_timeout_s=connect_timeout_s,
             guard_s=guard_s,
             best_effort_timeout_s=best_effort_timeout_s,
+            max_in_flight=max_in_flight,
+            max_unread_bytes=max_unread_bytes,
         )
 
-    async def infer(
+    @property
+    def address(self) -> str:
+        """Where its gateway is."""
+        return self._client.address
+
+    def __repr__(self) -> str:
+        return f"Async{self._client!r}"
+
+    def infer(
         self,
         model: str,
         inputs: Mapping[str, ArrayLike],
@@ -56,14 +72,44 @@ class AsyncClient:
         version: int | None = None,
         priority: int = 0,
         traceparent: str = "",
-    ) -> InferResult:
-        """Run ``model`` on ``inputs`` and return its outputs by name; see `Client.infer`."""
-        call = self._client.submit(model, inputs, slo_ms, outputs, version, priority, traceparent)
-        return await asyncio.wrap_future(call)
+        *,
+        slo: str | timedelta | None = None,
+    ) -> Coroutine[Any, Any, InferResult]:
+        """Run ``model`` on ``inputs``; awaited, return its outputs by name; see `Client.infer`.
 
-    async def models(self) -> tuple[ModelSpec, ...]:
-        """Return the models that are served, by name."""
-        return await asyncio.to_thread(self._client.models)
+        The SLO counts from this call, not from when it is first awaited.
+        """
+        called_ns = monotonic_ns()
+        return self._infer(called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo)
+
+    async def _infer(
+        self,
+        called_ns: int,
+        model: str,
+        inputs: Mapping[str, ArrayLike],
+        slo_ms: float | None,
+        outputs: Sequence[str] | None,
+        version: int | None,
+        priority: int,
+        traceparent: str,
+        slo: str | timedelta | None,
+    ) -> InferResult:
+        client = self._client
+        if client.lacks_types(model, inputs):
+            client.learn_types(await self.models())
+        call = client.begin(
+            called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo, awaited=True
+        )
+        try:
+            result = await asyncio.wrap_future(call)
+        except BaseException:
+            call.landed(monotonic_ns())
+            raise
+        return delivered(call, result)
+
+    async def models(self) -> Models:
+        """Return the models that are served, by name: ``(await client.models())["resnet50"]`` is one."""
+        return Models(await asyncio.wrap_future(self._client.ask_models()))
 
     async def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
+from time import monotonic_ns
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 from numpy.typing import ArrayLike
 
-from mainspring.client.arrays import InferResult, to_tensors
-from mainspring.client.channel import Call, Channel
-from mainspring.client.errors import InvalidSlo
+from mainspring.client.address import gateway_address
+from mainspring.client.arrays import InferResult, check_mapping, to_tensors
+from mainspring.client.call import Call, InferCall
+from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
+from mainspring.client.channel import Channel
+from mainspring.client.lists import is_plain
+from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
 from mainspring.messages import clients
-from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
-DEFAULT_ADDRESS = "tcp://127.0.0.1:7400"
 _ADMIN_GUARD_S = 15.0
-_LONGEST_SLO_MS = 1e12
 
 
 class Client:
@@ -30,31 +33,48 @@ class Client:
 
         with Client("tcp://127.0.0.1:7400") as client:
             result = client.infer("resnet50", {"data": x}, slo_ms=50)
-            result["prob"], result.timing.total_ns
+            result["prob"], result.timing.elapsed_ms, result.late
 
     Thread-safe. It connects in the background and again after a break; a call made meanwhile waits for up
-    to ``connect_timeout_s``. Every call ends: the gateway answers each request by its deadline and a little
-    grace, and should it not, the client gives up ``guard_s`` after the deadline (for a request without one,
-    ``best_effort_timeout_s`` after sending) with `TimedOut`.
+    to ``connect_timeout_s``, and no longer than its SLO.
+
+    An SLO counts from the call. Requests wait in the client, the nearest deadline first, while
+    ``max_in_flight`` are without an answer or ``max_unread_bytes`` are on their way, and are sent with what
+    is left; what has no time left is refused here with `DeadlinePassed`, before its deadline. Every call
+    ends: should the gateway not answer, the client gives up ``guard_s`` after the deadline (for a request
+    without one, ``best_effort_timeout_s`` after the call) with `TimedOut`, and cancels the request.
     """
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         name: str = "",
         token: str | None = None,
         connect_timeout_s: float = 5.0,
         guard_s: float = 2.0,
         best_effort_timeout_s: float = 75.0,
+        max_in_flight: int | None = None,
+        max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> None:
         """Begin to connect to ``address``; ``name`` is for the gateway's logs.
 
+        Without ``address`` it is the environment's ``MAINSPRING_ADDRESS``, else ``tcp://127.0.0.1:7400``.
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
+        ``max_in_flight`` bounds the requests at the gateway, None for as many as it allows;
+        ``max_unread_bytes`` the bytes that it has not read yet, though one request always goes.
+        Raises ValueError for a bound below 1.
         """
         self._guard_s = guard_s
         self._best_effort_timeout_s = best_effort_timeout_s
-        self._channel = Channel(address, name, connect_timeout_s, token)
+        self._types = InputTypes()
+        outbox = Outbox(max_in_flight, max_unread_bytes)
+        self._channel = Channel(gateway_address(address), name, connect_timeout_s, token, outbox)
+
+    @property
+    def address(self) -> str:
+        """Where its gateway is."""
+        return self._channel.address
 
     def infer(
         self,
@@ -65,23 +85,32 @@ class Client:
         version: int | None = None,
         priority: int = 0,
         traceparent: str = "",
+        *,
+        slo: str | timedelta | None = None,
     ) -> InferResult:
         """Run ``model`` on ``inputs`` and return its outputs by name, with ``timing`` beside them.
 
-        ``inputs`` are arrays by name with rows along the first axis; ``slo_ms`` the time from the request's
-        arrival at the gateway to its deadline, None for best effort; ``outputs`` the names wanted, None for
-        all; ``version`` one of the model's, None for its default; ``priority`` its turn among requests of
-        equal slack: 1 before 2 and so on, 0 behind all; ``traceparent`` the caller's span, for gateways that
-        trace (W3C Trace Context). Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`,
-        `Unavailable`; TypeError for arguments of the wrong kind.
+        ``inputs`` are arrays by name with rows along the first axis, or Python numbers in lists, which become
+        the model's type; ``slo_ms`` the time from this call to its deadline, or ``slo`` as text such as
+        ``100ms``, None for best effort; ``outputs`` the names wanted, None for all; ``version`` one of the
+        model's, None for its default; ``priority`` its turn among requests of equal slack: 1 before 2 and so
+        on, 0 behind all; ``traceparent`` the caller's span, for gateways that trace (W3C Trace Context).
+        Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
+        of the wrong kind.
         """
-        future = self.submit(model, inputs, slo_ms, outputs, version, priority, traceparent)
+        called_ns = monotonic_ns()
+        self.ask_types(model, inputs)
+        call = self.begin(
+            called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo, awaited=True
+        )
         try:
-            return future.result()
+            result: InferResult = call.result()
         except BaseException:
             # Also when Ctrl-C ends the wait: nobody wants the outputs then.
-            future.cancel()
+            call.cancel()
+            call.landed(monotonic_ns())
             raise
+        return delivered(call, result)
 
     def submit(
         self,
@@ -92,17 +121,21 @@ class Client:
         version: int | None = None,
         priority: int = 0,
         traceparent: str = "",
+        *,
+        slo: str | timedelta | None = None,
     ) -> Future[InferResult]:
         """Send a request and return its result to come; arguments as for `infer`.
 
         ``cancel`` of the future gives the request up at the gateway too. Large arrays are not copied: leave
         them alone until the future is done.
         """
-        return self._call_infer(model, inputs, slo_ms, outputs, version, priority, traceparent)
+        called_ns = monotonic_ns()
+        self.ask_types(model, inputs)
+        return self.begin(called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo)
 
-    def models(self) -> tuple[ModelSpec, ...]:
-        """Return the models that are served, by name."""
-        return self._ask(clients.ListModels(self._channel.next_key()))  # type: ignore[no-any-return]
+    def models(self) -> Models:
+        """Return the models that are served, by name: ``models()["resnet50"]`` is one."""
+        return Models(self.ask_models().result())
 
     def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""
@@ -128,11 +161,36 @@ class Client:
     ) -> None:
         self.close()
 
-    def _ask(self, message: clients.FromClient) -> Any:
-        return self._channel.call(message, guard_s=_ADMIN_GUARD_S).result()
+    def __repr__(self) -> str:
+        state = "connected" if self._channel.welcome is not None else "not connected"
+        return f"{type(self).__name__}({self.address!r}, {state})"
 
-    def _call_infer(
+    def _ask(self, message: clients.FromClient) -> Any:
+        return self._channel.call(message, _ADMIN_GUARD_S).result()
+
+    # --- what `AsyncClient` is made of ---
+
+    def ask_models(self) -> Call:
+        """Ask which models are served; the reply is their specs."""
+        return self._channel.call(clients.ListModels(self._channel.next_key()), _ADMIN_GUARD_S)
+
+    def lacks_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> bool:
+        """Whether the models are to be asked for, to know the type of a Python list among the inputs."""
+        check_mapping(inputs)
+        return any(map(is_plain, inputs.values())) and self._types.known(model) is None
+
+    def learn_types(self, models: Models) -> None:
+        """Take in the types of the models' inputs."""
+        self._types.learn(models)
+
+    def ask_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> None:
+        """Ask for them if they are needed, and wait."""
+        if self.lacks_types(model, inputs):
+            self.learn_types(self.models())
+
+    def begin(
         self,
+        called_ns: int,
         model: str,
         inputs: Mapping[str, ArrayLike],
         slo_ms: float | None,
@@ -140,13 +198,17 @@ class Client:
         version: int | None,
         priority: int,
         traceparent: str,
-    ) -> Call:
+        *,
+        slo: str | timedelta | None = None,
+        awaited: bool = False,
+    ) -> InferCall:
+        """Have a request wait for its turn; ``called_ns`` is when the caller called."""
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
-        slo_ns = slo_nanoseconds(slo_ms)
-        headers, frames = to_tensors(inputs)
+        slo_ns = slo_nanoseconds(slo_ms, slo)
+        headers, frames = to_tensors(inputs, self._types.of(model))
         request = clients.InferRequest(
             key=self._channel.next_key(),
             model=model,
@@ -157,22 +219,13 @@ class Client:
             traceparent=traceparent,
             priority=priority,
         )
-        guard_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
-        return self._channel.call(request, frames, guard_s)
+        patience_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
+        return self._channel.infer(request, frames, called_ns, patience_s, awaited=awaited)
 
 
-def slo_nanoseconds(slo_ms: float | None) -> int | None:
-    """Return an SLO in nanoseconds; raise TypeError or `InvalidSlo` for what is no duration at all."""
-    if slo_ms is None:
-        return None
-    try:
-        value = float(slo_ms)
-    except (TypeError, ValueError):
-        raise TypeError(f"slo_ms is a {type(slo_ms).__name__}; pass milliseconds as a number") from None
-    if isinstance(slo_ms, str | bytes):
-        raise TypeError(f"slo_ms is a {type(slo_ms).__name__}; pass milliseconds as a number")
-    if not math.isfinite(value) or abs(value) > _LONGEST_SLO_MS:
-        raise InvalidSlo(
-            f"an SLO of {value} ms makes no sense; pass milliseconds, or None for best effort", Reason.BAD_SLO
-        )
-    return round(value * 1e6)
+def delivered(call: InferCall, result: InferResult) -> InferResult:
+    """Return a result that its caller has now, with the time that it took until now."""
+    now_ns = monotonic_ns()
+    call.landed(now_ns)
+    result.timing = msgspec.structs.replace(result.timing, elapsed_ns=now_ns - call.called_ns)
+    return result

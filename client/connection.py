@@ -11,6 +11,9 @@ own (the open-loop replayer) uses it directly::
                 reply, frames = received     # InferReply or ErrorReply; match it by reply.key
 
 * ``key`` is the caller's: unique among its requests in flight; each gets exactly one reply.
+* ``slo_ns`` of a request is what is left of its SLO when it is sent; `send` stamps it with ``sent_ns``, so
+  that the gateway can take off what it was held on its way. What ``send`` is given goes to the socket at
+  once: to have requests wait where their time is counted is the caller's (`Client` does).
 * ``send`` and ``receive`` never wait. ``send`` takes anything with the buffer protocol as a frame,
   C-contiguous and little-endian; buffers of 64 KB and more are not copied, so leave them alone until the
   reply is in.
@@ -29,10 +32,11 @@ import os
 import socket as sockets
 from collections.abc import Sequence
 from math import ceil
-from time import monotonic
+from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
@@ -44,7 +48,14 @@ from mainspring.client.errors import (
     Unauthenticated,
 )
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.clients import ClientHello, ClientRefused, ClientWelcome, FromClient, ToClient
+from mainspring.messages.clients import (
+    ClientHello,
+    ClientRefused,
+    ClientWelcome,
+    FromClient,
+    InferRequest,
+    ToClient,
+)
 from mainspring.messages.codec import TO_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 
@@ -142,6 +153,8 @@ class Connection:
         if self.welcome is None:
             raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}")
         limit = self.welcome.max_message_bytes
+        if isinstance(message, InferRequest) and message.sent_ns is None:
+            message = msgspec.structs.replace(message, sent_ns=monotonic_ns())
         views = [memoryview(frame) for frame in frames]
         for view in views:
             if view.nbytes > limit:
@@ -263,7 +276,8 @@ class Connection:
     def _hello(self) -> None:
         self.hello_at = None
         try:
-            self.socket.send(encode(ClientHello(PROTOCOL_VERSION, self.name, self._token)), _NOBLOCK)
+            hello = ClientHello(PROTOCOL_VERSION, self.name, self._token, monotonic_ns())
+            self.socket.send(encode(hello), _NOBLOCK)
         except zmq.Again:
             # The link broke again: its next handshake brings the next hello.
             return

@@ -39,6 +39,9 @@ class Pending:
     """In the order of the model's inputs, kept until the reply is out so that they can be sent again."""
     arrived_ns: int
     deadline_ns: int | None
+    """When its caller is to have the answer."""
+    due_ns: int | None
+    """When the answer is to leave for that: the controller's deadline."""
     expires_ns: int
     """When it is answered with a time-out."""
     input_bytes: int
@@ -85,7 +88,12 @@ class Patience:
     ) -> Pending:
         """Return a request that came now; ``frames`` as its client ordered them."""
         ordered = tuple([frames[place] for place in accepted.frame_order])
-        deadline_ns = None if accepted.slo_ns is None else now_ns + accepted.slo_ns
+        deadline_ns = due_ns = None
+        expires_ns = now_ns + self._best_effort_ns
+        if accepted.slo_ns is not None:
+            deadline_ns = now_ns + accepted.slo_ns
+            due_ns = deadline_ns - max(0, accepted.back_ns)
+            expires_ns = deadline_ns + self._grace_ns if accepted.late_outputs else max(now_ns, due_ns)
         return Pending(
             serial=serial,
             connection=connection,
@@ -94,7 +102,8 @@ class Patience:
             frames=ordered,
             arrived_ns=now_ns,
             deadline_ns=deadline_ns,
-            expires_ns=now_ns + self._best_effort_ns if deadline_ns is None else deadline_ns + self._grace_ns,
+            due_ns=due_ns,
+            expires_ns=expires_ns,
             input_bytes=sum(map(len, ordered)),
             digest=digest,
         )

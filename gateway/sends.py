@@ -33,7 +33,7 @@ class Arrive(msgspec.Struct, frozen=True):
     model: str
     rows: int
     deadline_ns: int | None
-    """On the gateway's clock."""
+    """When the answer is to leave, on the gateway's clock."""
     priority: int = 0
 
 

@@ -86,6 +86,10 @@ class Accepted(msgspec.Struct, frozen=True):
     """Of the model when the request came; it may have been removed since."""
     traceparent: str = ""
     priority: int = 0
+    back_ns: int = 0
+    """What the answer takes from here to its caller, about."""
+    late_outputs: bool = True
+    """Whether the client has a use for outputs that come after the deadline."""
 
 
 def is_outdated(accepted: Accepted, signatures: Mapping[str, Signature]) -> bool:
@@ -129,6 +133,8 @@ def check_request(
         output_order=_order_outputs(request, signature),
         signature=signature,
         priority=request.priority,
+        back_ns=request.back_ns,
+        late_outputs=request.late_outputs,
     )
 
 

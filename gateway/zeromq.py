@@ -27,6 +27,7 @@ from mainspring.gateway.plane import Plane
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.tokens import NOTHING, Credential, credential
+from mainspring.gateway.ways import Ways
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
@@ -64,8 +65,10 @@ class ZeroMqFrontEnd:
                 server_version=installed_version(),
                 max_message_bytes=config.max_message_bytes,
                 max_in_flight=config.max_in_flight_per_connection,
+                acknowledges=True,
             )
         )
+        self._ways = Ways()
         self._connections: dict[bytes, Connection] = {}
         """Clients that said hello, the longest silent first."""
         self._shown: dict[bytes, Credential] = {}
@@ -133,7 +136,10 @@ class ZeroMqFrontEnd:
             return
         match message:
             case clients.InferRequest():
-                self._plane.submit(connection, self._capped(connection, message), frames)
+                request = self._ways.arrived(monotonic_ns(), connection.peer, message)
+                if request.acknowledge:
+                    self._send(connection.peer, encode(clients.Received(request.key)))
+                self._plane.submit(connection, self._capped(connection, request), frames)
             case clients.CancelRequest():
                 self._plane.cancel(connection, message.key)
             case clients.ListModels():
@@ -198,6 +204,7 @@ class ZeroMqFrontEnd:
             return
         self._cut_off.pop(peer, None)
         self._connections[peer] = Connection(NAME, peer)
+        self._ways.hello(monotonic_ns(), peer, message)
         if self._plane.gate.closed:
             self._shown[peer] = shown
         self._unread.pop(peer, None)
@@ -230,13 +237,13 @@ class ZeroMqFrontEnd:
 
     def answer(self, answer: Answer) -> None:
         """Send a request's outputs."""
-        message = encode(InferReply(answer.key, answer.outputs, answer.timing))
+        message = encode(InferReply(answer.key, answer.outputs, answer.timing, monotonic_ns()))
         self._send(answer.connection.peer, message, answer.frames)
 
     def refuse(self, refusal: Refuse) -> None:
         """Send a request's refusal."""
-        error = ErrorReply(refusal.key, refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
-        self._send(refusal.connection.peer, encode(error))
+        what = (refusal.reason, refusal.detail, refusal.earliest_finish_left_ns)
+        self._send(refusal.connection.peer, encode(ErrorReply(refusal.key, *what, monotonic_ns())))
 
     def reply(self, connection: Connection, message: Reply) -> None:
         """Send the reply to a wish; of a status, what the client may see."""
@@ -279,6 +286,7 @@ class ZeroMqFrontEnd:
     def _forget(self, peer: bytes) -> None:
         self._backlogs.pop(peer, None)
         self._shown.pop(peer, None)
+        self._ways.forget(peer)
         connection = self._connections.pop(peer, None)
         if connection is not None:
             self._plane.forget(connection)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         UnknownModel,
         WorkerFailed,
     )
-    from mainspring.messages.clients import Timing
+    from mainspring.client.timing import Timing
     from mainspring.messages.model import ModelSpec
 
     __version__: str
@@ -90,7 +90,7 @@ _HOMES = {
     "Client": "mainspring.client.client",
     "InferResult": "mainspring.client.arrays",
     "ModelSpec": "mainspring.messages.model",
-    "Timing": "mainspring.messages.clients",
+    "Timing": "mainspring.client.timing",
 }
 _ERRORS = "mainspring.client.errors"
 

@@ -22,6 +22,8 @@ class ClientHello(msgspec.Struct, frozen=True, tag="client_hello"):
     """What the client calls itself, for the logs."""
     token: str = ""
     """Where the gateway needs one."""
+    sent_ns: int | None = None
+    """As `InferRequest.sent_ns`."""
 
 
 class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
@@ -32,6 +34,8 @@ class ClientWelcome(msgspec.Struct, frozen=True, tag="client_welcome"):
     max_message_bytes: int
     max_in_flight: int
     """Requests that one connection may have in flight."""
+    acknowledges: bool = False
+    """Whether the gateway answers ``acknowledge`` of a request with `Received`."""
 
 
 class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
@@ -41,14 +45,15 @@ class ClientRefused(msgspec.Struct, frozen=True, tag="client_refused"):
     detail: str
 
 
-class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
+class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaults=True):
     """Run a model on these inputs; all have the same first axis, the request's rows."""
 
     key: int
     model: str
     inputs: tuple[TensorHeader, ...]
     slo_ns: int | None
-    """Time from arrival at the gateway to the deadline; None for best effort."""
+    """Time from sending this message to the deadline, which is what is left of the caller's SLO; None for
+    best effort. Without ``sent_ns`` it counts from arrival at the gateway."""
     outputs: tuple[str, ...] | None = None
     """Names of the outputs wanted; None for all."""
     version: int | None = None
@@ -57,6 +62,23 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request"):
     """The client's span, as W3C Trace Context writes it; empty for none."""
     priority: int = 0
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
+    sent_ns: int | None = None
+    """When it was sent, on any steady clock of the client: the gateway compares it with its own clock,
+    message by message, and takes off ``slo_ns`` what this message was held on its way beyond the least that
+    one was."""
+    back_ns: int = 0
+    """What the answer is expected to take from the gateway to the caller. Outputs are planned to leave that
+    much before the deadline."""
+    acknowledge: bool = False
+    """Answer with `Received` as soon as this message is read, beside its one reply."""
+    late_outputs: bool = True
+    """Whether outputs are wanted that come after the deadline and within the gateway's grace."""
+
+
+class Received(msgspec.Struct, frozen=True, tag="received"):
+    """The gateway has read the request of this key, and so all that was sent before it."""
+
+    key: int
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -69,7 +91,7 @@ class Timing(msgspec.Struct, frozen=True):
     execute_ns: int
     """EXEC's duration, of the whole batch; 0 for cached outputs."""
     left_ns: int | None
-    """Time to the deadline when the reply left; negative if late; None for best effort."""
+    """Time to the deadline when the reply left the gateway; negative if late; None for best effort."""
     batch_size: int
     """0 for cached outputs."""
     cold_start: bool
@@ -79,15 +101,17 @@ class Timing(msgspec.Struct, frozen=True):
     """Whether the gateway had the outputs from an earlier request of equal inputs."""
 
 
-class InferReply(msgspec.Struct, frozen=True, tag="infer_reply"):
+class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=True):
     """A request's outputs."""
 
     key: int
     outputs: tuple[TensorHeader, ...]
     timing: Timing
+    sent_ns: int | None = None
+    """When it left, on the gateway's clock: what the client learns the way back from."""
 
 
-class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply"):
+class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply", omit_defaults=True):
     """A request, or any other message with a key, failed."""
 
     key: int
@@ -95,6 +119,8 @@ class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply"):
     detail: str
     earliest_finish_left_ns: int | None = None
     """Time from sending this reply to the earliest finish that was possible, where it is known."""
+    sent_ns: int | None = None
+    """As `InferReply.sent_ns`."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="cancel_request"):
@@ -150,4 +176,4 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 FromClient = ClientHello | InferRequest | CancelRequest | ListModels | AddModel | RemoveModel | GetStatus
-ToClient = ClientWelcome | ClientRefused | InferReply | ErrorReply | ModelList | StatusReply | Done
+ToClient = ClientWelcome | ClientRefused | Received | InferReply | ErrorReply | ModelList | StatusReply | Done

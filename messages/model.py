@@ -49,6 +49,9 @@ class TensorSpec(msgspec.Struct, frozen=True):
         item_bytes = _ITEM_BYTES.get(self.dtype) or np.dtype(self.dtype).itemsize
         return math.prod(self.shape) * item_bytes
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(['rows', *map(str, self.shape)])}]"
+
 
 class Profile(msgspec.Struct, frozen=True):
     """Seed durations of a model on one kind of device (Clockwork, section 5.1 and appendix A)."""
@@ -119,6 +122,13 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def output_row_bytes(self) -> int:
         """Bytes of one row of every output together."""
         return sum(tensor.row_bytes for tensor in self.outputs)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(map(str, tensors)) for tensors in (self.inputs, self.outputs))
+        return (
+            f"ModelSpec({self.public_name!r}, version {self.version}: {inputs} -> {outputs}; "
+            f"up to {self.max_rows} rows, {self.weights_bytes / 1e6:.1f} MB)"
+        )
 
 
 class ServedModel(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 
 import mainspring
 from mainspring import AsyncClient, Client
-from mainspring.client.channel import Call
+from mainspring.client.call import Call
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
 
@@ -98,7 +98,7 @@ def test_nan_is_a_number_like_any_other(client: Client) -> None:
             mainspring.InvalidInput,
             "float64; model 'double' takes float32",
         ),
-        (("double", {"data": [[1, 2, 3, 4]]}), mainspring.InvalidInput, "takes float32"),
+        (("double", {"data": [[1, 2, 3]]}), mainspring.InvalidInput, r"takes \[rows, 4\]"),
         (("double", {"data": np.float32(1)}), mainspring.InvalidInput, r"takes \[rows, 4\]"),
         (("double", {"data": X[0]}), mainspring.InvalidInput, r"for one row \[1, 4\]"),
         (("double", {"date": X}), mainspring.InvalidInput, "takes 'data'"),
@@ -261,3 +261,29 @@ def test_closing_ends_what_is_in_flight(address: str) -> None:
         future.result(PATIENCE_S)
     with pytest.raises(mainspring.GatewayUnreachable, match="make a new one"):
         client.infer("double", {"data": X})
+
+
+def test_python_numbers_become_the_models_type(client: Client) -> None:
+    result = client.infer("double", {"data": [[1, 2.5, True, 4]]}, slo="5s")
+    np.testing.assert_array_equal(result["twice"], [[2, 5, 2, 8]])
+    assert result["twice"].dtype == np.float32
+    assert client.submit("double", {"data": [[0, 0, 0, 1]]}).result(PATIENCE_S)["sum"] == [1]
+    with pytest.raises(TypeError, match=r"holds 1e\+300, which float32"):
+        client.infer("double", {"data": [[1, 2, 3, 1e300]]})
+
+
+def test_awaited_python_numbers_become_the_models_type(address: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(address) as client:
+            assert (await client.models())["double"].name == "double"
+            assert (await client.infer("double", {"data": [[1, 2, 3, 4]]}, slo="5s"))["sum"] == [10]
+
+    asyncio.run(ask())
+
+
+def test_the_environment_says_which_gateway(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAINSPRING_ADDRESS", address)
+    with Client() as client:
+        assert client.models()["wide"].name == "wide"
+        assert client.address == address
+        assert repr(client) == f"Client({address!r}, connected)"

@@ -10,7 +10,7 @@ import pytest
 
 import mainspring
 from mainspring import Client
-from mainspring.client.channel import Call
+from mainspring.client.call import Call
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ERROR_OF_REASON, error_of
 from mainspring.messages import PROTOCOL_VERSION, clients
@@ -29,9 +29,17 @@ def test_no_gateway_names_the_address_and_what_to_start() -> None:
         with pytest.raises(
             mainspring.GatewayUnreachable, match=r"127\.0\.0\.1:1 within 0\.2 s.*mainspring up"
         ):
-            client.infer("m", {"data": X}, slo_ms=50)
+            client.infer("m", {"data": X}, slo_ms=5_000)
         with pytest.raises(mainspring.Unavailable):
             client.models()
+
+
+def test_a_request_does_not_wait_longer_for_a_gateway_than_its_slo() -> None:
+    with (
+        Client("tcp://127.0.0.1:1", connect_timeout_s=PATIENCE_S) as client,
+        pytest.raises(mainspring.GatewayUnreachable, match=r"within 0\.\d+ s"),
+    ):
+        client.infer("m", {"data": X}, slo_ms=50)
 
 
 def test_an_address_that_is_none_is_a_clear_error() -> None:
@@ -112,14 +120,14 @@ def test_an_input_beyond_the_gateways_limit_is_not_sent() -> None:
 )
 def test_replies_that_are_none_are_dropped(frames: list[bytes]) -> None:
     def answer(message: clients.FromClient) -> list[bytes]:
+        if isinstance(message, clients.ListModels):
+            return [encode(clients.ModelList(message.key, ()))]
         return mute(message) or frames
 
-    with (
-        fake_gateway(answer) as address,
-        Client(address, guard_s=0.2) as client,
-        pytest.raises(mainspring.TimedOut),
-    ):
-        client.infer("m", {"data": X}, slo_ms=1)
+    with fake_gateway(answer) as address, Client(address, guard_s=0.2) as client:
+        client.models()
+        with pytest.raises(mainspring.TimedOut):
+            client.infer("m", {"data": X}, slo_ms=500)
 
 
 def test_outputs_that_do_not_fit_their_headers_are_an_error() -> None:

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from mainspring.client.client import DEFAULT_ADDRESS
+from mainspring.client.address import DEFAULT_ADDRESS
 from mainspring.console.config import ConsoleConfig
 from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig

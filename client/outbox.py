@@ -1,0 +1,150 @@
+"""Requests that wait in the client until they may be sent, and what was sent and not read yet. Pure.
+
+What waits in a socket's buffers can neither be reordered nor taken back, and its time runs unseen. So no
+more bytes are on their way than keep the gateway busy; the rest waits here, the nearest deadline first, best
+effort last. The gateway acknowledges what it has read (`messages.clients.Received`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mainspring.client.call import InferCall
+
+MAX_UNREAD_BYTES = 4 << 20
+"""Bytes on their way to the gateway by default; a larger message goes alone."""
+_ACKNOWLEDGED_PARTS = 8
+"""In how many parts of the bound an acknowledgement is asked for."""
+ACKNOWLEDGE_EVERY_NS = 1_000_000_000
+"""At least this often one is asked for: it tells what a round trip takes."""
+_REFUSAL_NS = 100_000
+"""What it takes to hand one refusal to its caller, about: a thousand that have the same deadline take longer
+than one."""
+_LEAST_SHARE = 64
+_LARGEST_SHARE = 4
+"""Between these parts of its SLO before its deadline a request that still waits here is refused."""
+_NEVER_NS = 1 << 62
+
+
+class Outbox:
+    """See the module's docstring."""
+
+    def __init__(self, max_in_flight: int | None = None, max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
+        """``max_in_flight`` bounds the requests without an answer; None for what the gateway allows."""
+        if max_in_flight is not None and max_in_flight < 1:
+            raise ValueError(f"max_in_flight is {max_in_flight}; it is a number of requests, at least 1")
+        if max_unread_bytes < 1:
+            raise ValueError(f"max_unread_bytes is {max_unread_bytes}; it is a number of bytes, at least 1")
+        self._most = max_in_flight
+        self._max_unread_bytes = max_unread_bytes
+        self._waiting: list[tuple[int, int, InferCall]] = []
+        self._unread: dict[int, tuple[int, int]] = {}
+        """Bytes and instant of what was sent and is not known to be read, by key, in order."""
+        self._unread_bytes = 0
+        self._unasked_bytes = 0
+        """Sent since an acknowledgement was last asked for."""
+        self._asked_ns = -_NEVER_NS
+        self._best_effort: set[int] = set()
+        """Keys of the best-effort requests in flight."""
+        self._in_flight: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, call: InferCall) -> None:
+        """Have a request wait for its turn."""
+        due_ns = _NEVER_NS if call.deadline_ns is None else call.deadline_ns
+        heapq.heappush(self._waiting, (due_ns, call.message.key, call))
+
+    def next(self, allowed: int, *, acknowledged: bool) -> InferCall | None:
+        """Take out the request that is to be sent now; None if there is none, or no room.
+
+        ``allowed`` is what the gateway lets one connection have in flight; without ``acknowledged`` bytes are
+        not bounded, for nothing would tell when they are read.
+        """
+        self._forget_ended()
+        if not self._waiting:
+            return None
+        most = allowed if self._most is None else min(allowed, self._most)
+        call = self._waiting[0][2]
+        # Best effort may wait at the gateway for idle time, and must not keep others from it meanwhile.
+        held = self._best_effort if call.deadline_ns is None else self._in_flight
+        if len(self._in_flight) >= most or (held is self._best_effort and len(held) >= max(1, most // 2)):
+            return None
+        if acknowledged and self._unread and self._unread_bytes + call.size_bytes > self._max_unread_bytes:
+            return None
+        heapq.heappop(self._waiting)
+        return call
+
+    def hopeless(self, now_ns: int, back_ns: int) -> InferCall | None:
+        """Take out a request whose deadline is too near for its refusal to wait any longer; None if there is
+        none.
+
+        ``back_ns`` is what it takes to its caller; those that wait behind it take some time too.
+        """
+        at_ns = self.next_wakeup_ns(back_ns)
+        return None if at_ns is None or now_ns < at_ns else heapq.heappop(self._waiting)[2]
+
+    def next_wakeup_ns(self, back_ns: int) -> int | None:
+        """Return when `hopeless` has something next if nothing else happens."""
+        self._forget_ended()
+        if not self._waiting or (deadline_ns := self._waiting[0][2].deadline_ns) is None:
+            return None
+        slo_ns = deadline_ns - self._waiting[0][2].called_ns
+        needed_ns = back_ns + len(self._waiting) * _REFUSAL_NS
+        return deadline_ns - max(slo_ns // _LEAST_SHARE, min(needed_ns, slo_ns // _LARGEST_SHARE))
+
+    def _forget_ended(self) -> None:
+        while self._waiting and self._waiting[0][2].ended:
+            heapq.heappop(self._waiting)
+
+    def asks(self, now_ns: int, call: InferCall) -> bool:
+        """Whether an acknowledgement is to be asked for with this request."""
+        part = self._max_unread_bytes // _ACKNOWLEDGED_PARTS
+        return self._unasked_bytes + call.size_bytes >= part or now_ns - self._asked_ns > ACKNOWLEDGE_EVERY_NS
+
+    def sent(self, now_ns: int, call: InferCall, *, asked: bool) -> None:
+        """Count a request that went out."""
+        key = call.message.key
+        self._in_flight.add(key)
+        if call.deadline_ns is None:
+            self._best_effort.add(key)
+        self._unread[key] = (call.size_bytes, now_ns)
+        self._unread_bytes += call.size_bytes
+        if asked:
+            self._unasked_bytes, self._asked_ns = 0, now_ns
+        else:
+            self._unasked_bytes += call.size_bytes
+
+    def read(self, key: int) -> int | None:
+        """The gateway has read this request: return when it was sent; None if that was known."""
+        if key not in self._unread:
+            return None
+        while True:
+            # What was sent before it was read before it.
+            found = next(iter(self._unread))
+            size, sent_ns = self._unread.pop(found)
+            self._unread_bytes -= size
+            if found == key:
+                return sent_ns
+
+    def ended(self, key: int) -> None:
+        """A request is not in flight any more."""
+        self._in_flight.discard(key)
+        self._best_effort.discard(key)
+
+    def link_lost(self) -> None:
+        """Nothing is on its way any more."""
+        self._unread.clear()
+        self._in_flight.clear()
+        self._best_effort.clear()
+        self._unread_bytes = self._unasked_bytes = 0
+        self._asked_ns = -_NEVER_NS
+
+    def validate(self) -> None:
+        """Check that the counts say what the queues hold; raise AssertionError."""
+        held = sum(size for size, _ in self._unread.values())
+        assert held == self._unread_bytes, f"{held} bytes are unread, {self._unread_bytes} counted"
+        assert self._best_effort <= self._in_flight, f"{self._best_effort - self._in_flight} not in flight"

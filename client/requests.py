@@ -1,0 +1,149 @@
+"""The requests of one connection: when each is sent, or refused in the client, and what is learnt from it."""
+
+from __future__ import annotations
+
+from collections import deque
+from time import monotonic_ns
+from typing import Protocol
+
+import msgspec
+import zmq
+
+from mainspring.client.call import Call, InferCall
+from mainspring.client.connection import Connection
+from mainspring.client.errors import DeadlinePassed, MainspringError
+from mainspring.client.outbox import Outbox
+from mainspring.client.paths import Paths
+from mainspring.messages import clients
+from mainspring.messages.codes import Reason
+
+_BURST = 16
+"""Requests that are sent before replies are looked at again."""
+
+
+class Calls(Protocol):
+    """Whoever keeps the calls: the channel."""
+
+    def end(self, call: Call, outcome: object) -> None:
+        """Set a call's outcome."""
+
+    def wake_at(self, call: Call, at_ns: int) -> None:
+        """Set a call's timer."""
+
+
+class Requests:
+    """See the module's docstring; all but `landed` is for the background thread."""
+
+    def __init__(self, connection: Connection, outbox: Outbox, calls: Calls) -> None:
+        self._connection = connection
+        self._outbox = outbox
+        self._calls = calls
+        self._paths = Paths()
+        self._landed: deque[tuple[InferCall, int]] = deque()
+        self._more = False
+        """Whether requests may be sent at once that were not."""
+
+    def landed(self, call: InferCall, now_ns: int) -> None:
+        """A caller has its outcome now; from any thread."""
+        if call.left_gateway_ns is not None:
+            self._landed.append((call, now_ns))
+
+    def learn(self) -> None:
+        """Learn from what has landed."""
+        while self._landed:
+            self._learn(*self._landed.popleft())
+
+    def add(self, call: InferCall) -> None:
+        """Have a request wait for its turn."""
+        self._outbox.add(call)
+
+    def ended(self, call: InferCall) -> None:
+        """A request has its outcome."""
+        self._outbox.ended(call.message.key)
+
+    def link_lost(self) -> None:
+        """What was on its way is lost."""
+        self._outbox.link_lost()
+
+    def next_wakeup_ns(self, now_ns: int) -> int | None:
+        """Return when there is something to do next, if nothing else happens."""
+        return now_ns if self._more else self._outbox.next_wakeup_ns(self._paths.slowest_ns(now_ns))
+
+    def send(self) -> None:
+        """Send requests that wait, as many as may be on their way, and no more than a burst."""
+        self._more = False
+        for _ in range(_BURST):
+            welcome = self._connection.welcome
+            if welcome is None:
+                return
+            call = self._outbox.next(welcome.max_in_flight, acknowledged=welcome.acknowledges)
+            if call is None:
+                return
+            self._send_request(call, acknowledges=welcome.acknowledges)
+        self._more = True
+
+    def _send_request(self, call: InferCall, *, acknowledges: bool) -> None:
+        now_ns = monotonic_ns()
+        message, left_ns, back_ns = call.message, call.message.slo_ns, 0
+        if message.slo_ns is not None and call.deadline_ns is not None:
+            back_ns = self._paths.back_ns(now_ns, message.model, message.slo_ns)
+            left_ns = call.deadline_ns - now_ns - self._paths.one_way_ns
+            if left_ns <= back_ns:
+                self._calls.end(call, _passed(call, now_ns))
+                return
+        asks = acknowledges and self._outbox.asks(now_ns, call)
+        message = msgspec.structs.replace(
+            message, slo_ns=left_ns, sent_ns=now_ns, back_ns=back_ns, acknowledge=asks
+        )
+        try:
+            self._connection.send(message, call.frames)
+        except MainspringError as error:
+            self._calls.end(call, error)
+            return
+        call.sent = True
+        self._outbox.sent(now_ns, call, asked=asks)
+        self._calls.wake_at(call, call.called_ns + round(call.patience_s * 1e9))
+
+    def refuse_hopeless(self) -> None:
+        """Refuse what waits here and has no time left, before its deadline."""
+        now_ns = monotonic_ns()
+        back_ns = self._paths.slowest_ns(now_ns)
+        while (call := self._outbox.hopeless(now_ns, back_ns)) is not None:
+            self._calls.end(call, self.unsent_outcome(call, now_ns))
+            now_ns = monotonic_ns()
+
+    def unsent_outcome(self, call: Call, now_ns: int) -> MainspringError:
+        """Return why a call ends that was never sent."""
+        if self._connection.welcome is None:
+            return self._connection.unreachable(float(f"{(now_ns - call.called_ns) / 1e9:.2g}"))
+        return _passed(call, now_ns)
+
+    def read(self, key: int, message: object, now_ns: int) -> None:
+        """Note from a message of the gateway's that it has read a request."""
+        if (sent_ns := self._outbox.read(key)) is not None and isinstance(message, clients.Received):
+            self._paths.round_trip(now_ns - sent_ns)
+
+    def replied(
+        self, call: InferCall, message: clients.InferReply | clients.ErrorReply, frames: list[zmq.Frame]
+    ) -> None:
+        """Note a reply; it is learnt from once its caller has it."""
+        call.left_gateway_ns = message.sent_ns
+        call.reply_bytes = sum([len(frame) for frame in frames])
+        call.succeeded = isinstance(message, clients.InferReply)
+        if not call.awaited:
+            self._landed.append((call, monotonic_ns()))
+
+    def _learn(self, call: InferCall, at_ns: int) -> None:
+        """Learn from what an answer took from the gateway to its caller."""
+        if call.left_gateway_ns is not None:
+            model = call.message.model if call.succeeded else None
+            self._paths.came_back(call.left_gateway_ns, at_ns, call.reply_bytes, model)
+
+
+def _passed(call: Call, now_ns: int) -> DeadlinePassed:
+    """Return the refusal of a request whose time ran out in this client."""
+    waited_ms = (now_ns - call.called_ns) / 1e6
+    return DeadlinePassed(
+        f"waited {waited_ms:.1f} ms in this client for its turn to be sent, and what is left is too short",
+        Reason.DEADLINE_PASSED,
+    )
