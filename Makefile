@@ -11,7 +11,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-deadlines perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
 .PHONY: policies experiments predictability gpu-check
 
@@ -58,6 +58,9 @@ bench: bench-path bench-worker bench-gateway bench-scheduler bench-simulator ben
 
 bench-path: native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
+
+bench-deadlines: native ## Ask for more at once than can be done in time: what is late by the caller's clock
+	$(BIN)/python -m mainspring.experiments.bench.deadlines $(ARGS)
 
 bench-worker: native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)
