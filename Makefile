@@ -2,7 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/pip
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Files that stand for what was installed of pyproject.toml: [serve], [dev] and [docs].
+SERVES := $(VENV)/.serves
 STAMP := $(VENV)/.installed
+WRITES := $(VENV)/.writes
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
 # Where the servers are installed that bench-http compares with.
@@ -11,7 +16,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-deadlines perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
 .PHONY: policies experiments predictability gpu-check
 
@@ -19,27 +24,43 @@ help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
 	@echo '  Variables: PYTHON=python3.11 (any 3.11+), TRACE=azure.csv.gz (demo), ARGS="..." (demo, test, bench)'
 
-setup: native ## Make .venv with everything installed
+# They share .venv, which one pip at a time may change.
+.NOTPARALLEL:
 
-$(STAMP): pyproject.toml
+setup: $(STAMP) native ## Make .venv with everything installed
+
+$(PIP):
 	@$(PYTHON) -c 'import sys; sys.exit("Mainspring needs Python 3.11 or newer, and $(PYTHON) is %d.%d: try make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $(STAMP)
 
-native: $(STAMP) ## Compile the pure cores, unless that was done since their last change
+# What serves; the tools of the tests, the documentation's and the rest come when a target needs them.
+$(SERVES): pyproject.toml | $(PIP)
+	$(INSTALL) -e '.[serve]'
+	@touch $@
+
+$(STAMP): pyproject.toml | $(PIP)
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(SERVES)
+
+$(WRITES): pyproject.toml | $(PIP)
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
+native: $(SERVES) ## Compile the pure cores, unless that was done since their last change
 	@$(BIN)/python -m mainspring.native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
 
-demo: native ## Serve 24 models under deadlines for two minutes and report
+# The simulator, which it does not use, would take as long to compile again.
+demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
+	@$(BIN)/python -m mainspring.native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
-test: lint types native ## Lint, check types and run every test
+test: lint types $(STAMP) native ## Lint, check types and run every test
 	$(BIN)/python -m tests.halves $(ARGS)
 
-fuzz: native ## Send 105,000 messages of garbage to all sockets
+fuzz: $(STAMP) native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
 
-schemathesis: native ## Let schemathesis look for requests over HTTP that the gateway can't cope with
+schemathesis: $(STAMP) native ## Let schemathesis look for requests over HTTP that the gateway can't cope with
 	@test -x out/schemathesis/bin/schemathesis || ($(PYTHON) -m venv out/schemathesis && out/schemathesis/bin/pip install --quiet --disable-pip-version-check schemathesis)
 	SCHEMATHESIS=$(CURDIR)/out/schemathesis/bin/schemathesis $(BIN)/pytest tests/gateway/http/test_openapi.py $(ARGS)
 
@@ -51,54 +72,57 @@ types: $(STAMP) ## Check types with mypy --strict
 	$(BIN)/mypy -p mainspring
 	$(BIN)/mypy tests
 
-docs: $(STAMP) ## Build the documentation as a site in out/site
+docs: $(WRITES) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 bench: bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster ## Measure all that follows, in about six minutes
 
-bench-path: native ## Measure what the serving path adds to a model's own time
+bench-path: $(STAMP) native ## Measure what the serving path adds to a model's own time
 	$(BIN)/python -m mainspring.experiments.bench.path $(ARGS)
 
-bench-deadlines: native ## Ask for more at once than can be done in time: what is late by the caller's clock
+bench-deadlines: $(STAMP) native ## Ask for more at once than can be done in time: what is late by the caller's clock
 	$(BIN)/python -m mainspring.experiments.bench.deadlines $(ARGS)
 
-bench-worker: native ## Measure one worker against a bare loop over its engine
+bench-worker: $(STAMP) native ## Measure one worker against a bare loop over its engine
 	$(BIN)/python -m mainspring.experiments.bench.worker $(ARGS)
 
-bench-gateway: native ## Count a tensor's copies and measure the gateway against bare ZeroMQ
+bench-gateway: $(STAMP) native ## Count a tensor's copies and measure the gateway against bare ZeroMQ
 	$(BIN)/python -m mainspring.experiments.bench.gateway $(ARGS)
 
-bench-scheduler: native ## Measure the scheduler alone
+bench-scheduler: $(STAMP) native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
 
-bench-simulator: native ## Count the requests that the simulator plays in a second
+bench-simulator: $(STAMP) native ## Count the requests that the simulator plays in a second
 	$(BIN)/python -m mainspring.experiments.bench.simulator $(ARGS)
 
-bench-cluster: native ## Find the highest rate that 12 emulated devices serve on this machine
+bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
 
-perf-analyzer: native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
+perf-analyzer: $(STAMP) native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
 	$(BIN)/python -m mainspring.experiments.bench.perf_analyzer $(ARGS)
 
-bench-triton: native ## Measure what a deadline is worth beside a real Triton, if it starts here
+bench-triton: $(STAMP) native ## Measure what a deadline is worth beside a real Triton, if it starts here
 	$(BIN)/python -m mainspring.experiments.bench.triton.compare $(ARGS)
 
-bench-repository: native ## Serve a model repository of 2,000 models: its start, its rest and its changes
+bench-repository: $(STAMP) native ## Serve a model repository of 2,000 models: its start, its rest and its changes
 	$(BIN)/python -m mainspring.experiments.bench.repository $(ARGS)
 
-bench-console: native ## Measure what consoles cost the controller
+bench-console: $(STAMP) native ## Measure what consoles cost the controller
 	$(BIN)/python -m mainspring.experiments.bench.console $(ARGS)
 
-bench-console-view: native ## Measure how fast the console follows, and what its history takes
+bench-console-view: $(STAMP) native ## Measure how fast the console follows, and what its history takes
 	$(BIN)/python -m mainspring.experiments.bench.console_view $(ARGS)
 
-bench-console-page: native ## Measure what the console's page takes of a browser (Debian's chromium)
+bench-console-page: $(STAMP) native ## Measure what the console's page takes of a browser (Debian's chromium)
 	$(BIN)/python -m mainspring.experiments.bench.console_page $(ARGS)
 
-bench-observability: native ## Measure what metrics and traces cost the gateway
+bench-observability: $(STAMP) native ## Measure what metrics and traces cost the gateway
 	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)
 
-bench-http: native ## Compare an identity model over HTTP with LitServe, MLServer and Ray Serve
+first-request: ## Time make demo in a new clone and environment until its first request is answered
+	@$(PYTHON) experiments/bench/first_request.py $(ARGS)
+
+bench-http: $(STAMP) native ## Compare an identity model over HTTP with LitServe, MLServer and Ray Serve
 	@test -x $(BENCH_HTTP)/bin/python || $(PYTHON) -m venv $(BENCH_HTTP)
 	@$(BENCH_HTTP)/bin/python -m pip install --quiet --disable-pip-version-check litserve mlserver 'ray[serve]'
 	$(BIN)/python -m mainspring.experiments.bench.http --python $(BENCH_HTTP)/bin/python $(ARGS)
@@ -106,13 +130,13 @@ bench-http: native ## Compare an identity model over HTTP with LitServe, MLServe
 policies: $(STAMP) ## Compare the policies with each other and with what was possible, in virtual time
 	$(BIN)/python -m mainspring.experiments.policies $(ARGS)
 
-experiments: native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
+experiments: $(STAMP) native ## Repeat the paper's figures in short form, in about ten minutes; ARGS="--live" or "--full"
 	$(BIN)/python -m mainspring.experiments.figures $(ARGS)
 
-predictability: native ## Measure figure 2 on this device: one inference at a time, and several
+predictability: $(STAMP) native ## Measure figure 2 on this device: one inference at a time, and several
 	$(BIN)/python -m mainspring.experiments.predictability $(ARGS)
 
-gpu-check: native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse on the CPU
+gpu-check: $(STAMP) native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse on the CPU
 	$(BIN)/python -m mainspring.experiments.gpu_check $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites

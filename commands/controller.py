@@ -84,12 +84,14 @@ def _say_if_slow() -> None:
     import logging
 
     from mainspring.native.finder import Use, install
+    from mainspring.native.remedy import how_to_compile
     from mainspring.native.units import CORE
 
     loaded = install().loaded(CORE)
     if loaded.use not in (Use.COMPILED, Use.OFF):
-        note = "%s run as Python and take %s (%s): python -m mainspring.native"
-        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, loaded.detail)
+        note = "%s run as Python and take %s (%s): %s"
+        remedy = how_to_compile(loaded)
+        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, loaded.detail, remedy)
 
 
 def _text(path: Path | None) -> str | None:

@@ -22,7 +22,7 @@ import msgspec
 from mainspring import extras
 from mainspring.launch.placement import place
 from mainspring.native.finder import Loaded, Use, install
-from mainspring.native.store import SWITCH
+from mainspring.native.remedy import how_to_compile
 from mainspring.native.units import UNITS, Unit
 
 LIBRARIES = ("mainspring", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec", "typer", "rich")
@@ -227,13 +227,12 @@ def devices() -> Finding:
 def compiled(unit: Unit, loaded: Loaded) -> Finding:
     """Say whether a unit of our own code runs compiled."""
     good = loaded.use is Use.COMPILED
-    off = loaded.use is Use.OFF
     return Finding(
         subject=f"compiled {unit.name}",
         good=good,
         found=f"{unit.purpose}: {'compiled' if good else f'plain Python, {loaded.detail}'}",
         costs=f"plain Python takes {unit.cost}",
-        remedy=f"unset {SWITCH}" if off else "python -m mainspring.native (make native in a checkout)",
+        remedy=how_to_compile(loaded),
     )
 
 

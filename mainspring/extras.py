@@ -51,6 +51,11 @@ def extra_of(module: str) -> str | None:
     return next((extra for extra, modules in MODULES.items() if top in modules), None)
 
 
+def compile_command() -> str:
+    """Return the command that compiles the cores for this environment, to be typed as it is."""
+    return f"{_python(Path(sys.prefix))} -m {PROJECT}.native"
+
+
 def missing(error: BaseException) -> str:
     """Return what to say of an import that failed for want of an extra; nothing of any other error."""
     module = error.name if isinstance(error, ModuleNotFoundError) else None
@@ -105,7 +110,15 @@ def _installer(prefix: Path) -> str:
     """Return the command that installs into an environment, whether or not it is the one in the PATH."""
     if find_spec("pip") is None and shutil.which("uv"):
         return f"uv pip install --python {shlex.quote(sys.executable)}"
-    found = shutil.which("pip")
-    if found and Path(found).parent == prefix / "bin":
-        return "pip install"
-    return f"{shlex.quote(sys.executable)} -m pip install"
+    return "pip install" if _in_path("pip", prefix) else f"{_python(prefix)} -m pip install"
+
+
+def _python(prefix: Path) -> str:
+    """Return what runs the Python of an environment."""
+    return "python" if _in_path("python", prefix) else shlex.quote(sys.executable)
+
+
+def _in_path(program: str, prefix: Path) -> bool:
+    """Return whether a program's bare name runs the one of an environment."""
+    found = shutil.which(program)
+    return found is not None and Path(found).parent == prefix / "bin"

@@ -11,8 +11,11 @@ from mainspring.native.units import UNITS
 
 
 def main(arguments: list[str]) -> int:
-    """Compile every unit; return the exit code, which tells only with ``--strict`` that one can't be."""
+    """Compile the units; return the exit code, which tells only with ``--strict`` that one can't be."""
     parser = argparse.ArgumentParser("python -m mainspring.native", description=__doc__)
+    names = [unit.name for unit in UNITS]
+    chosen = f"{' or '.join(names)}; all by default"
+    parser.add_argument("units", nargs="*", choices=[*names, []], metavar="UNIT", help=chosen)
     parser.add_argument("--strict", action="store_true", help="fail if something can't be compiled")
     parser.add_argument("--quiet", action="store_true", help="say nothing if nothing is to be done")
     options = parser.parse_args(arguments)
@@ -20,7 +23,7 @@ def main(arguments: list[str]) -> int:
         print(f"native: {store.SWITCH}=0: everything runs as Python")
         return 0
     failed = False
-    for unit in UNITS:
+    for unit in (unit for unit in UNITS if unit.name in (options.units or names)):
         try:
             done = build(unit)
         except CannotCompile as error:

@@ -17,7 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,17 +36,20 @@ class CannotCompile(Exception):
     """What is missing, or what went wrong."""
 
 
-def build(unit: Unit) -> str | None:
+def build(unit: Unit, into: Path | None = None) -> str | None:
     """Compile a unit unless it is compiled already; return what was done, None if nothing.
 
-    Raise CannotCompile with what is missing, or with what the compiler said.
+    ``into`` is another store than the environment's. Raise CannotCompile with what is missing, or with what
+    the compiler said.
     """
     sources = units.read(unit, units.package_root())
-    folder = Path(store.unit_folder(unit, sources.key))
-    if folder.is_dir():
+    done = None if into else store.compiled_folder(unit, sources.key)
+    if done:
         # What is in use is the last to be removed.
-        os.utime(folder)
+        with suppress(OSError):
+            os.utime(done)
         return None
+    folder = Path(store.unit_folder(unit, sources.key, None if into is None else str(into)))
     check_tools()
     began = time.monotonic()
     try:
@@ -62,18 +65,24 @@ def build(unit: Unit) -> str | None:
 
 def check_tools() -> None:
     """Raise CannotCompile with what is missing of what compiling needs, and how to get it."""
-    missing = []
+    missing = missing_system_tools()
     needed = ("mypyc", "setuptools") if sys.version_info >= (3, 12) else ("mypyc",)
     if any(find_spec(name) is None for name in needed):
-        missing.append(f"mypy and setuptools ({extras.command('serve')})")
+        missing.insert(0, f"mypy and setuptools ({extras.command('serve')})")
+    if missing:
+        raise CannotCompile(f"missing: {'; '.join(missing)}")
+
+
+def missing_system_tools() -> list[str]:
+    """Return what compiling needs of the system and does not find, each with how to get it."""
+    missing = []
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     if shutil.which(compiler) is None:
         missing.append(f"the C compiler {compiler!r} (apt-get install gcc, or set CC)")
     header = Path(sysconfig.get_paths()["include"], "Python.h")
     if not header.is_file():
         missing.append(f"{header} (apt-get install python3-dev)")
-    if missing:
-        raise CannotCompile(f"missing: {'; '.join(missing)}")
+    return missing
 
 
 def _make(unit: Unit, sources: Sources, folder: Path) -> None:

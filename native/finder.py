@@ -7,7 +7,6 @@ is passed over with a warning, and the unit runs as Python.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import warnings
@@ -113,9 +112,10 @@ def _load(unit: Unit) -> Loaded:
         sources = units.read(unit, units.package_root())
     except OSError as error:
         return Loaded(Use.MISSING, f"its source can't be read: {error}")
-    file = store.library_file(unit, store.unit_folder(unit, sources.key))
-    if not os.path.isdir(os.path.dirname(file)):
+    folder = store.compiled_folder(unit, sources.key)
+    if folder is None:
         return Loaded(Use.MISSING, "not compiled from this source")
+    file = store.library_file(unit, folder)
     try:
         if not store.is_whole(file):
             raise ImportError("it is cut off")
@@ -125,10 +125,11 @@ def _load(unit: Unit) -> Loaded:
             raise ImportError(f"it lacks {', '.join(absent)}")
     except (ImportError, OSError, ValueError) as error:
         sys.modules.pop(unit.library, None)
-        folder = os.path.dirname(file)
+        from mainspring import extras
+
         warnings.warn(
             f"{unit.purpose} will run as Python, since compiled code can't be loaded: {error}; "
-            f"remove {folder} and run python -m mainspring.native",
+            f"remove {folder} and run {extras.compile_command()}",
             RuntimeWarning,
             stacklevel=2,
         )

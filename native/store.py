@@ -1,4 +1,8 @@
-"""Where compiled units lie: one folder for each key, below the environment that they were made for."""
+"""Where compiled units lie: one folder for each key, below the environment that they were made for.
+
+A wheel may bring some inside the package; those compiled later lie beside it, as the package's folder may not
+be writable.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
-from mainspring.native.units import Unit
+from mainspring.native import units
+from mainspring.native.units import PACKAGE, Unit
 
 SWITCH = "MAINSPRING_NATIVE"
 """Environment variable: ``0`` runs everything as Python."""
 FOLDER = "MAINSPRING_NATIVE_DIR"
-"""Environment variable: another folder of compiled units."""
+"""Environment variable: the one folder of compiled units, instead of the environment's and the wheel's."""
+IN_PACKAGE = (PACKAGE, "native", "compiled")
+"""Path of the units that a wheel brings, below the folder that it is installed in."""
 
 
 def switched_off() -> bool:
@@ -24,9 +31,17 @@ def store_folder() -> str:
     return os.environ.get(FOLDER) or os.path.join(sys.prefix, "share", "mainspring", "native")
 
 
-def unit_folder(unit: Unit, key: str) -> str:
-    """Return the folder of a unit that was compiled under a key."""
-    return os.path.join(store_folder(), f"{unit.name}-{key}")
+def unit_folder(unit: Unit, key: str, store: str | None = None) -> str:
+    """Return the folder of a unit that was compiled under a key, in this store or the environment's."""
+    return os.path.join(store or store_folder(), f"{unit.name}-{key}")
+
+
+def compiled_folder(unit: Unit, key: str) -> str | None:
+    """Return the folder of a unit that is compiled under a key, None if it is not."""
+    brought = os.path.join(os.path.dirname(units.package_root()), *IN_PACKAGE)
+    stores = [store_folder()] if os.environ.get(FOLDER) else [store_folder(), brought]
+    folders = (unit_folder(unit, key, store) for store in stores)
+    return next((folder for folder in folders if os.path.isdir(folder)), None)
 
 
 def library_file(unit: Unit, folder: str) -> str:

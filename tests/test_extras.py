@@ -187,11 +187,11 @@ def test_of_an_unknown_origin_the_packages_are_named(tmp_path: Path, monkeypatch
 
 
 def test_pip_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pip = tmp_path / "bin" / "pip"
-    pip.parent.mkdir()
-    pip.write_text("#!/bin/sh\n")
-    pip.chmod(0o755)
-    monkeypatch.setenv("PATH", str(pip.parent))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "pip").write_text("#!/bin/sh\n")
+    (folder / "pip").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
     assert extras.command_for("serve", None, tmp_path).startswith("pip install -e ")
     other = extras.command_for("serve", None, tmp_path / "other")
     assert shlex.split(other)[:4] == [sys.executable, "-m", "pip", "install"]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import tempfile
 from pathlib import Path
 
-MAKEFILE = (Path(__file__).resolve().parent.parent / "Makefile").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 RULES = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
 
 
@@ -15,6 +18,23 @@ def test_no_rule_is_taken_for_a_file() -> None:
         name for names in re.findall(r"^\.PHONY: (.*)", MAKEFILE, re.MULTILINE) for name in names.split()
     }
     assert phony == RULES, "a rule named like a folder (docs/) would be up to date for ever"
+
+
+def recipe(target: str) -> str:
+    """Return what make would run for a target where nothing is installed yet."""
+    with tempfile.TemporaryDirectory() as venv:
+        command = ["make", "--dry-run", target, f"VENV={venv}/venv"]
+        return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+
+
+def test_each_target_installs_what_it_needs() -> None:
+    demo, docs, test = recipe("demo"), recipe("docs"), recipe("test")
+    assert ".[serve]" in demo
+    assert ".[dev]" not in demo
+    assert "[serve]" not in docs
+    assert "[dev]" not in docs
+    assert ".[dev]" in test
+    assert test.index(".[dev]") < test.index("ruff")
 
 
 def test_the_modules_that_it_runs_exist() -> None:
