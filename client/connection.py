@@ -148,7 +148,7 @@ class Connection:
         """Send a message and its tensors' frames, in the order of its headers.
 
         Raise `GatewayUnreachable` without a link, `Overloaded` if the send queue is full, `InvalidInput`
-        if a frame is larger than the gateway takes.
+        if the message is larger than the gateway takes.
         """
         if self.welcome is None:
             raise GatewayUnreachable(f"there is no connection to the gateway at {self.address}")
@@ -156,11 +156,12 @@ class Connection:
         if isinstance(message, InferRequest) and message.sent_ns is None:
             message = msgspec.structs.replace(message, sent_ns=monotonic_ns())
         views = [memoryview(frame) for frame in frames]
-        for view in views:
-            if view.nbytes > limit:
-                raise InvalidInput(f"an input has {view.nbytes:,} bytes; the gateway takes at most {limit:,}")
+        encoded = encode(message)
+        size = len(encoded) + sum([view.nbytes for view in views])
+        if size > limit:
+            raise InvalidInput(f"the inputs have {size:,} bytes; the gateway takes at most {limit:,}")
         try:
-            self.socket.send(encode(message), _NOBLOCK_MORE if views else _NOBLOCK)
+            self.socket.send(encoded, _NOBLOCK_MORE if views else _NOBLOCK)
             for index, view in enumerate(views, 1):
                 more = index < len(views)
                 self.socket.send(view, _NOBLOCK_MORE if more else _NOBLOCK, copy=False)

@@ -59,10 +59,18 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The same of one connection. Over HTTP its further requests wait meanwhile, over gRPC they are refused;
     one answer alone may have more."""
     max_message_bytes: int = 256 << 20
-    """Size of one incoming frame; ZeroMQ disconnects a client that sends a larger one."""
+    """Size of one incoming message over ZeroMQ, all its frames; a larger one ends the connection."""
     max_connections: int = 20_000
     """Clients that the gateway remembers; one more makes it forget one that has nothing in flight, which
     has to say hello again."""
+    zeromq_handshake_timeout_ms: float = 10_000.0
+    """How long a new ZeroMQ connection may take until its socket has said what it is."""
+    zeromq_message_idle_ms: float = 10_000.0
+    """How long nothing may come of a message that has begun to come over ZeroMQ."""
+    zeromq_message_timeout_ms: float = 300_000.0
+    """How long such a message may take to come."""
+    zeromq_write_timeout_ms: float = 30_000.0
+    """How long a ZeroMQ client may read nothing of its replies before its connection is closed."""
     http_max_connections: int = 20_000
     """HTTP clients at one time; one more closes a connection that has long been idle, or is refused."""
     http_max_header_bytes: int = 32 << 10

@@ -1,7 +1,7 @@
 """The gateway's process: one thread, one event loop for all sockets, each served a burst at a time.
 
 The connections to the controller and to the workers have a `Hub` of their own, whose descriptor the loop
-watches; ZeroMQ's clients are watched by it too. Other protocols run as the loop's tasks.
+watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from time import monotonic_ns
 
 import uvloop
-import zmq
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.plane import Plane
+from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
 
@@ -43,16 +43,13 @@ def run(
     ``on_ready`` is called with the addresses once clients can connect. Raises OSError if an address can't
     be had.
     """
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-    context.setsockopt(zmq.MAX_SOCKETS, 8_192)
     loop = uvloop.new_event_loop()
     try:
         with _signals_as_before() as restore:
             loop.call_soon(restore)
-            loop.run_until_complete(_serve(context, config, stop, on_ready))
+            loop.run_until_complete(_serve(config, stop, on_ready))
     finally:
         loop.close()
-        context.destroy(linger=round(config.goodbye_linger_ms))
 
 
 @contextmanager
@@ -76,12 +73,11 @@ def _signals_as_before() -> Iterator[Callable[[], None]]:
 
 
 async def _serve(
-    context: zmq.Context[zmq.Socket[bytes]],
     config: GatewayConfig,
     stop: threading.Event,
     on_ready: Callable[[Addresses], None] | None,
 ) -> None:
-    server = _Server(context, config)
+    server = _Server(config)
     front_ends: dict[str, Served] = {}
     try:
         front_ends = await start(server.calls, config)
@@ -101,7 +97,7 @@ async def _serve(
 class _Server:
     """The hub and ZeroMQ's clients, served by callbacks of the loop."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._hub = Hub()
@@ -110,9 +106,10 @@ class _Server:
         self._again = False
         """Whether a turn follows at once."""
         self.turns = 0
+        uploads = Uploads()
         try:
             self._plane = Plane(self._hub, config)
-            self._clients = ZeroMqFrontEnd(context, config, self._plane, self._hub)
+            self._clients = ZeroMqFrontEnd(config, self._plane, self._hub, uploads, self._settle)
         except BaseException:
             self._hub.close()
             raise
@@ -135,7 +132,6 @@ class _Server:
             self._timer.cancel()
         self._plane.goodbye()
         self._hub.close(milliseconds(self._config.goodbye_linger_ms))
-        self._clients.socket.close(round(self._config.goodbye_linger_ms))
 
     async def drain(self, front_ends: dict[str, Served]) -> None:
         """Refuse what comes, let what is in flight end while it may, and answer the rest."""
@@ -155,11 +151,9 @@ class _Server:
         self.turns += 1
         burst = self._config.burst_messages
         for port in self._hub.wait(0):
-            if port is not self._clients:
-                self._plane.serve(port, burst)
-                self._plane.flush()
+            self._plane.serve(port, burst)
+            self._plane.flush()
         for _ in range(burst):
-            # To ask whether there is one costs less than an attempt to take one in vain.
             if not self._clients.readable():
                 break
             self._clients.serve(1)

@@ -1,8 +1,10 @@
-"""The front end for Mainspring's own clients: one ROUTER that speaks `messages.clients`.
+"""The front end for Mainspring's own clients: `messages.clients` over ZeroMQ (`zmtp.listener`).
 
-Bytes that are no message are answered and counted, never more. A client that does not read its replies is
-cut off once as many wait as `GatewayConfig` allows, in messages or in bytes: its requests are given up, and
-as soon as it reads again it finds a `ClientRefused` behind what had been sent.
+A session begins with a connection's hello and ends with the connection: what it may do is its own, whatever
+identity the client's socket has. Bytes that are no message are answered and counted, never more. A client
+that does not read its replies is cut off once as many wait as `GatewayConfig` allows, in messages or in
+bytes: its requests are given up, and as soon as it reads again it finds a `ClientRefused` behind what had
+been sent.
 
 A gateway that has just started welcomes nobody before it knows the controller's models, for up to
 ``controller_timeout_ms``: until then it could only refuse what it will serve in a moment.
@@ -11,37 +13,34 @@ A gateway that has just started welcomes nobody before it knows the controller's
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 from typing import Any
 
 import msgspec
-import zmq
 
 from mainspring.gateway.admin import Reply
-from mainspring.gateway.backlog import Backlog, Parts
-from mainspring.gateway.bounds import Refusal
+from mainspring.gateway.bounds import Budget, Refusal
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.multipart import MAX_FRAMES, receive, send
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.tokens import NOTHING, Credential, credential
+from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.ways import Ways
+from mainspring.gateway.zmtp.connection import Limits
+from mainspring.gateway.zmtp.listener import ZmtpListener
+from mainspring.gateway.zmtp.receiver import MOST_PARTS, Cut, Message
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.clients import ClientRefused, ClientWelcome, ErrorReply, InferReply
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
 
-Context = zmq.Context[zmq.Socket[bytes]]
-
 NAME = "zeromq"
-# Plain integers: combining pyzmq's enumerations costs some microseconds.
-_EVENTS = int(zmq.EVENTS)
-_POLLIN = int(zmq.POLLIN)
-_HEARTBEAT_MS = 2_000
-_RETRY_NS = milliseconds(100)
+_SPARE_CONNECTIONS = 256
+"""Connections beyond those that may have a session: they are told why they have none."""
 _SLOW_READER = encode(
     ClientRefused(
         "slow_reader",
@@ -53,12 +52,18 @@ _IDLE_SEARCH = 64
 
 
 class ZeroMqFrontEnd:
-    """The client ROUTER; see the module's docstring."""
+    """Clients and their sessions; see the module's docstring."""
 
-    def __init__(self, context: Context, config: GatewayConfig, plane: Plane, hub: Hub) -> None:
-        """Bind the socket; raise OSError if the address can't be had."""
+    def __init__(
+        self, config: GatewayConfig, plane: Plane, hub: Hub, uploads: Uploads, settle: Callable[[], None]
+    ) -> None:
+        """Listen; raise OSError if the address can't be had.
+
+        ``settle`` is called when something has come outside of `serve`.
+        """
         self._config = config
         self._plane = plane
+        self._settle = settle
         self._welcome = encode(
             ClientWelcome(
                 protocol=PROTOCOL_VERSION,
@@ -73,47 +78,59 @@ class ZeroMqFrontEnd:
         """Clients that said hello, the longest silent first."""
         self._shown: dict[bytes, Credential] = {}
         """What each of `_connections` showed of a token, while tokens are needed."""
-        self._cut_off: dict[bytes, bytes] = {}
-        """Clients that did not read, with what they have yet to be told."""
-        self._backlogs: dict[bytes, Backlog] = {}
-        """Of `_connections`."""
-        self._unread: dict[bytes, Backlog] = {}
-        """Of clients that were cut off, until they have read what had been sent."""
-        self._retry_ns: int | None = None
         self._early: dict[bytes, clients.ClientHello] = {}
         """Hellos that came before the controller's models."""
         self._open_ns = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When clients are welcomed even without a controller."""
-        self.socket = _bind(context, config)
-        self.address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        hub.watch(int(self.socket.getsockopt(zmq.FD)), self)
+        self._listener = _listener(self, config, hub, uploads)
+        self.address = self._listener.address
         plane.front_ends[NAME] = self
 
     def readable(self) -> bool:
-        """Whether a message has come.
-
-        To be asked before each wait: ZeroMQ's descriptor only tells that something has changed since what
-        it counts was last asked for, by whatever call (zmq_getsockopt(3), ZMQ_FD).
-        """
-        return bool(int(self.socket.get(_EVENTS)) & _POLLIN)
+        """Whether a message may have come."""
+        return self._listener.pending()
 
     def serve(self, limit: int) -> None:
         """Take at most so many messages."""
         for _ in range(limit):
-            frames = receive(self.socket)
-            if frames is None:
+            received = self._listener.receive()
+            if received is None:
                 return
-            self._take(frames[0].bytes, frames[1:])
+            self._take(*received)
 
-    def _take(self, peer: bytes, frames: list[zmq.Frame]) -> None:
+    def large_message(self, name: bytes, message: Message) -> None:
+        """Take a message whose frames were read by turns."""
+        self._take(name, message)
+        self._settle()
+
+    def busy(self, name: bytes) -> bool:
+        """Whether a client waits for answers."""
+        connection = self._connections.get(name)
+        return connection is not None and self._plane.core.connection_in_flight(connection) > 0
+
+    def gone(self, name: bytes) -> None:
+        """A connection is over, and its session with it: its requests are given up."""
+        self._early.pop(name, None)
+        self._forget(name)
+
+    def violated(self, why: str) -> Sequence[bytes]:
+        """Return what a client is told whose connection ends because of what it sent."""
+        self._plane.counts["bad_messages_from_clients"] += 1
+        return (encode(ClientRefused("bad_message", f"this connection ends: {why[:300]}")),)
+
+    def _take(self, peer: bytes, received: Message) -> None:
         connection = self._connections.pop(peer, None)
         if connection is not None:
             # To the end: what stays at the front has been silent for longest.
             self._connections[peer] = connection
+        frames, cut = received
+        if cut is Cut.STRANGER:
+            self._not_known(peer)
+            return
         try:
-            if not 1 <= len(frames) < MAX_FRAMES:
-                raise BadMessage(f"a message has 1 to {MAX_FRAMES - 1} frames")
-            message = FROM_CLIENT.decode(frames[0].buffer)
+            if cut is Cut.PARTS or not frames:
+                raise BadMessage(f"a message has 1 to {MOST_PARTS} frames")
+            message = FROM_CLIENT.decode(frames[0])
         except BadMessage as error:
             self._bad_message(peer, connection, frames, str(error))
             return
@@ -123,12 +140,18 @@ class ZeroMqFrontEnd:
             else:
                 self._early[peer] = message
         elif connection is None:
-            self._plane.counts["unknown_clients"] += 1
-            self._send(peer, encode(ClientRefused("unknown_session", "say hello first")))
+            self._not_known(peer)
+        elif cut is not None:
+            detail = "requests that are on their way here hold as many bytes as they may; try again"
+            self._send(peer, encode(ErrorReply(getattr(message, "key", 0), Reason.OVERLOADED, detail)))
         else:
             self._from_client(connection, message, frames[1:])
 
-    def _from_client(self, connection: Connection, message: object, frames: list[zmq.Frame]) -> None:
+    def _not_known(self, peer: bytes) -> None:
+        self._plane.counts["unknown_clients"] += 1
+        self._send(peer, encode(ClientRefused("unknown_session", "say hello first")))
+
+    def _from_client(self, connection: Connection, message: object, frames: list[Any]) -> None:
         if self._plane.gate.closed and (refusal := self._refusal(connection, message)) is not None:
             if isinstance(message, clients.InferRequest):
                 self._plane.core.observers.turned_away(message, refusal[0])
@@ -198,17 +221,11 @@ class ZeroMqFrontEnd:
             detail = f"{len(self._connections)} clients are busy here, the most the gateway serves; try later"
             self._send(peer, encode(ClientRefused("too_many_clients", detail)))
             return
-        unread = self._unread.get(peer)
-        if unread is not None and unread.waiting_bytes() > self._config.reply_backlog_bytes:
-            self._send(peer, _SLOW_READER)
-            return
-        self._cut_off.pop(peer, None)
         self._connections[peer] = Connection(NAME, peer)
         self._ways.hello(monotonic_ns(), peer, message)
+        self._listener.welcome(peer, True)
         if self._plane.gate.closed:
             self._shown[peer] = shown
-        self._unread.pop(peer, None)
-        self._backlogs.setdefault(peer, unread or Backlog())
         self._send(peer, self._welcome)
 
     def _make_room(self) -> bool:
@@ -223,7 +240,7 @@ class ZeroMqFrontEnd:
         return True
 
     def _bad_message(
-        self, peer: bytes, connection: Connection | None, frames: Sequence[zmq.Frame], why: str
+        self, peer: bytes, connection: Connection | None, frames: Sequence[Any], why: str
     ) -> None:
         self._plane.counts["bad_messages_from_clients"] += 1
         key = _key_of(frames[0]) if frames else None
@@ -256,39 +273,22 @@ class ZeroMqFrontEnd:
         self._send(connection.peer, encode(message))
 
     def _send(self, peer: bytes, message: bytes, frames: Sequence[Any] = ()) -> None:
-        backlog = self._backlogs.get(peer)
-        parts: Parts | None = ((message,), frames)
-        if backlog is not None:
-            parts = backlog.admit(message, frames, self._config.reply_backlog_bytes)
-        if parts is None:
-            self._cut(peer)
-            return
-        try:
-            send(self.socket, (peer, *parts[0]), parts[1])
-        except zmq.Again:
-            self._cut(peer)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._plane.counts["replies_to_clients_that_left"] += 1
-            self._forget(peer)
-
-    def _cut(self, peer: bytes) -> None:
-        """Break with a client whose backlog is full."""
-        self._plane.counts["replies_to_slow_readers"] += 1
-        backlog = self._backlogs.get(peer)
-        self._forget(peer)
-        if len(self._cut_off) < self._config.max_connections:
-            self._cut_off[peer] = _SLOW_READER
-            if backlog is not None:
-                self._unread[peer] = backlog
+        match self._listener.send(peer, (message, *frames)):
+            case Delivery.FULL:
+                self._plane.counts["replies_to_slow_readers"] += 1
+                self._forget(peer)
+                self._listener.send(peer, (_SLOW_READER,), beyond=True)
+            case Delivery.GONE:
+                self._plane.counts["replies_to_clients_that_left"] += 1
+                self._forget(peer)
 
     def _forget(self, peer: bytes) -> None:
-        self._backlogs.pop(peer, None)
+        """End a session; its connection may say hello again."""
         self._shown.pop(peer, None)
         self._ways.forget(peer)
         connection = self._connections.pop(peer, None)
         if connection is not None:
+            self._listener.welcome(peer, False)
             self._plane.forget(connection)
 
     # --- time ---
@@ -298,53 +298,48 @@ class ZeroMqFrontEnd:
         return self._plane.ready or now_ns >= self._open_ns
 
     def tick(self, now_ns: int) -> None:
-        """Welcome clients that came early; try again to tell those that were cut off."""
+        """Welcome clients that came early."""
         if self._early and self._open(now_ns):
             early, self._early = self._early, {}
             for peer, hello in early.items():
                 self._hello(peer, hello)
-        if not self._cut_off and not self._unread:
-            self._retry_ns = None
-            return
-        if self._retry_ns is not None and now_ns < self._retry_ns:
-            return
-        self._retry_ns = now_ns + _RETRY_NS
-        self._unread = {peer: each for peer, each in self._unread.items() if each.waiting_bytes()}
-        for peer, message in list(self._cut_off.items()):
-            try:
-                self.socket.send_multipart([peer, message], zmq.NOBLOCK)
-            except zmq.Again:
-                continue
-            except zmq.ZMQError as error:
-                if error.errno != zmq.EHOSTUNREACH:
-                    raise
-            del self._cut_off[peer]
 
 
-def _key_of(frame: zmq.Frame) -> int | None:
+def _key_of(frame: Any) -> int | None:
     """Return the key of a message that is none of the vocabulary, if it has one."""
     try:
-        fields = msgspec.msgpack.decode(frame.buffer)
+        fields = msgspec.msgpack.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, TypeError):
         return None
     key = fields.get("key") if isinstance(fields, dict) else None
     return key if type(key) is int and -(1 << 63) <= key < 1 << 63 else None
 
 
-def _bind(context: Context, config: GatewayConfig) -> zmq.Socket[bytes]:
-    socket = context.socket(zmq.ROUTER)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.SNDHWM, config.reply_backlog_messages)
-    socket.setsockopt(zmq.RCVHWM, config.max_in_flight_per_connection)
-    socket.setsockopt(zmq.MAXMSGSIZE, config.max_message_bytes)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-    socket.setsockopt(zmq.BACKLOG, 1_024)
+def _listener(front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, uploads: Uploads) -> ZmtpListener:
+    limits = Limits(
+        message_bytes=config.max_message_bytes,
+        handshake_ns=milliseconds(config.zeromq_handshake_timeout_ms),
+        message_idle_ns=milliseconds(config.zeromq_message_idle_ms),
+        message_ns=milliseconds(config.zeromq_message_timeout_ms),
+        write_ns=milliseconds(config.zeromq_write_timeout_ms),
+        backlog_bytes=config.reply_backlog_bytes,
+        backlog_messages=config.reply_backlog_messages,
+    )
     try:
-        socket.bind(config.address)
-    except zmq.ZMQError as error:
-        socket.close(0)
+        return ZmtpListener(
+            hub,
+            config.address,
+            limits,
+            front_end,
+            uploads=uploads,
+            most=config.max_connections + _SPARE_CONNECTIONS,
+            budget=Budget(config.max_in_flight_bytes),
+            backlog_bytes=config.max_answer_bytes,
+        )
+    except ValueError as error:
+        raise OSError(f"the gateway can't listen at {config.address}: {error}") from None
+    except OSError as error:
         raise OSError(
             f"the gateway can't listen at {config.address}: {error.strerror}; "
             "is another gateway running there? Choose another address, or port * for a free one"
         ) from None
-    return socket

@@ -5,11 +5,23 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
-from mainspring.transport.channel import Channel
+
+class Sender(Protocol):
+    """A connection."""
+
+    fd: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits to be sent."""
+
+    def flush(self) -> bool:
+        """Send what the kernel takes; return whether nothing waits any more."""
 
 
-def flush_all(channels: Sequence[Channel], until_ns: int) -> None:
+def flush_all(channels: Sequence[Sender], until_ns: int) -> None:
     """Send what waits on these connections until an instant; then say that nothing more will come."""
     waiting = {channel.fd: channel for channel in channels if channel.waits}
     poller = select.poll()

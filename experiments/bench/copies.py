@@ -1,9 +1,8 @@
 """Counts the copies that the gateway makes of a tensor on its way to a worker and back.
 
 A message goes from a socket through the gateway's own parts to another socket while `tracemalloc` watches: a
-copy in Python would be an allocation of the tensor's size. What libzmq and the kernel do is below that: each
-message is read from a socket into one buffer and written from it, which no process can avoid. Outputs come
-by the project's own connections, whose one buffer is Python's, so one allocation of theirs is no copy.
+copy in Python would be an allocation of the tensor's size. Each tensor is read from a socket into memory of
+its own, which no process can avoid, so one allocation is no copy. What the kernel does is below that.
 """
 
 from __future__ import annotations
@@ -15,10 +14,13 @@ from typing import Any
 
 import zmq
 
-from mainspring.gateway.backlog import Backlog
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.links import WorkerLinks
-from mainspring.gateway.multipart import receive, send
+from mainspring.gateway.uploads import Upload
+from mainspring.gateway.zmtp.connection import Limits
+from mainspring.gateway.zmtp.listener import ZmtpListener
+from mainspring.gateway.zmtp.receiver import Message as ClientMessage
 from mainspring.messages.codec import encode
 from mainspring.messages.peers import Input, Output
 from mainspring.transport.blocking import Server
@@ -28,6 +30,8 @@ from mainspring.transport.hub import Hub
 _Context = zmq.Context[zmq.Socket[bytes]]
 _WAIT_MS = 5_000
 _ANY = "tcp://127.0.0.1:*"
+_SENT_AND_RECEIVED = 2
+"""Allocations that are no copies: what the client sends, and where it is received to."""
 
 
 def count(size: int) -> tuple[int, int]:
@@ -48,17 +52,14 @@ def count(size: int) -> tuple[int, int]:
 
 def _of_input(context: _Context, links: WorkerLinks, hub: Hub, worker: Server, size: int) -> int:
     """Pass an input on from a client to a worker; return the allocations of its size."""
-    source, inlet = context.socket(zmq.DEALER), context.socket(zmq.ROUTER)
-    inlet.bind(_ANY)
-    source.connect(inlet.getsockopt_string(zmq.LAST_ENDPOINT))
-    source.send_multipart([b"announced", bytes(size)], copy=False)
-    if not inlet.poll(_WAIT_MS):
-        raise RuntimeError("the input did not arrive")
+    clients = _Clients(hub)
+    source = context.socket(zmq.DEALER)
+    source.connect(clients.address)
     tracemalloc.start()
-    frames = receive(inlet)
-    assert frames is not None
-    assert links.send("worker", Input(1, 1), frames[2:])
-    copies = _allocated(size)
+    source.send_multipart([b"announced", bytes(size)], copy=False)
+    _, frames = clients.receive()
+    assert links.send("worker", Input(1, 1), frames[1:])
+    copies = _allocated(size) - _SENT_AND_RECEIVED
     until_s = time.monotonic() + _WAIT_MS / 1e3
     while not worker.poll():
         hub.wait(0)
@@ -72,19 +73,66 @@ def _of_output(context: _Context, links: WorkerLinks, hub: Hub, worker: Server, 
     """Pass an output on from a worker to a client; return the allocations of its size beyond the first."""
     assert links.send("worker", Input(1, 2, withdrawn=True), ())
     peer = worker.receive(_WAIT_MS)[0]
-    sink, outlet = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
-    sink.bind(_ANY)
-    outlet.connect(sink.getsockopt_string(zmq.LAST_ENDPOINT))
+    clients = _Clients(hub)
+    sink = context.socket(zmq.DEALER)
+    sink.connect(clients.address)
+    sink.send(b"hello")
+    name, _ = clients.receive()
     worker.send([peer, encode(Output(1, 2, 1)), bytes(size)])
     tracemalloc.start()
-    parts = Backlog().admit(b"reply", _received(links, hub, worker)[1:], 0)
-    assert parts is not None
-    send(outlet, *parts)
+    clients.listener.send(name, (b"reply", *_received(links, hub, worker)[1:]))
     copies = _allocated(size) - 1
-    if not sink.poll(_WAIT_MS):
-        raise RuntimeError("the output was not passed on")
-    _check(sink.recv_multipart()[2:], size)
+    until_s = time.monotonic() + _WAIT_MS / 1e3
+    while not sink.poll(1):
+        hub.wait(0)
+        if time.monotonic() > until_s:
+            raise RuntimeError("the output was not passed on")
+    _check(sink.recv_multipart()[1:], size)
     return copies
+
+
+class _Clients:
+    """The gateway's listener without the gateway: all clients are known, large frames don't wait."""
+
+    def __init__(self, hub: Hub) -> None:
+        config = GatewayConfig()
+        ever_ns = 1 << 60
+        limits = Limits(config.max_message_bytes, ever_ns, ever_ns, ever_ns, ever_ns, 1 << 30, 1_000)
+        self.listener = ZmtpListener(
+            hub, _ANY, limits, self, uploads=self, most=9, budget=Budget(1 << 30), backlog_bytes=1 << 30
+        )
+        self.address = self.listener.address
+        self._hub = hub
+        self._received: list[tuple[bytes, ClientMessage]] = []
+
+    def receive(self) -> tuple[bytes, list[Any]]:
+        """Return who sent the next message, and its parts."""
+        until_s = time.monotonic() + _WAIT_MS / 1e3
+        while not self._received:
+            self._hub.wait(0)
+            for name in list(self.listener.names):
+                self.listener.welcome(name, True)
+            if (received := self.listener.receive()) is not None:
+                self._received.append(received)
+            if time.monotonic() > until_s:
+                raise RuntimeError("the message did not arrive")
+        name, message = self._received.pop()
+        return name, message.parts
+
+    def wait(self, upload: Upload) -> None:
+        upload.read_slice()
+
+    def large_message(self, name: bytes, message: ClientMessage) -> None:
+        self._received.append((name, message))
+
+    def gone(self, name: bytes) -> None:
+        raise RuntimeError(f"the connection {name!r} broke")
+
+    def violated(self, why: str) -> Sequence[bytes]:
+        raise RuntimeError(why)
+
+    def busy(self, name: bytes) -> bool:
+        return bool(name)
 
 
 def _received(links: WorkerLinks, hub: Hub, worker: Server) -> Message:

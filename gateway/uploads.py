@@ -1,0 +1,65 @@
+"""Large bodies take turns: of all that are coming, one is read by one slice in each turn of the loop.
+
+A kernel that has megabytes for each of sixty connections hands them all over in one turn if it is asked to,
+and a client with a small request waits for all of it. So a connection whose body is large stops reading and
+waits here, and between two slices the loop serves everybody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+LARGE_BYTES: Final = 1 << 18
+"""A body of which more is missing is read by turns."""
+SLICE_BYTES: Final = 1 << 19
+"""What a turn reads at most."""
+
+
+class Upload(Protocol):
+    """A connection with a large body."""
+
+    def read_slice(self) -> None:
+        """Read at most `SLICE_BYTES`, now or in the loop's next look at its socket."""
+
+    def slice_over(self) -> None:
+        """What was not read by now has to wait for the next turn."""
+
+
+class Uploads:
+    """See the module's docstring; used in the loop's thread only."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[Upload] = deque()
+        self._reading: Upload | None = None
+        self._again = False
+
+    def wait(self, upload: Upload) -> None:
+        """Give this one a turn; once for each call."""
+        self._waiting.append(upload)
+        self._schedule()
+
+    def forget(self, upload: Upload) -> None:
+        """It is closed, or has all that it waited for."""
+        if upload is self._reading:
+            self._reading = None
+        if upload in self._waiting:
+            self._waiting.remove(upload)
+
+    def _schedule(self) -> None:
+        if not self._again:
+            self._again = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._again = False
+        over, self._reading = self._reading, None
+        if over is not None:
+            over.slice_over()
+        if self._waiting:
+            self._reading = self._waiting.popleft()
+            # First, so that the next turn comes whatever becomes of this one.
+            self._schedule()
+            self._reading.read_slice()

@@ -1,0 +1,262 @@
+"""Attacks on the gateway's ZeroMQ door: each ends or is refused, and another client is served meanwhile."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from mainspring.gateway.zmtp import wire
+from mainspring.messages import PROTOCOL_VERSION, clients
+from mainspring.messages.codec import TO_CLIENT, encode
+from mainspring.messages.codes import Reason
+from mainspring.messages.peers import TensorHeader
+from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, wait_until
+from tests.gateway.raw import HEADER, Raw, X, counts
+from tests.gateway.zmtp.streams import Stream, header, message, ready
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with fake_cluster() as cluster:
+        yield cluster
+
+
+def serves(client: Raw, key: int = 1) -> None:
+    client.infer(key)
+    assert isinstance(client.receive(), clients.InferReply)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(4_096),
+        b"\xff" * 4_096,
+        wire.GREETING + message(b"no READY"),
+        wire.GREETING + ready(b"SUB"),
+        wire.GREETING + header(1 << 62, wire.COMMAND),
+        wire.GREETING + ready() + header(1 << 62),
+        wire.GREETING + ready() + b"\x01\x00" * 1_000_000,
+    ],
+    ids=["http", "zeros", "ones", "no-ready", "sub", "command", "frame", "million-empty-frames"],
+)
+def test_what_breaks_the_protocol_ends_its_own_connection(cluster: FakeCluster, data: bytes) -> None:
+    with gateway(cluster.address) as address, Raw(address) as other, Stream(address, handshake=False) as peer:
+        other.ready(cluster)
+        peer.try_to_send(data)
+        serves(other)
+        assert peer.ended()
+
+
+def test_a_message_without_end_is_never_kept(cluster: FakeCluster) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with gateway(cluster.address, max_message_bytes=8 * MIB) as address, Raw(address) as other:
+        other.ready(cluster)
+        for hello in (False, True):
+            with Stream(address, hello=hello) as peer:
+                frame = header(4 * MIB, wire.MORE) + bytes(4 * MIB)
+                assert sum(peer.try_to_send(frame) for _ in range(40)) < 40
+                serves(other)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_who_sends_too_much_is_told_before_the_connection_ends(cluster: FakeCluster) -> None:
+    with gateway(cluster.address, max_message_bytes=MIB) as address, Stream(address, hello=True) as peer:
+        peer.send(header(MIB + 1))
+        refused = peer.reply()
+        assert isinstance(refused, clients.ClientRefused)
+        assert refused.code == "bad_message"
+        assert "1,048,577 bytes" in refused.detail
+        assert peer.ended()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", wire.SIGNATURE, wire.GREETING, wire.GREETING + ready()[:-1]], ids=["0", "10", "64", "ready"]
+)
+def test_a_slow_handshake_is_given_up(cluster: FakeCluster, data: bytes) -> None:
+    with (
+        gateway(cluster.address, zeromq_handshake_timeout_ms=50.0) as address,
+        Stream(address, handshake=False) as peer,
+    ):
+        peer.send(data)
+        assert peer.ended()
+
+
+@pytest.mark.parametrize("hello", [False, True])
+@pytest.mark.parametrize("limit", ["zeromq_message_idle_ms", "zeromq_message_timeout_ms"])
+def test_a_message_that_does_not_come_is_given_up(cluster: FakeCluster, hello: bool, limit: str) -> None:
+    with gateway(cluster.address, **{limit: 50.0}) as address, Stream(address, hello=hello) as peer:
+        peer.send(header(100) + b"x")
+        assert peer.ended()
+
+
+def test_a_connection_between_messages_stays(cluster: FakeCluster) -> None:
+    options = dict.fromkeys(("zeromq_handshake_timeout_ms", "zeromq_message_idle_ms"), 1.0)
+    with gateway(cluster.address, **options) as address, Raw(address) as other:
+        other.ready(cluster)
+        # Each of these takes the gateway longer than a millisecond for there and back, together surely.
+        for key in range(1, 50):
+            serves(other, key)
+        assert counts(other).get("unknown_clients", 0) == 0
+
+
+def test_a_peer_that_stops_to_be_heard_after_its_ping_is_given_up(cluster: FakeCluster) -> None:
+    with gateway(cluster.address) as address, Stream(address, hello=True) as peer:
+        peer.send(wire.command(b"PING", b"\x00\x01hi"))
+        flags, body = peer.frame()
+        assert (flags & wire.COMMAND, body) == (wire.COMMAND, b"\x04PONGhi")
+        assert peer.ended()
+
+
+def test_a_reader_that_does_not_read_loses_its_connection(cluster: FakeCluster) -> None:
+    options = {"zeromq_write_timeout_ms": 100.0, "reply_backlog_messages": 20}
+    with gateway(cluster.address, **options) as address, Raw(address) as other:
+        other.ready(cluster)
+        with Stream(address, hello=True) as peer:
+            wide = message(
+                encode(clients.InferRequest(1, "wide", (TensorHeader("data", "float32", (1, MIB)),), None)),
+                bytes(4 * MIB),
+            )
+            for _ in range(12):
+                peer.try_to_send(wide)
+            wait_until(lambda: not peer.try_to_send(wire.command(b"PING", b"\0\0")))
+        serves(other)
+
+
+def test_pings_without_a_reader_pile_up_nothing(cluster: FakeCluster) -> None:
+    with gateway(cluster.address) as address, Raw(address) as other, Stream(address) as peer:
+        other.ready(cluster)
+        peer.socket.settimeout(0.5)
+        flood = wire.command(b"PING", b"\0\0" + bytes(16)) * 5_000
+        for _ in range(40):
+            if not peer.try_to_send(flood):
+                break
+        serves(other)
+
+
+def test_strangers_that_do_not_read_are_not_read_any_more(cluster: FakeCluster) -> None:
+    with gateway(cluster.address) as address, Raw(address) as other, Stream(address) as peer:
+        other.ready(cluster)
+        peer.socket.settimeout(0.5)
+        sent = 0
+        while sent < 4_000 and peer.try_to_send(b"\x00\x00" * 1_000):
+            sent += 1
+        assert sent < 4_000, "all was read, and answered to nobody"
+        serves(other)
+
+
+# --- who is who ---
+
+
+def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes) -> zmq.Socket[bytes]:
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.IDENTITY, identity)
+    socket.setsockopt(zmq.RCVTIMEO, 30_000)
+    socket.connect(address)
+    return socket
+
+
+def ask(socket: zmq.Socket[bytes], request: clients.FromClient) -> clients.ToClient:
+    socket.send(encode(request))
+    return TO_CLIENT.decode(socket.recv())
+
+
+def test_an_identity_inherits_nothing(cluster: FakeCluster) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    hello = clients.ClientHello(PROTOCOL_VERSION, "x")
+    try:
+        with gateway(cluster.address) as address:
+            first = dealer(context, address, b"alice")
+            assert isinstance(ask(first, hello), clients.ClientWelcome)
+            # Beside it, and after it.
+            second = dealer(context, address, b"alice")
+            refused = ask(second, clients.GetStatus(1))
+            assert isinstance(refused, clients.ClientRefused)
+            assert refused.code == "unknown_session"
+            assert not isinstance(ask(first, clients.ListModels(1)), clients.ClientRefused)
+            first.close(0)
+            third = dealer(context, address, b"alice")
+            refused = ask(third, clients.RemoveModel(1, "double"))
+            assert isinstance(refused, clients.ClientRefused)
+            assert refused.code == "unknown_session"
+            # Each has a session of its own.
+            assert isinstance(ask(second, hello), clients.ClientWelcome)
+            assert isinstance(ask(third, hello), clients.ClientWelcome)
+    finally:
+        context.destroy(0)
+
+
+def test_a_session_ends_with_its_connection(cluster: FakeCluster) -> None:
+    with gateway(cluster.address) as address, Raw(address) as other:
+        other.ready(cluster)
+        with Stream(address, hello=True) as peer:
+            peer.say(clients.InferRequest(1, "hold", (HEADER,), None), X.tobytes())
+            wait_until(lambda: cluster.arrivals)
+        wait_until(lambda: cluster.arrivals[0].request_id in cluster.cancels)
+
+
+# --- clients of ZeroMQ's own library ---
+
+
+def test_a_req_socket_is_served(cluster: FakeCluster) -> None:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        with gateway(cluster.address) as address, Raw(address) as other:
+            other.ready(cluster)
+            socket = context.socket(zmq.REQ)
+            socket.setsockopt(zmq.RCVTIMEO, 30_000)
+            socket.connect(address)
+            assert isinstance(
+                ask(socket, clients.ClientHello(PROTOCOL_VERSION, "req")), clients.ClientWelcome
+            )
+            socket.send_multipart([encode(clients.InferRequest(2, "double", (HEADER,), None)), X.tobytes()])
+            reply = TO_CLIENT.decode(socket.recv_multipart()[0])
+            assert isinstance(reply, clients.InferReply)
+    finally:
+        context.destroy(0)
+
+
+def test_large_messages_and_heartbeats_go_both_ways(cluster: FakeCluster) -> None:
+    wide = TensorHeader("data", "float32", (1, MIB))
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        with gateway(cluster.address) as address, Raw(address) as other:
+            other.ready(cluster)
+            socket = context.socket(zmq.DEALER)
+            socket.setsockopt(zmq.RCVTIMEO, 30_000)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, 20)
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 20_000)
+            socket.setsockopt(zmq.HEARTBEAT_TTL, 20_000)
+            monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            socket.connect(address)
+            assert isinstance(ask(socket, clients.ClientHello(PROTOCOL_VERSION, "d")), clients.ClientWelcome)
+            for key in range(20):
+                socket.send_multipart(
+                    [encode(clients.InferRequest(key, "wide", (wide,), None)), bytes(4 * MIB)]
+                )
+            replies = [socket.recv_multipart() for _ in range(20)]
+            heads = [TO_CLIENT.decode(each[0]) for each in replies]
+            assert sorted(each.key for each in heads if isinstance(each, clients.InferReply)) == list(
+                range(20)
+            )
+            assert {len(each[1]) for each in replies} == {4 * MIB}
+            assert not monitor.poll(0), "the heartbeats were not answered"
+    finally:
+        context.destroy(0)
+
+
+def test_uploads_without_room_are_refused_by_their_keys(cluster: FakeCluster) -> None:
+    with (
+        gateway(cluster.address, max_in_flight_bytes=2 * MIB) as address,
+        Stream(address, hello=True) as peer,
+    ):
+        head = encode(clients.InferRequest(9, "double", (HEADER,), None))
+        peer.send(message(head, bytes(3 * MIB)))
+        reply = peer.reply()
+        assert isinstance(reply, clients.ErrorReply)
+        assert (reply.key, reply.reason) == (9, Reason.OVERLOADED)
