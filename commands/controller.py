@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,21 @@ from mainspring.launch.foreground import (
     ready,
 )
 from mainspring.launch.options import DEFAULT_CONTROLLER
+
+if TYPE_CHECKING:
+    import threading
+
+    from mainspring.controller.config import ControllerConfig
+    from mainspring.launch.models import ModelSource
+    from mainspring.scheduler.config import SchedulerConfig
+
+StateFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File that keeps what clients and operators change, for the next start; without one a restart "
+        "forgets it."
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -47,13 +62,13 @@ def controller(
         Path | None,
         typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
     ] = None,
+    state_file: StateFile = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",
     log_format: LogFormat = "text",
 ) -> None:
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.controller.config import ControllerConfig
-    from mainspring.controller.server import run
     from mainspring.launch.models import ModelSource
     from mainspring.launch.policies import check_policy, parse_options
     from mainspring.launch.run_dir import claimed
@@ -64,19 +79,31 @@ def controller(
     given: dict[str, Any] = {} if policy is None else {"policy": policy}
     scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
     check_policy(scheduler.policy, scheduler.policy_options)
-    models = ModelSource(_text(store), _text(profiles), copies).specs() if store or profiles else []
     config = ControllerConfig(
         address=address,
         event_log_dir=_text(event_log),
+        state_file=_text(state_file),
         drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
     )
+    source = ModelSource(_text(store), _text(profiles), copies)
     with contextlib.ExitStack() as stack:
         if event_log is not None:
             claim = claimed(event_log, "another controller", "choose another folder with --event-log")
             stack.enter_context(claim)
         stop = begin("controller", log_level, log_format)
-        _say_if_slow()
-        run(config, scheduler, models, stop, ready)
+        _serve(config, scheduler, source, stop)
+
+
+def _serve(
+    config: ControllerConfig, scheduler: SchedulerConfig, source: ModelSource, stop: threading.Event
+) -> None:
+    """Run a controller for the models of a source."""
+    from mainspring.controller.server import run
+    from mainspring.launch.awaited import read
+
+    _say_if_slow()
+    models, awaited = read(source, stop, adopt=False)
+    run(config, scheduler, models, stop, ready, awaited=awaited)
 
 
 def _say_if_slow() -> None:

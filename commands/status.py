@@ -30,6 +30,7 @@ def status(
     from rich.console import Console
 
     from mainspring.client.client import Client
+    from mainspring.launch.readiness import faults
 
     with Client(address, token=token) as client:
         found = client.status()
@@ -47,6 +48,8 @@ def status(
     for worker in found.workers:
         for note in worker.notes:
             console.print(f"{worker.worker}: {note}", soft_wrap=True)
+    for fault in faults(found):
+        console.print(fault, soft_wrap=True)
     if found.dropped_messages:
         console.print()
         console.print(_counters(found))

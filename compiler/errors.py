@@ -13,7 +13,3 @@ class StoreError(Exception):
 
 class ExecutableError(Exception):
     """An executable does not open or does not run; the text names it and says why."""
-
-
-class DamagedManifest(StoreError):
-    """A model's manifest is there and makes no sense, as after a loss of power."""

@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from mainspring.compiler.errors import DamagedManifest, StoreError
+from mainspring.compiler.errors import StoreError
 from mainspring.compiler.manifest import (
     CPU,
     ENTRY_FILES,
@@ -104,27 +104,36 @@ class Store:
             if not _HASH.fullmatch(value)
         ]
         if problems:
-            raise DamagedManifest(f"{path} is damaged: {problems[0]}; {self._recompile(name)}")
+            raise StoreError(f"{path} is damaged: {problems[0]}; {self._recompile(name)}")
         return manifest
 
     def manifests(self) -> list[Manifest]:
         """Return the manifests of the stored models, in the order of their names.
 
-        One damaged manifest keeps no other model from being served: it is left out, with a warning that
-        names it and what puts it right. Raises `StoreError` for what concerns more than one model, and
-        `DamagedManifest` if there is no other.
+        One that can't be read is left out, with a warning that names it and what puts it right. Raises
+        `StoreError` for what concerns more than one model, and if there is no other.
         """
-        found, damaged = [], []
+        found, unreadable = self.survey()
+        for each in unreadable.values():
+            _LOGGER.warning("left out of what is served: %s", each)
+        return found
+
+    def survey(self) -> tuple[list[Manifest], dict[str, StoreError]]:
+        """Return the manifests of the stored models, in the order of their names, and what is wrong with
+        those that can't be read, by name.
+
+        Raises `StoreError` for what concerns more than one model, and if there is no other.
+        """
+        found: list[Manifest] = []
+        unreadable: dict[str, StoreError] = {}
         for name in self.names():
             try:
                 found.append(self.manifest(name))
-            except DamagedManifest as error:
-                damaged.append(error)
-        if damaged and not found:
-            raise damaged[0]
-        for each in damaged:
-            _LOGGER.warning("left out of what is served: %s", each)
-        return found
+            except StoreError as error:
+                unreadable[name] = error
+        if unreadable and not found:
+            raise next(iter(unreadable.values()))
+        return found, unreadable
 
     def specs(self) -> list[ModelSpec]:
         """Return the specification of every stored model as `manifests` does the manifests."""
@@ -327,8 +336,7 @@ def _read(path: Path, kind: type[Record], remedy: str, root: Path) -> Record:
     except OSError as error:
         raise StoreError(f"{path}: {error.strerror}; {remedy}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        damaged = DamagedManifest if kind is Manifest else StoreError
-        raise damaged(f"{path} is damaged ({error}); {remedy}") from error
+        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
     if record.format != FORMAT:
         raise StoreError(f"{path} has format {record.format}, this version reads {FORMAT}; {remedy}")
     return record

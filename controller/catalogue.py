@@ -9,6 +9,7 @@ import msgspec
 
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.journal import Journal
 from mainspring.controller.post import Post
 from mainspring.controller.retiring import Retiring
 from mainspring.controller.sessions import GatewaySession, SessionTable
@@ -44,15 +45,22 @@ class Catalogue:
         sessions: SessionTable,
         post: Post,
         dropped: Dropped,
+        journal: Journal | None = None,
+        left_out: dict[str, str] | None = None,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """``clock`` only measures how long it takes to make a status."""
+        """``journal`` keeps changes for the next start, ``left_out`` are models that could not be read, each
+        with why; ``clock`` only measures how long it takes to make a status.
+        """
         self.models: dict[str, ModelSpec] = {}
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
         """The models of a repository, by what clients call them."""
         self.slos_ns: dict[str, int] = {}
         """Default SLOs that operators set, by what clients call the models; they outlive the models."""
+        self.journal = journal or Journal()
+        self.left_out = left_out or {}
+        """Models of the store that are not served because their manifest can't be read, each with why."""
         self.draining = False
         """Whether the controller is leaving, so that changes are refused."""
         self._max_models = max_models
@@ -103,9 +111,17 @@ class Catalogue:
             )
             return Reason.OVERLOADED, detail
         self.models[spec.name] = spec
+        self.left_out.pop(spec.name, None)
         self._scheduler.handle(now_ns, ModelAdded(spec))
         self._post.to_gateways(ModelUp(spec))
         return None
+
+    def replace(self, now_ns: int, spec: ModelSpec) -> None:
+        """Serve other files under the name of a model that no worker has prepared."""
+        self.models[spec.name] = spec
+        self.journal.replaced(spec)
+        self._scheduler.handle(now_ns, ModelAdded(spec))
+        self._post.to_gateways(ModelUp(spec))
 
     def remove(self, now_ns: int, name: str) -> tuple[Reason, str] | None:
         """Serve a model no more; return why not, or None."""
@@ -196,6 +212,7 @@ class Catalogue:
                     **status.dropped_messages,
                     **self._dropped_by_workers(),
                 },
+                left_out=dict(self.left_out),
             )
             cost_ns = self._clock() - began_ns
             self._status_until_ns = now_ns + max(STATUS_AGE_NS, STATUS_COST_AGE * cost_ns)
@@ -205,12 +222,20 @@ class Catalogue:
         self._status = None
         if self.draining:
             return Reason.SHUTTING_DOWN, "the controller is stopping"
-        if request.add is not None:
-            return self.add(now_ns, request.add)
         if request.serve is not None:
             return self.serve(request.serve)
+        if request.add is not None:
+            refusal = self.add(now_ns, request.add)
+            if refusal is None and not request.add.served_as:
+                self.journal.added(request.add)
+            return refusal
         assert request.remove is not None
-        return (self.retire if request.drain else self.remove)(now_ns, request.remove)
+        spec = self.models.get(request.remove)
+        refusal = (self.retire if request.drain else self.remove)(now_ns, request.remove)
+        if refusal is None and spec is not None and not spec.served_as:
+            # What a repository has served, it has served again by itself.
+            self.journal.removed(spec.name)
+        return refusal
 
     def _keep(self, spec: ModelSpec) -> None:
         """Have a model that was to go stay after all."""

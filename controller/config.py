@@ -16,6 +16,8 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Size at which a segment of the event log is closed and the next begun."""
     event_log_max_bytes: int = 1 << 30
     """Size of all segments together; beyond it the oldest are deleted."""
+    state_file: str | None = None
+    """File in which what clients and operators changed is kept for the next start; None to forget it."""
     heartbeat_interval_ms: float = 100.0
     """Between two pings to each peer. It also bounds how long the controller takes to notice a stop."""
     heartbeat_timeout_ms: float = 1000.0
@@ -45,9 +47,9 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One that was silent for this long is forgotten."""
     max_observers: int = 32
     """Those who watch at one time; one more is refused."""
-    start_grace_ms: float = 1000.0
+    start_grace_ms: float = 5000.0
     """After its start, how long the controller keeps requests for the first worker to join, so that a restart
-    costs none; requests whose deadline is sooner are rejected at once."""
+    costs none; each at most until shortly before its deadline."""
     drain_timeout_ms: float = 5000.0
     """On a stop, how long outstanding requests may take to finish before the controller leaves."""
     goodbye_linger_ms: float = 200.0

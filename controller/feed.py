@@ -80,6 +80,10 @@ class LoggedScheduler:
             self._report("refusal", 0, None)
             return "the scheduler failed at looking at it; see the controller's log"
 
+    def prepared_anywhere(self, name: str) -> bool:
+        """Say whether any worker has a model prepared."""
+        return self._scheduler.prepared_anywhere(name)
+
     def due(self, now_ns: int) -> bool:
         """Say whether ``schedule`` is to be called now."""
         if self.dirty:

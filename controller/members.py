@@ -13,6 +13,7 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.post import Post
+from mainspring.controller.returning import Returning
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.controller.specs import MAX_NAME_CHARACTERS, MAX_PAGES
 from mainspring.messages import PROTOCOL_VERSION
@@ -69,6 +70,7 @@ class Members:
         sessions: SessionTable,
         post: Post,
         catalogue: Catalogue,
+        returning: Returning,
         dropped: Dropped,
     ) -> None:
         self._config = config
@@ -78,6 +80,7 @@ class Members:
         self._sessions = sessions
         self._post = post
         self._catalogue = catalogue
+        self._returning = returning
         self._dropped = dropped
         self._last_beat_ns: int | None = None
 
@@ -209,6 +212,7 @@ class Members:
 
     def _welcome_worker(self, now_ns: int, session: WorkerSession) -> None:
         self._post.to(session, Welcome(PROTOCOL_VERSION, session.number))
+        self._returning.ask(session)
         self._post.to(session, session.ping(now_ns))
         self._post.to_gateways(WorkerUp(session.name, session.hello.data_address))
 

@@ -12,7 +12,7 @@ from mainspring.controller.members import name_fault
 from mainspring.controller.specs import MAX_DURATION_NS, MAX_NAME_CHARACTERS
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described
+from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described, subject
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ class Operators:
     def __init__(self, scheduler: LoggedScheduler, catalogue: Catalogue) -> None:
         self._scheduler = scheduler
         self._catalogue = catalogue
+        self._kept = dict(catalogue.journal.asked)
+        """What operators set before the controller's restart and has not been set again yet."""
 
     def answer(self, now_ns: int, asked: Operate) -> Operated:
         """Carry a wish out if nothing speaks against it; return what an observer is told."""
@@ -30,11 +32,29 @@ class Operators:
         if refusal is not None:
             return Operated(asked.token, False, refusal)
         wish = asked.wish
-        self._scheduler.handle(now_ns, OperatorAsked(asked.who, wish))
-        if isinstance(wish, SetDefaultSlo):
-            self._catalogue.set_default_slo(wish.model, wish.slo_ns)
+        event = OperatorAsked(asked.who, wish)
+        self._carry_out(now_ns, event)
+        self._catalogue.journal.operated(event)
         _LOGGER.info("%s asked to %s", asked.who, described(wish))
         return Operated(asked.token, True, described(wish))
+
+    def restore(self, now_ns: int) -> None:
+        """Set again, as far as it can be done by now, what was set before the controller's restart.
+
+        To be called at the start and after each worker that joins: there has to be a worker to drain, and
+        room for what is pinned.
+        """
+        for event in list(self._kept.values()):
+            if isinstance(event.wish, SetDefaultSlo) or self._scheduler.refusal(event.wish) is None:
+                self._carry_out(now_ns, event)
+
+    def _carry_out(self, now_ns: int, event: OperatorAsked) -> None:
+        about = subject(event.wish)
+        if about is not None:
+            self._kept.pop(about, None)
+        self._scheduler.handle(now_ns, event)
+        if isinstance(event.wish, SetDefaultSlo):
+            self._catalogue.set_default_slo(event.wish.model, event.wish.slo_ns)
 
     def _refusal(self, asked: Operate) -> str | None:
         if self._catalogue.draining:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.feed import LoggedScheduler, about
+from mainspring.controller.returning import Awaited
 from mainspring.controller.router import Router
 from mainspring.controller.shell import Shell
 from mainspring.messages.model import ModelSpec, ServedModel
@@ -42,10 +43,12 @@ class Controller:
         scheduler_config: SchedulerConfig,
         models: Sequence[ModelSpec],
         served: Sequence[ServedModel] = (),
+        awaited: Awaited | None = None,
     ) -> None:
-        """Bind and load the models; ``served`` are those of a repository, as clients know them.
+        """Bind and load the models; ``served`` are those of a repository, as clients know them, ``awaited``
+        what could not be read.
 
-        Raises OSError if the address is taken, ValueError on a bad model.
+        Raises OSError if the address is taken or the state file can't be used, ValueError on a bad model.
         """
         self.scheduler = Scheduler(scheduler_config)
         """The scheduler itself; only its ``status`` and ``validate`` are for others, once `serve` is over."""
@@ -67,7 +70,11 @@ class Controller:
                 about(scheduler_config),
             )
         self._feed = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
-        self._shell = Shell(config, self._feed, self._router, self._dropped)
+        try:
+            self._shell = Shell(config, self._feed, self._router, self._dropped, awaited)
+        except OSError:
+            self.close()
+            raise
         self._error_limit = AnswerLimit()
         self._arrived_ns = self._collected_ns = time.monotonic_ns()
         self._drain_until_ns = self._drain_check_ns = 0
@@ -98,11 +105,15 @@ class Controller:
                 if feed.due(now_ns):
                     carrier.carry_out(now_ns, feed.schedule(now_ns))
                 feed.settle()
+                start_due_ns = self._shell.start_due_ns()
+                if start_due_ns is not None and now_ns >= start_due_ns:
+                    self._shell.settle_start(now_ns)
                 if now_ns >= observers.due_ns:
                     observers.turn(now_ns)
                 if now_ns >= members.next_beat_ns:
                     members.beat(now_ns)
                     self._shell.settle_start(now_ns)
+                    self._shell.returning.beat(now_ns)
                     feed.flush()
                     observers.beat(now_ns)
                 self._wait(now_ns)
@@ -120,8 +131,9 @@ class Controller:
         self._feed.close()
 
     def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
-        catalogue = self._shell.catalogue
-        refusals = [catalogue.add(time.monotonic_ns(), spec) for spec in models]
+        catalogue, now_ns = self._shell.catalogue, time.monotonic_ns()
+        refusals = [catalogue.add(now_ns, spec) for spec in catalogue.journal.applied([*models])]
+        self._shell.operators.restore(now_ns)
         for refusal in (*refusals, *map(catalogue.serve, served)):
             if refusal is not None:
                 raise ValueError(refusal[1])
@@ -147,6 +159,9 @@ class Controller:
             return
         until_ns = min(self._shell.members.next_beat_ns, self._shell.observers.due_ns)
         wakeup_ns = self._feed.next_wakeup_ns()
+        start_due_ns = self._shell.start_due_ns()
+        if start_due_ns is not None:
+            until_ns = min(until_ns, max(start_due_ns, now_ns + SHORTEST_WAIT_NS))
         if wakeup_ns is not None:
             until_ns = min(until_ns, max(wakeup_ns, now_ns + SHORTEST_WAIT_NS))
         if self._shell.draining:
@@ -194,14 +209,16 @@ def run(
     stop: threading.Event,
     on_ready: Callable[[str], None] | None = None,
     served: Sequence[ServedModel] = (),
+    awaited: Awaited | None = None,
 ) -> None:
     """Run a controller until ``stop`` is set and it has drained.
 
     ``on_ready`` is told the address, the real port included, once peers can connect; ``served`` are a
-    repository's models as clients know them. Raises OSError that names the address if it is taken, and
-    ValueError on an unknown policy or a model that can't be served.
+    repository's models as clients know them, ``awaited`` what could not be read. Raises OSError that names
+    the address if it is taken, or the state file if it can't be used, and ValueError on an unknown policy or
+    a model that can't be served.
     """
-    controller = Controller(config, scheduler_config, models, served)
+    controller = Controller(config, scheduler_config, models, served, awaited)
     if on_ready is not None:
         on_ready(controller.address)
     controller.serve(stop)

@@ -12,10 +12,12 @@ from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
 from mainspring.controller.feed import LoggedScheduler
 from mainspring.controller.grace import StartGrace
+from mainspring.controller.journal import Journal
 from mainspring.controller.members import Members, protocol_detail
 from mainspring.controller.observers import Observer, Observers, Wire
 from mainspring.controller.operators import Operators
 from mainspring.controller.post import Post
+from mainspring.controller.returning import Awaited, Returning
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Result
@@ -28,11 +30,13 @@ from mainspring.messages.peers import (
     AdminRequest,
     Arrival,
     Cancel,
+    Described,
     Drained,
     GatewayHello,
     Goodbye,
     Pong,
     Rejected,
+    Restored,
     ToController,
     WorkerHello,
 )
@@ -53,6 +57,7 @@ class _Hello(msgspec.Struct):
 
 HELD_ARRIVALS = 100_000
 """Requests that are held, after the start, for the first worker to join; more go straight on."""
+RETURNING = "the controller has just started and no worker is back yet: send the request again"
 _HELLOS = (WorkerHello, GatewayHello)
 _HELLO = msgspec.msgpack.Decoder(_Hello)
 
@@ -61,17 +66,29 @@ class Shell:
     """Takes messages in; its parts hold the state. ``now_ns`` is on the controller's monotonic clock."""
 
     def __init__(
-        self, config: ControllerConfig, scheduler: LoggedScheduler, wire: Wire, dropped: Dropped
+        self,
+        config: ControllerConfig,
+        scheduler: LoggedScheduler,
+        wire: Wire,
+        dropped: Dropped,
+        awaited: Awaited | None = None,
     ) -> None:
+        """``awaited`` is what the start could not read. Raises OSError if the state file can't be used."""
+        awaited = awaited or Awaited()
         self.draining = False
         self.sessions = SessionTable(config.clock_window_samples)
         self._scheduler = scheduler
         self._dropped = dropped
         self._post = Post(wire, self.sessions, dropped)
-        self.catalogue = Catalogue(config.max_models, scheduler, self.sessions, self._post, dropped)
-        self.members = Members(config, scheduler, self.sessions, self._post, self.catalogue, dropped)
+        journal = Journal(config.state_file)
+        parts = scheduler, self.sessions, self._post, dropped
+        self.catalogue = Catalogue(config.max_models, *parts, journal, awaited.left_out)
+        self.returning = Returning(scheduler, self.catalogue, self._post, awaited)
+        self.members = Members(
+            config, scheduler, self.sessions, self._post, self.catalogue, self.returning, dropped
+        )
         self.carrier = Carrier(self.sessions, self.members, self._post, dropped)
-        self._operators = Operators(scheduler, self.catalogue)
+        self.operators = Operators(scheduler, self.catalogue)
         self.observers = Observers(config, scheduler, wire, self._post, dropped)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
 
@@ -89,9 +106,17 @@ class Shell:
             return
         self._grace.began(now_ns)
         joined = self.draining or any(worker.joined for worker in self.sessions.workers.values())
+        for arrival in self._grace.given_up(now_ns):
+            gateway = self.sessions.gateway(arrival.request_id >> GATEWAY_SHIFT)
+            if gateway is not None:
+                self._post.to(gateway, Rejected(arrival.request_id, Reason.NO_WORKER, RETURNING))
         for arrival in self._grace.release(now_ns, joined):
             if self.sessions.gateway(arrival.request_id >> GATEWAY_SHIFT) is not None:
                 self._scheduler.handle(now_ns, arrival)
+
+    def start_due_ns(self) -> int | None:
+        """Return when `settle_start` is to be called even if nothing comes; None for never."""
+        return self._grace.next_ns()
 
     def receive(self, now_ns: int, frames: list[bytes]) -> None:
         """Take one message in: its sender's routing id and its frames."""
@@ -140,10 +165,18 @@ class Shell:
                 self._from_any(now_ns, session, message)
 
     def _from_worker(self, now_ns: int, session: WorkerSession, message: Received) -> None:
-        if isinstance(message, Result):
-            self._result(now_ns, session, message)
-        else:
-            self._from_any(now_ns, session, message)
+        match message:
+            case Result():
+                self._result(now_ns, session, message)
+            case Restored(model=spec):
+                self.returning.restored(now_ns, session, spec)
+            case Described(models=models):
+                self.returning.described(now_ns, session, models)
+            case _:
+                joined = session.joined
+                self._from_any(now_ns, session, message)
+                if session.joined and not joined:
+                    self.operators.restore(now_ns)
 
     def _from_observer(self, now_ns: int, observer: Observer, message: Received) -> None:
         observer.heard_ns = now_ns
@@ -153,7 +186,7 @@ class Shell:
             case Goodbye(detail=detail):
                 self.observers.end(observer, f"it left: {detail}")
             case Operate():
-                self.observers.answer(observer, self._operators.answer(now_ns, message))
+                self.observers.answer(observer, self.operators.answer(now_ns, message))
             case _:
                 detail = f"an observer may not send {type(message).__name__}"
                 self._post.refuse(now_ns, observer.routing_id, "bad_message", detail)

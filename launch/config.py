@@ -124,6 +124,7 @@ DERIVED: dict[tuple[str, str], str] = {
     ("repository", "state_dir"): "it is a folder in [cluster] run_dir",
     ("console", "controller_address"): "it is [controller] address",
     ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
+    ("controller", "state_file"): "it is in [cluster] run_dir",
     ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
     ("worker", "controller"): "it is [controller] address",
     ("worker", "name"): "workers are named worker-0, worker-1 and so on",

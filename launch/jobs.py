@@ -43,9 +43,13 @@ class ControllerJob(_Job, frozen=True, kw_only=True, tag="controller"):
     def run(self, stop: threading.Event) -> None:
         """Serve until ``stop`` is set."""
         from mainspring.controller.server import run
+        from mainspring.launch.awaited import read
 
-        specs, served = self.models.served()
-        run(self.controller, self.scheduler, [*self.models.specs(), *specs], stop, served=served)
+        # The store was there when the cluster started: a controller that starts again goes on without it.
+        specs, awaited = read(self.models, stop, adopt=True)
+        repositorys, served = self.models.served()
+        models = [*specs, *repositorys]
+        run(self.controller, self.scheduler, models, stop, served=served, awaited=awaited)
 
 
 class WorkerJob(_Job, frozen=True, kw_only=True, tag="worker"):

@@ -4,7 +4,9 @@ model repository had it serve.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +14,12 @@ from mainspring.launch.tables import ConfigError
 from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.repository.recipe import is_artifact_name
 from mainspring.repository.served_files import ServedFiles
+
+if TYPE_CHECKING:
+    from mainspring.compiler.manifest import Manifest
+    from mainspring.compiler.store import Store
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class ModelSource(msgspec.Struct, frozen=True):
@@ -32,13 +40,24 @@ class ModelSource(msgspec.Struct, frozen=True):
         Of a store, a model whose manifest is damaged is left out, with a warning, and so are a repository's,
         which serves what it wants itself.
         """
+        specs, left_out = self.survey()
+        for why in left_out.values():
+            _LOGGER.warning("left out of what is served: %s", why)
+        return specs
+
+    def survey(self) -> tuple[list[ModelSpec], dict[str, str]]:
+        """Return the models by name as `specs` does, and those that are left out, each with why."""
         if self.profiles is not None:
-            return self._emulated(Path(self.profiles))
+            return self._emulated(Path(self.profiles)), {}
         from mainspring.compiler.store import Store
 
-        if self.state_dir is not None and not Path(self.store or "").is_dir():
-            return []
-        return [spec for spec in Store(self.store or "").specs() if not is_artifact_name(spec.name)]
+        if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
+            return [], {}
+        manifests, unreadable = Store(self.store).survey()
+        return (
+            [manifest.spec() for manifest in manifests if not is_artifact_name(manifest.name)],
+            {name: str(error) for name, error in unreadable.items() if not is_artifact_name(name)},
+        )
 
     def served(self) -> tuple[list[ModelSpec], list[ServedModel]]:
         """Return what a repository had served when it last changed something."""
@@ -54,27 +73,41 @@ class ModelSource(msgspec.Struct, frozen=True):
             raise ConfigError(str(error)) from None
 
     def check_files(self, *, whole: bool = False, device: str = "") -> None:
-        """Raise the store's error if a model can't run on this machine: files missing, or of another CPU.
+        """Raise the store's error if no model can run on this machine: files missing, or of another CPU.
 
-        ``whole``: also if a manifest is damaged, whose model is left out of what is served otherwise. Raises
-        `ConfigError` for a model that was compiled for another ``device``, if one is given.
+        A worker says of a single one that it can't be prepared, and the others are served. ``whole``: raise
+        the error if any model can't, or its manifest is damaged. Raises `ConfigError` for a model that was
+        compiled for another ``device``, if one is given.
         """
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return
-        from mainspring.compiler.store import Store, recompile_command
-        from mainspring.compiler.target import check_target
+        from mainspring.compiler.errors import StoreError
+        from mainspring.compiler.store import Store
 
         store = Store(self.store)
-        for manifest in map(store.manifest, store.names()) if whole else store.manifests():
-            if is_artifact_name(manifest.name):
-                continue
-            store.weights_path(manifest)
-            remedy = recompile_command(manifest.name, manifest.source, store.root)
-            info = store.executable_info(manifest)
-            check_target(info, remedy)
-            if device not in ("", info.device):
-                raise ConfigError(
-                    f"{manifest.name} was compiled for the device {info.device} and the cluster's is "
-                    f"{device}; compile it again with --device {device}, or start the cluster with "
-                    f"--device {info.device}"
-                )
+        manifests = [store.manifest(name) for name in store.names()] if whole else store.survey()[0]
+        own = [manifest for manifest in manifests if not is_artifact_name(manifest.name)]
+        faults: list[StoreError] = []
+        for manifest in own:
+            try:
+                _check(store, manifest, device)
+            except StoreError as error:
+                faults.append(error)
+        if faults and (whole or len(faults) == len(own)):
+            raise faults[0]
+
+
+def _check(store: Store, manifest: Manifest, device: str) -> None:
+    """Raise `StoreError` if a model can't run here, `ConfigError` if it is for another device."""
+    from mainspring.compiler.store import recompile_command
+    from mainspring.compiler.target import check_target
+
+    store.weights_path(manifest)
+    info = store.executable_info(manifest)
+    check_target(info, recompile_command(manifest.name, manifest.source, store.root))
+    if device not in ("", info.device):
+        raise ConfigError(
+            f"{manifest.name} was compiled for the device {info.device} and the cluster's is "
+            f"{device}; compile it again with --device {device}, or start the cluster with "
+            f"--device {info.device}"
+        )

@@ -36,6 +36,9 @@ niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (5
 ANY_HOST = ("*", "0.0.0.0", "::")
 """Hosts that stand for every address of the machine."""
 
+CHANGES_NAME = "controller.changes"
+"""The file in the run folder that keeps what clients and operators changed over a controller's restart."""
+
 CONSOLE = "console"
 CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or off"
 CONSOLE_NICE = 5
@@ -225,7 +228,9 @@ def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str
     jobs: list[Job] = [
         ControllerJob(
             name="controller",
-            controller=replace(config.controller, event_log_dir=events),
+            controller=replace(
+                config.controller, event_log_dir=events, state_file=str(run_dir / CHANGES_NAME)
+            ),
             scheduler=config.scheduler,
             models=source,
             cores=shared,

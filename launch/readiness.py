@@ -1,4 +1,4 @@
-"""Whether a cluster can serve: every worker has joined and has prepared every model."""
+"""Whether a cluster can serve: every worker has joined and has prepared every model that it can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ class Readiness:
         """``token`` is for a gateway that needs one."""
         self.blocked_by = "the gateway does not answer yet"
         self.failure = ""
-        """What waiting will not mend: a model that a worker can't prepare, and why."""
+        """What waiting will not mend: no worker can prepare any model, and why."""
+        self.faults: tuple[str, ...] = ()
+        """Models that are not served, or not by each worker, each with why."""
+        self.served = 0
+        """Models that some worker has prepared."""
         self._workers = workers
         self._models = models
         self._connection = Connection(address, name="mainspring up", token=token)
@@ -49,9 +53,12 @@ class Readiness:
             if isinstance(message, StatusReply):
                 # Asked again only after a poll that brought nothing: the machine has models to prepare.
                 self._polls_left = 2
-                self.failure = failure(message.status)
+                self.failure = failure(message.status, self._workers)
+                self.faults = faults(message.status)
+                known = [model for model in message.status.models if not is_artifact_name(model.name)]
+                self.served = sum(bool(model.prepared_on) for model in known)
                 self.blocked_by = missing(message.status, self._workers, self._models)
-                if not self.blocked_by:
+                if not self.blocked_by and not self.failure:
                     return True
         return False
 
@@ -74,16 +81,30 @@ def missing(status: ClusterStatus, workers: int, models: int) -> str:
     known = [model for model in status.models if not is_artifact_name(model.name)]
     if len(known) < models:
         return f"{len(known)} of {models} models are known"
-    unready = [model for model in known if len(model.prepared_on) < workers]
+    unready = [model for model in known if len(model.prepared_on) + len(model.failed_on) < workers]
     if unready:
         return f"{len(unready)} of {models} models are still being prepared, {unready[0].name} among them"
     return ""
 
 
-def failure(status: ClusterStatus) -> str:
-    """Return which model a worker could not prepare, and why, or an empty text."""
-    failed = [model for model in status.models if model.failed_on and not is_artifact_name(model.name)]
-    if not failed:
+def failure(status: ClusterStatus, workers: int) -> str:
+    """Return which model can't be prepared, and why, if no worker can prepare any; else an empty text."""
+    own = [model for model in status.models if not is_artifact_name(model.name)]
+    failed = [model for model in own if len(model.failed_on) >= workers]
+    if not failed or len(failed) < len(own):
         return ""
     others = f" ({len(failed) - 1} more can't be prepared either)" if len(failed) > 1 else ""
     return f"model {failed[0].name} can't be served: {failed[0].failed_on[0]}{others}"
+
+
+def faults(status: ClusterStatus) -> tuple[str, ...]:
+    """Return a sentence for each model that is not served, or not by each worker."""
+    return (
+        *(f"model {name} is not served: {why}" for name, why in status.left_out.items()),
+        *(
+            f"model {model.name} {'is not served' if not model.prepared_on else 'lacks a worker'}: {why}"
+            for model in status.models
+            for why in model.failed_on[:1]
+            if not is_artifact_name(model.name)
+        ),
+    )

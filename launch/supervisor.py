@@ -13,7 +13,7 @@ from collections.abc import Callable
 from mainspring.launch.addresses import answers, check_free
 from mainspring.launch.backoff import Backoff
 from mainspring.launch.own_token import with_own_token
-from mainspring.launch.plan import Plan
+from mainspring.launch.plan import CHANGES_NAME, Plan
 from mainspring.launch.process import Process
 from mainspring.launch.readiness import Readiness
 from mainspring.launch.repository import FirstLook
@@ -52,6 +52,10 @@ class Supervisor:
         self._serving = False
         self.first_look = FirstLook(plan.repository)
         """What came of the models that the repository held at the start."""
+        self.faults: tuple[str, ...] = ()
+        """When the cluster could serve: which models can't be, each with why."""
+        self.served = 0
+        """When the cluster could serve: how many models can be, a repository's apart."""
 
     def pid(self, name: str) -> int | None:
         """Return the process id of the process of this name, None while it is down."""
@@ -70,6 +74,8 @@ class Supervisor:
             check_free(address, remedy)
         with claimed(self._plan.run_dir):
             self.first_look.prepare()
+            # What was changed lasts as long as this cluster: another begins with what it is told.
+            (self._plan.run_dir / CHANGES_NAME).unlink(missing_ok=True)
             try:
                 for process in self._processes:
                     process.start()
@@ -99,6 +105,7 @@ class Supervisor:
                         f"not ready after ready_timeout_s = {plan.cluster.ready_timeout_s:g} s: "
                         f"{readiness.blocked_by}; logs are in {plan.run_dir}"
                     )
+            self.faults, self.served = readiness.faults, readiness.served
 
     def _wait_for_console(self, stop: threading.Event) -> None:
         """Wait a moment until the console, if there is one, can be looked at; serve without it if not."""

@@ -24,6 +24,8 @@ DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 CONSOLE_PORT = 8003
 """Likewise, where its console is."""
 OFF = "off"
+TOLD_FAULTS = 8
+"""Models that are not served, of which so many are told of at the start."""
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -43,7 +45,8 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     """Run a local cluster in the foreground until SIGINT or SIGTERM, then drain it.
 
     Prints one line that begins with ``ready`` and names the gateway's address once every worker has
-    prepared every model; all else goes to stderr. A second signal ends everything at once.
+    prepared every model that it can; all else, such as which it can't, goes to stderr. A second signal ends
+    everything at once.
     """
     plan = make_plan(cluster_config(path, flags, ports))
     supervisor = Supervisor(plan, _say)
@@ -53,11 +56,13 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     def ready() -> None:
         devices = "1 worker" if plan.cluster.workers == 1 else f"{plan.cluster.workers} workers"
         look = supervisor.first_look.state
-        for problem in look.problems:
+        for problem in (*look.problems, *supervisor.faults[:TOLD_FAULTS]):
             _say(problem)
+        if len(supervisor.faults) > TOLD_FAULTS:
+            _say(f"{len(supervisor.faults) - TOLD_FAULTS} more models: mainspring status")
         if not look.settled:
             _say(f"not all of the model repository is served yet: {look.waits_for}")
-        count = plan.models + look.models
+        count = supervisor.served + look.models
         models = "1 model" if count == 1 else f"{count} models"
         told = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
         also = "".join(f", {name} at {address}" for name, address in told)

@@ -50,6 +50,13 @@ class ModelRemoved(msgspec.Struct, frozen=True, tag="model_removed"):
     name: str
 
 
+class ModelRestored(msgspec.Struct, frozen=True, tag="model_restored"):
+    """The files of a model that a worker failed on have changed since: it may be tried there again."""
+
+    worker: str
+    model: str
+
+
 class Resident(msgspec.Struct, frozen=True):
     """A model in a worker's pages."""
 
@@ -95,6 +102,7 @@ Event = (
     | GatewayLeft
     | ModelAdded
     | ModelRemoved
+    | ModelRestored
     | WorkerJoined
     | WorkerLeft
     | OperatorAsked

@@ -83,6 +83,27 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     detail: str
 
 
+# --- worker to controller, beside what any peer says, and back ---
+
+
+class Restored(msgspec.Struct, frozen=True, tag="restored"):
+    """The files of a model that could not be prepared or loaded have changed; ``model`` is what they say."""
+
+    model: ModelSpec
+
+
+class Describe(msgspec.Struct, frozen=True, tag="describe"):
+    """The controller asks for the specifications of models that the worker has prepared."""
+
+    models: tuple[str, ...]
+
+
+class Described(msgspec.Struct, frozen=True, tag="described"):
+    """Answer to `Describe`, without those that are not prepared (any more)."""
+
+    models: tuple[ModelSpec, ...]
+
+
 # --- gateway to controller ---
 
 
@@ -234,6 +255,8 @@ class ClusterStatus(msgspec.Struct, frozen=True):
     requests_queued: int
     dropped_messages: dict[str, int]
     """Messages that could not be used, by why."""
+    left_out: dict[str, str] = {}
+    """Models of the store that are not served because their manifest can't be read, each with why."""
 
 
 class AdminReply(msgspec.Struct, frozen=True, tag="admin_reply"):
@@ -292,10 +315,21 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     """None from workers of a release that does not tell them."""
 
 
-ToController = WorkerHello | GatewayHello | Pong | Goodbye | Arrival | Cancel | AdminRequest | Drained
+ToController = (
+    WorkerHello
+    | GatewayHello
+    | Pong
+    | Goodbye
+    | Restored
+    | Described
+    | Arrival
+    | Cancel
+    | AdminRequest
+    | Drained
+)
 """What a controller may receive, beside a worker's `Result`."""
 
-ToWorker = Welcome | Refused | Ping | Goodbye
+ToWorker = Welcome | Refused | Ping | Goodbye | Describe
 """What a worker may receive from the controller, beside an action."""
 
 ToGateway = (

@@ -17,6 +17,7 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    ModelRestored,
     OperatorAsked,
     RequestArrived,
     RequestCancelled,
@@ -33,7 +34,7 @@ from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
-from mainspring.scheduler.mirror import Worker
+from mainspring.scheduler.mirror import PREPARED_STATES, Worker
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.picture import Told, picture
 from mainspring.scheduler.pins import Pins
@@ -94,6 +95,8 @@ class Scheduler:
                 self._membership.add_model(now_ns, spec)
             case ModelRemoved(name=name):
                 self._membership.remove_model(now_ns, name)
+            case ModelRestored(worker=worker, model=name):
+                self._membership.restored(now_ns, worker, name)
             case WorkerJoined():
                 self._membership.join(now_ns, event)
             case WorkerLeft(worker=name, reason=reason):
@@ -131,6 +134,11 @@ class Scheduler:
     def refusal(self, wish: Wish) -> str | None:
         """Return why an operator's wish can't be carried out now, and what would be right; None if it can."""
         return self._operating.refusal(wish)
+
+    def prepared_anywhere(self, name: str) -> bool:
+        """Say whether any worker has a model prepared."""
+        model = self._books.cluster.models.get(name)
+        return model is not None and any(p.state in PREPARED_STATES for p in model.placements.values())
 
     @property
     def queued(self) -> int:

@@ -49,6 +49,16 @@ class Membership(Changes):
         self._take_off(now_ns, model)
         self._pins.enforce()
 
+    def restored(self, now_ns: int, name: str, model: str) -> None:
+        """Try a model again on a worker that failed on it: its files have changed.
+
+        What the worker had prepared of it goes first, for that is of the files as they were.
+        """
+        worker = self._books.cluster.workers.get(name)
+        placement = None if worker is None else worker.placements.get(model)
+        if placement is not None and not placement.leaving and (placement.failed or placement.failures):
+            self._residency.leave(now_ns, placement)
+
     def _take_off(self, now_ns: int, model: Model) -> None:
         """Reject what waits for a model, and have workers give it up."""
         del self._books.cluster.models[model.name]

@@ -12,6 +12,7 @@ from mainspring.messages.events import (
     GatewayLeft,
     ModelAdded,
     ModelRemoved,
+    ModelRestored,
     OperatorAsked,
     RequestArrived,
     RequestCancelled,
@@ -77,6 +78,8 @@ def _event(message: Event | Command) -> str:
             return f"model {spec.name} added, extents {list(spec.extents)}"
         case ModelRemoved():
             return f"model {message.name} removed"
+        case ModelRestored():
+            return f"the files of model {message.model} have changed for {message.worker}"
         case WorkerJoined():
             held = [resident.model for resident in message.resident]
             return f"{message.worker} joined, {message.pages} pages, resident {held}"

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "compiler.store",
         "compiler.errors",
         "compiler.executable",
+        "compiler.fingerprint",
         "compiler.launching",
         "compiler.plan",
         "compiler.plan_files",

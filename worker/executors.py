@@ -20,6 +20,7 @@ from mainspring.worker.core import WorkerCore
 from mainspring.worker.engine import DeviceLost, Engine, wait_until
 from mainspring.worker.jobs import Executor, Job, Reservation
 from mainspring.worker.realtime import Rights
+from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -79,15 +80,18 @@ class Executors:
         report: Report,
         ring: Callable[[], None],
         spin_ns: int,
+        watch: StoreWatch | None = None,
     ) -> None:
         """``ring`` wakes the network thread; it is called when a thread is about to run or wait: so
-        they don't fight for the interpreter's lock between the end of one job and the next."""
+        they don't fight for the interpreter's lock between the end of one job and the next. ``watch`` is
+        told of models that fail, if there is a store."""
         self._core = core
         self._engine = engine
         self._rights = rights
         self._report = report
         self._ring = ring
         self._spin_ns = spin_ns
+        self._watch = watch
         self._lock = threading.Lock()
         self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
         self._due_ns = dict.fromkeys(Executor, -1)
@@ -128,6 +132,11 @@ class Executors:
     def release(self, name: str) -> None:
         """With the core held: tell the engine before the next PREPARE that a model was released."""
         self._chores[Executor.PREPARE].append(lambda: self._engine.release(name))
+        self._wakers[Executor.PREPARE].notify()
+
+    def look_at_store(self, watch: StoreWatch) -> None:
+        """With the core held: have models that failed looked at before the next PREPARE."""
+        self._chores[Executor.PREPARE].append(watch.look)
         self._wakers[Executor.PREPARE].notify()
 
     def stop(self, timeout_s: float) -> bool:
@@ -246,7 +255,12 @@ class Executors:
             raise
         except Exception as error:
             detail = str(error) or repr(error)
-            return _Ended(job, time.monotonic_ns(), 0, Status.ENGINE_ERROR, detail)
+            end_ns = time.monotonic_ns()
+            if self._watch is not None and not isinstance(job.action, Infer):
+                self._watch.failed(job.model)
+            return _Ended(job, end_ns, 0, Status.ENGINE_ERROR, detail)
+        if self._watch is not None and not isinstance(job.action, Infer):
+            self._watch.worked(job.model.name)
         return _Ended(job, time.monotonic_ns(), device_ns)
 
     def _on_engine(self, job: Job) -> int:

@@ -6,12 +6,10 @@ OUTPUT). Whatever arrives, nothing stops the thread: what can't be used is count
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import time
-from collections import Counter, deque
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -21,14 +19,26 @@ from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, U
 from mainspring.messages.codec import INPUT, TO_WORKER, BadMessage, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import Goodbye, Output, Ping, Pong, Refused, Welcome, WorkerHello
+from mainspring.messages.peers import (
+    Describe,
+    Described,
+    Goodbye,
+    Output,
+    Ping,
+    Pong,
+    Refused,
+    Restored,
+    Welcome,
+    WorkerHello,
+)
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.jobs import Reservation
 from mainspring.worker.moments import Moments
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.session import Session, State
 from mainspring.worker.sockets import GONE, Sockets
+from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -38,36 +48,6 @@ TICK_NS = 5_000_000
 """Time between two looks at what is due: hellos, silence, old inputs."""
 IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
-
-
-class Outbox:
-    """Ends of actions on their way from the executors to the network thread, with a bell that wakes it."""
-
-    def __init__(self) -> None:
-        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
-
-    def put(self, result: Result | None, io: Reservation | None) -> None:
-        """Add an end (`executors.Report`)."""
-        self._ends.append((result, io))
-
-    def ring(self) -> None:
-        """Wake the network thread if there is something for it."""
-        if self._ends:
-            os.eventfd_write(self.bell, 1)
-
-    def pop(self) -> tuple[Result | None, Reservation | None] | None:
-        """Remove and return the oldest end, or None."""
-        return self._ends.popleft() if self._ends else None
-
-    def silence(self) -> None:
-        """Stop ringing."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.bell)
-
-    def close(self) -> None:
-        """Close the bell."""
-        os.close(self.bell)
 
 
 class Network:
@@ -81,6 +61,7 @@ class Network:
         inputs: Inputs,
         outbox: Outbox,
         notes: list[str],
+        watch: StoreWatch | None = None,
     ) -> None:
         self._config = config
         self._sockets = sockets
@@ -89,6 +70,7 @@ class Network:
         self._moments = Moments()
         self._outbox = outbox
         self._notes = notes
+        self._watch = watch
         now_ns = time.monotonic_ns()
         self._session = Session(
             now_ns, config.hello_retry_ms * 1_000_000, config.controller_silence_ms * 1_000_000
@@ -167,8 +149,29 @@ class Network:
                 if self._session.state is State.WELCOMED:
                     self._session.lose(now_ns)
                     self._abandon(f"the controller said goodbye: {message.detail}")
+            case Describe():
+                self._describe(message)
             case Infer() | Load() | Prepare() | Release() | Unload():
                 self._accept(now_ns, message)
+
+    def _describe(self, asked: Describe) -> None:
+        """Say what is prepared under these names."""
+        with self._executors.driving() as core:
+            found = [core.holdings.find(name) for name in asked.models]
+        self._to_controller(encode(Described(tuple(each.model for each in found if each is not None))))
+
+    def _look_at_store(self, now_ns: int) -> None:
+        """Have models that failed looked at, and tell of those whose files have changed."""
+        if self._watch is None:
+            return
+        if self._watch.due(now_ns):
+            with self._executors.driving():
+                self._executors.look_at_store(self._watch)
+        while (model := self._watch.changed()) is not None:
+            # A controller that does not know this worker has it prepare everything anyway.
+            if self._session.state is State.WELCOMED:
+                LOG.info("the files of %s have changed: it can be tried again", model.name)
+                self._to_controller(encode(Restored(model)))
 
     def _accept(self, now_ns: int, action: Infer | Load | Prepare | Release | Unload) -> None:
         if self._session.state is not State.WELCOMED:
@@ -322,6 +325,7 @@ class Network:
             self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
         if self._session.hello_due(now_ns):
             self._greet(now_ns)
+        self._look_at_store(now_ns)
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
         if broken := self._sockets.broken_gateways():
             limit = self._config.max_message_bytes

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from mainspring.compiler.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core import WorkerCore
@@ -16,9 +17,11 @@ from mainspring.worker.engine import Engine, Noted, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network, Outbox
+from mainspring.worker.network import Network
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
+from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 
@@ -78,7 +81,8 @@ def _serve(
     on_ready: OnReady | None,
 ) -> None:
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
-    executors = Executors(core, engine, rights, outbox.put, outbox.ring, config.spin_us * 1000)
+    watch = StoreWatch(Store(config.store)) if config.engine != "emulated" else None
+    executors = Executors(core, engine, rights, outbox.put, outbox.ring, config.spin_us * 1000, watch)
     inputs = Inputs(
         engine.io,
         config.early_inputs,
@@ -89,7 +93,7 @@ def _serve(
     executors.start()
     for note in rights.notes:
         LOG.warning("%s", note)
-    network = Network(config, sockets, executors, inputs, outbox, rights.notes)
+    network = Network(config, sockets, executors, inputs, outbox, rights.notes, watch)
     if on_ready is not None:
         on_ready(sockets.data_address)
     try:

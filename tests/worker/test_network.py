@@ -20,7 +20,8 @@ from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.jobs import Executor, Job
-from mainspring.worker.network import Network, Outbox
+from mainspring.worker.network import Network
+from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
 from tests.worker.peers import MS, SECOND, infer, load, spec

@@ -1,0 +1,90 @@
+"""Models that come back: their files were mended, the store is readable again, or workers still hold them."""
+
+from __future__ import annotations
+
+import logging
+import queue
+
+from mainspring.controller.catalogue import Catalogue
+from mainspring.controller.feed import LoggedScheduler
+from mainspring.controller.post import Post
+from mainspring.controller.sessions import WorkerSession
+from mainspring.controller.specs import spec_fault
+from mainspring.messages.events import ModelRestored
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.peers import Describe
+
+_LOGGER = logging.getLogger(__name__)
+DESCRIBED_AT_ONCE = 256
+"""Models that one message asks a worker about."""
+
+
+class Awaited:
+    """What the start could not read, and what became readable since; another thread puts models in."""
+
+    def __init__(self, left_out: dict[str, str] | None = None, *, adopt: bool = False) -> None:
+        """``left_out`` are models, each with why. ``adopt``: nothing was readable, so serve what workers
+        hold."""
+        self.left_out = dict(left_out or {})
+        self.adopt = adopt
+        self.found: queue.SimpleQueue[ModelSpec] = queue.SimpleQueue()
+
+
+class Returning:
+    """Has the catalogue serve models again; ``now_ns`` is on the controller's clock."""
+
+    def __init__(
+        self, scheduler: LoggedScheduler, catalogue: Catalogue, post: Post, awaited: Awaited
+    ) -> None:
+        self._scheduler = scheduler
+        self._catalogue = catalogue
+        self._post = post
+        self._awaited = awaited
+
+    def beat(self, now_ns: int) -> None:
+        """Serve what has become readable, but for what is served or was removed by somebody."""
+        while True:
+            try:
+                spec = self._awaited.found.get_nowait()
+            except queue.Empty:
+                return
+            self._serve(now_ns, spec, "its manifest can be read again")
+            self._catalogue.left_out.pop(spec.name, None)
+
+    def restored(self, now_ns: int, session: WorkerSession, spec: ModelSpec) -> None:
+        """Have a worker try a model again whose files have changed; they may be another compilation's."""
+        known = self._catalogue.models.get(spec.name)
+        if known is None or not session.joined:
+            return
+        if known.artifact == spec.artifact:
+            _LOGGER.warning("the files of %s have changed: %s tries it again", spec.name, session.name)
+            self._scheduler.handle(now_ns, ModelRestored(session.name, spec.name))
+        elif known.served_as or self._scheduler.prepared_anywhere(spec.name) or spec_fault(spec) is not None:
+            _LOGGER.warning("%s has another artifact of %s than is served", session.name, spec.name)
+        else:
+            _LOGGER.warning("%s was compiled again: it is served as it is now", spec.name)
+            self._catalogue.replace(now_ns, spec)
+
+    def ask(self, session: WorkerSession) -> None:
+        """Ask a worker that has just said hello about models that it holds and nothing else knows of.
+
+        Its answer comes before it joins, so the scheduler knows the models by then.
+        """
+        if not self._awaited.adopt:
+            return
+        names = [name for name in session.hello.prepared if name not in self._catalogue.models]
+        for start in range(0, len(names), DESCRIBED_AT_ONCE):
+            self._post.to(session, Describe(tuple(names[start : start + DESCRIBED_AT_ONCE])))
+
+    def described(self, now_ns: int, session: WorkerSession, models: tuple[ModelSpec, ...]) -> None:
+        """Serve models that a worker holds, because the store can't be read."""
+        for spec in models:
+            if self._awaited.adopt and session.hello.prepared.get(spec.name) == spec.artifact:
+                self._serve(now_ns, spec, f"{session.name} holds it")
+
+    def _serve(self, now_ns: int, spec: ModelSpec, why: str) -> None:
+        if spec.name in self._catalogue.models or spec.name in self._catalogue.journal.models:
+            return
+        refusal = self._catalogue.add(now_ns, spec)
+        outcome = f"served again: {why}" if refusal is None else f"not served: {refusal[1]}"
+        _LOGGER.warning("%s is %s", spec.name, outcome)

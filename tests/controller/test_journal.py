@@ -1,0 +1,106 @@
+"""What clients and operators changed outlives the controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.controller.journal import Journal
+from mainspring.messages.actions import Load, Prepare
+from mainspring.messages.events import OperatorAsked
+from mainspring.messages.operating import (
+    DrainWorker,
+    LoadOn,
+    PinModel,
+    ResumeWorker,
+    SetDefaultSlo,
+    UnpinModel,
+)
+from mainspring.messages.peers import DefaultSlo, ModelUp
+from tests.controller.peers import Stage, spec
+from tests.controller.test_operators import Operator
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "changes"
+
+
+def test_the_last_change_of_each_subject_is_in_force_after_a_restart(path: Path) -> None:
+    journal = Journal(str(path))
+    journal.removed("a")
+    journal.added(spec("b"))
+    journal.removed("b")
+    journal.added(spec("b", "other"))
+    for wish in (
+        *(DrainWorker("w0"), DrainWorker("w1"), ResumeWorker("w0"), LoadOn("a")),
+        *(PinModel("x"), PinModel("y"), UnpinModel("x"), PinModel("gone")),
+        *(SetDefaultSlo("x", 5), SetDefaultSlo("y", 6), SetDefaultSlo("x", None)),
+    ):
+        journal.operated(OperatorAsked("ann", wish))
+    journal.removed("gone")
+    again = Journal(str(path))
+    assert again.models == {"a": None, "b": spec("b", "other"), "gone": None}
+    assert [(each.who, each.wish) for each in again.asked.values()] == [
+        ("ann", DrainWorker("w1")),
+        ("ann", PinModel("y")),
+        ("ann", SetDefaultSlo("y", 6)),
+    ]
+    assert again.applied([spec("a"), spec("b"), spec("c")]) == [spec("c"), spec("b", "other")]
+
+
+def test_a_line_that_was_not_written_whole_costs_itself_alone(path: Path) -> None:
+    journal = Journal(str(path))
+    journal.removed("a")
+    journal.removed("b")
+    path.write_bytes(path.read_bytes()[:-5])
+    assert list(Journal(str(path)).models) == ["a"]
+
+
+def test_the_file_does_not_grow_with_what_later_changes_undo(path: Path) -> None:
+    journal = Journal(str(path))
+    for _ in range(3_000):
+        journal.removed("a")
+        journal.added(spec("a"))
+    assert len(path.read_bytes().splitlines()) < 1_100
+    assert Journal(str(path)).models == {"a": spec("a")}
+
+
+def test_a_file_that_cannot_be_written_is_named_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(str(path))
+    path.unlink()
+    path.mkdir()
+    journal.removed("a")
+    journal.removed("b")
+    assert list(journal.models) == ["a", "b"]
+    assert [record.getMessage().count(str(path)) for record in caplog.records] == [1]
+
+
+def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, path: Path) -> None:
+    models = (spec("a"), spec("b"))
+    first = stage.start(models, state_file=str(path))
+    gateway, _ = stage.cluster("a", "b")
+    operator = Operator(stage)
+    assert stage.admin(gateway, remove="a").reason is None
+    assert stage.admin(gateway, add=spec("c", "h2")).reason is None
+    for wish in (DrainWorker("w0"), SetDefaultSlo("b", 7), PinModel("b")):
+        assert operator.ask(wish).done
+    operator.stream.close()
+    stage.stop()
+    second = stage.start(models, state_file=str(path), address=first.address)
+    gateway, worker = stage.gateway("g1"), stage.worker("w1")
+    stage.until(lambda: bool(worker.all(Load)))
+    assert [each.model for each in worker.all(Load)] == ["b"], "the pinned one"
+    assert {each.model.name for each in worker.all(Prepare)} == {"b", "c"}
+    assert {each.model.name for each in gateway.all(ModelUp)} == {"b", "c"}
+    assert [(each.model, each.slo_ns) for each in gateway.all(DefaultSlo)] == [("b", 7)]
+    back = stage.worker("w0")
+
+    def drained() -> bool:
+        found = {each.worker: each.notes for each in stage.status(gateway).workers}
+        return "w0" in found and found["w0"][0].startswith("an operator drained it")
+
+    stage.until(drained)
+    assert not back.all(Load)
+    assert second.address == first.address
