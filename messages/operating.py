@@ -1,7 +1,8 @@
 """What an operator may ask of a running cluster, and the answer.
 
 A wish that is granted goes into the scheduler, and so into the event log, as `events.OperatorAsked`. What
-operators set lasts until they unset it or the controller stops; a configuration outlives both.
+operators set lasts until they unset it or the cluster stops, a controller's death included where it has a
+state file; a configuration outlives both.
 """
 
 from __future__ import annotations

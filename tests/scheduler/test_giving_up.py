@@ -9,7 +9,7 @@ import pytest
 from mainspring.messages.actions import Infer, Load, Prepare, Release
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, DropWorker
-from mainspring.messages.events import ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
+from mainspring.messages.events import ModelAdded, ModelRemoved, ModelRestored, WorkerJoined, WorkerLeft
 from mainspring.messages.model import Profile
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.simulation import Simulation
@@ -187,3 +187,35 @@ def test_a_lost_worker_is_freed_without_a_garbage_collection() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_model_whose_files_have_changed_is_prepared_anew_where_its_loads_failed() -> None:
+    hand, infer, now_ms = broken_hand()
+    hand.end(now_ms + 20, infer, Status.NOT_RESIDENT)
+    (release,) = hand.feed(now_ms + 21, ModelRestored("w0", "m"))
+    assert isinstance(release, Release)
+    assert hand.feed(now_ms + 22, ModelRestored("w0", "m")) == [], "it is under way"
+    assert reasons(hand.request(now_ms + 23, 7, "m", 100)) == [Reason.MODEL_NOT_READY]
+    (prepare,) = hand.ok(now_ms + 24, release)
+    assert isinstance(prepare, Prepare)
+    assert [type(c) for c in hand.ok(now_ms + 25, prepare)] == [Load], "the request that was refused wants it"
+    assert hand.scheduler.status().models[0].failed_on == ()
+
+
+def test_a_model_whose_files_changed_before_it_was_given_up_is_prepared_anew_too() -> None:
+    hand = Hand(spec("m"))
+    (load,) = [c for c in hand.request(0, 1, "m", 20) if isinstance(c, Load)]
+    assert hand.feed(5, ModelRestored("other", "m")) == []
+    hand.end(9, load, Status.ENGINE_ERROR, "altered")
+    commands = [*hand.feed(9, ModelRestored("w0", "m")), *until(hand, 40)]
+    for infer in [c for c in commands if isinstance(c, Infer)]:
+        commands += hand.end(41, infer, Status.NOT_RESIDENT)
+    (release,) = [c for c in commands if isinstance(c, Release)]
+    assert [type(c) for c in hand.ok(42, release)] == [Prepare]
+
+
+def test_what_works_is_left_alone_when_files_change() -> None:
+    hand = Hand(spec("m"))
+    assert hand.feed(1, ModelRestored("w0", "m")) == []
+    assert hand.feed(1, ModelRestored("w0", "unknown")) == []
+    assert [type(c) for c in hand.request(2, 1, "m", 100)][:1] == [Load]
