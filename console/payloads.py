@@ -107,6 +107,19 @@ class Cluster(msgspec.Struct, frozen=True):
     """The newest rejected and late requests, newest first."""
     operations: list[OperationLine] = []
     """What operators did, newest first."""
+    happenings: list[HappeningLine] = []
+    """What happened to workers and the controller, newest first."""
+
+
+class HappeningLine(msgspec.Struct, frozen=True):
+    """One thing that happened to a worker or to the controller."""
+
+    at_ns: int
+    kind: str
+    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow`` or ``controller``."""
+    worker: str
+    """Empty for the controller."""
+    text: str
 
 
 class OperationLine(msgspec.Struct, frozen=True):
@@ -262,8 +275,8 @@ class Step(msgspec.Struct, frozen=True):
 
     at_ns: int
     what: str
-    """``arrived``, ``planned``, ``sent``, ``began``, ``ended``, ``rejected``, ``cancelled``, ``retried`` or
-    ``lost``."""
+    """``arrived``, ``planned``, ``sent``, ``loaded``, ``overdue``, ``began``, ``ended``, ``rejected``,
+    ``cancelled``, ``retried`` or ``lost``."""
     text: str
     action: int | None = None
 

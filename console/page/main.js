@@ -4,7 +4,7 @@
 // returns {title, ask: {show, params, every_ms}, draw(data, head, message), take?(message), close?(), key?(event)}: `draw` is called
 // on a frame for the newest picture of its show, `take` for every picture as it comes.
 
-import { icon, put, write } from "./dom.js";
+import { el, icon, put, write } from "./dom.js";
 import { Link, token } from "./link.js";
 import { refresh } from "./palette.js";
 import { player } from "./parts/player.js";
@@ -63,6 +63,7 @@ function draw() {
     if (newest.data !== undefined) {
       main.removeAttribute("aria-busy");
       notice.problem = "";
+      if (byId("view").classList.contains("missing") && !view.nowhere) return again();
       view.draw(newest.data, newest.head, newest);
     }
   }
@@ -74,7 +75,10 @@ function draw() {
 const notice = { problem: "" };
 
 function failed(error) {
-  if (view?.failed?.(error.text) !== true) notice.problem = error.text;
+  if (view?.failed?.(error.text) === true) return changed();
+  // Where nothing was shown yet, what was asked for does not exist: an empty view would say less.
+  if (error.code === "unknown" && main.hasAttribute("aria-busy")) missing(error.text);
+  else notice.problem = error.text;
   changed();
 }
 
@@ -112,6 +116,36 @@ function needsToken(reason) {
   });
 }
 
+/** What the address says, or the words as they stand if they can't be decoded. */
+function readable(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+/** Say in one sentence what is not there, in place of a view. */
+function missing(text) {
+  const root = byId("view");
+  if (root.classList.contains("missing")) return;
+  root.classList.add("missing");
+  root.replaceChildren(el("h1", {}, "Not found"), el("p", { role: "status" }, text), el("p", {}, el("a", { href: "#/cluster" }, "To the cluster")));
+  main.removeAttribute("aria-busy");
+}
+
+/** The view of an address that names none. */
+function nowhere(name) {
+  missing(`There is no view ${readable(name)}; the views are ${Object.keys(VIEWS).join(", ")}.`);
+  return { title: "Not found", nowhere: true, ask: { show: "cluster", params: {}, every_ms: 60_000 }, draw() {} };
+}
+
+/** Make the view of this address afresh: what was not there is there now. */
+function again() {
+  current = "";
+  route();
+}
+
 function route() {
   const hash = location.hash || "#/cluster";
   if (hash === current) return;
@@ -119,18 +153,14 @@ function route() {
   const [name, ...rest] = hash.replace(/^#\/?/, "").split("?")[0].split("/");
   const params = new URLSearchParams(hash.split("?")[1] ?? "");
   const made = VIEWS[name];
-  if (!made) {
-    location.replace("#/cluster");
-    return;
-  }
   view?.close?.();
   newest = null;
   notice.problem = "";
   const root = byId("view");
   root.replaceChildren();
   main.setAttribute("aria-busy", "true");
-  root.className = `view-${name}`;
-  view = made(root, rest.map(decodeURIComponent).join("/"), app, params);
+  root.className = `view-${made ? name : "none"}`;
+  view = made ? made(root, rest.map(readable).join("/"), app, params) : nowhere(name);
   document.title = `${view.title} · Mainspring console`;
   for (const entry of document.querySelectorAll(".rail a")) {
     put(entry, "aria-current", entry.dataset.view === (RAIL[name] ?? name) ? "page" : null);

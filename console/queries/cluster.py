@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from mainspring.console.payloads import Attainment, Cluster, OperationLine, Series, WorkerPicture
+from itertools import islice
+
+from mainspring.console.payloads import (
+    Attainment,
+    Cluster,
+    HappeningLine,
+    OperationLine,
+    Series,
+    WorkerPicture,
+)
 from mainspring.console.queries.recent import recent as recent_requests
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.models import READY, RESIDENT
@@ -11,6 +20,8 @@ from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.operating import described
 
+HAPPENINGS = 50
+"""Things that happened which a picture shows at most."""
 BUSY_SECONDS = 10
 """Whole seconds over which executors' shares are taken."""
 
@@ -30,6 +41,10 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
         recent=recent_requests(view, limit=recent),
         operations=[
             OperationLine(each.at_ns, each.who, described(each.wish)) for each in view.operations.newest()
+        ],
+        happenings=[
+            HappeningLine(at_ns, each.kind, each.worker, each.text)
+            for at_ns, each in islice(view.happened(), HAPPENINGS)
         ],
     )
 

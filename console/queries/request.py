@@ -21,6 +21,8 @@ LAST = {
     "last": (REJECTED, LATE, LOST),
 }
 """Names for the newest request of an outcome."""
+SOON_NS = 5_000_000_000
+"""A worker that is found to be gone within this time of a choice may have been silent when it was made."""
 _KEPT = 64
 """Stories that are told again without being made again."""
 
@@ -102,7 +104,7 @@ def _story(view: View, found: Request) -> Story:
         earliest_finish_ns=found.earliest_finish_ns,
         steps=steps(view, found, infer),
         decided_ns=moment.now_ns,
-        alternatives=[_alternative(view, found, infer, plan) for plan in options],
+        alternatives=[_alternative(view, found, infer, plan, moment.now_ns) for plan in options],
     )
 
 
@@ -123,7 +125,9 @@ def _decision(view: View, found: Request, infer: Action | None) -> Moment:
     return Moment(view, found.ended_seq, found.ended_ns)
 
 
-def _alternative(view: View, found: Request, infer: Action | None, plan: Plan) -> Alternative:
+def _alternative(
+    view: View, found: Request, infer: Action | None, plan: Plan, decided_ns: int
+) -> Alternative:
     chosen = infer is not None and found.outcome != REJECTED and plan.worker == found.worker
     finish_ns, text = plan.finish_ns, told(plan, found.arrived_ns)
     if chosen and infer is not None:
@@ -138,4 +142,15 @@ def _alternative(view: View, found: Request, infer: Action | None, plan: Plan) -
         over_ns = finish_ns + view.settings.response_margin_ns - found.deadline_ns
         feasible = over_ns <= 0
         text += f"; {ms(over_ns)} too late" if not feasible else ""
+    text += _found_gone(view, plan.worker, decided_ns)
     return Alternative(plan.worker, chosen, feasible, finish_ns, text)
+
+
+def _found_gone(view: View, worker: str, decided_ns: int) -> str:
+    """Say that a worker was found to be gone soon after a choice: it may have been silent already."""
+    for session in view.fleet.sessions:
+        left_ns = session.left_ns or 0
+        if session.name == worker and session.joined_ns <= decided_ns <= left_ns <= decided_ns + SOON_NS:
+            why = f": {session.detail}" if session.detail else ""
+            return f"; it was found to be gone {ms(left_ns - decided_ns)} later{why}"
+    return ""

@@ -92,7 +92,7 @@ def _rejection(view: View, found: Request, options: list[Plan]) -> str:
     if found.reason == Reason.DEADLINE_PASSED.value:
         given = f" of the {_given(found)} it was given" if found.deadline_ns is not None else ""
         why = found.detail.partition("; ")[2] if found.detail.startswith("waited ") else found.detail
-        return f"Rejected after {waited}{given}: {why}. {_meanwhile(view, found)}"
+        return f"Rejected after {waited}{given}: {why}.{_unfinished(view, found)} {_meanwhile(view, found)}"
     return f"Rejected after {waited} ({found.reason}): {found.detail}."
 
 
@@ -208,24 +208,60 @@ def _ran(found: Request, worker: str, action: Action) -> Iterator[Step]:
 
 
 def _loads(view: View, found: Request) -> Iterator[Step]:
-    """Yield the LOADs of a request's model while it was there."""
+    """Yield the LOADs of a request's model while it was there, and how each went."""
+    for name, action in _loads_of(view, found):
+        under_way = " was under way" if action.sent_ns < found.arrived_ns else ""
+        yield Step(
+            max(action.sent_ns, found.arrived_ns),
+            "sent",
+            f"LOAD {action.id} of the model to {name}{under_way}, {action.pages} pages, predicted "
+            f"{_at(action.predicted_begin_ns, found)} to {_at(action.predicted_end_ns, found)}",
+            action.id,
+        )
+        until_ns = found.ended_ns or view.now_ns
+        if action.done_ns and action.done_ns <= until_ns:
+            yield _load_ended(name, action)
+        elif action.predicted_end_ns < until_ns:
+            yield Step(until_ns, "overdue", _overdue(name, action, until_ns, found), action.id)
+
+
+def _loads_of(view: View, found: Request) -> list[tuple[str, Action]]:
+    """Return the LOADs of a request's model that were under way while it was there, with their workers."""
     until_ns = found.ended_ns or view.now_ns
-    count = 0
+    loads = []
     for name, history in view.fleet.histories.items():
         lane = history.load
-        for action in (*lane.outstanding.values(), *lane.ended_in(found.arrived_ns, until_ns)):
-            if action.model != found.model or not found.arrived_ns <= action.sent_ns <= until_ns:
-                continue
-            count += 1
-            if count > LOADS:
-                return
-            yield Step(
-                action.sent_ns,
-                "sent",
-                f"LOAD {action.id} of the model to {name}, {action.pages} pages, predicted "
-                f"{_at(action.predicted_begin_ns, found)} to {_at(action.predicted_end_ns, found)}",
-                action.id,
-            )
+        latest_ns = until_ns + lane.longest_ns
+        near = (*lane.outstanding.values(), *lane.ended_in(found.arrived_ns, latest_ns))
+        loads += [(name, each) for each in near if each.model == found.model and each.sent_ns <= until_ns]
+    return sorted(loads, key=lambda each: each[1].sent_ns)[-LOADS:]
+
+
+def _load_ended(worker: str, action: Action) -> Step:
+    """Return the step that says how a LOAD ended."""
+    if action.status != "ok":
+        why = f": {action.detail}" if action.detail else ""
+        text = f"LOAD {action.id} ended on {worker} with {action.status}{why}"
+        return Step(action.done_ns, "loaded", text, action.id)
+    took_ns = action.end_ns - action.begin_ns
+    longer = _than(took_ns - action.predicted_duration_ns, "longer", "less")
+    text = f"LOAD {action.id} ended on {worker}: it took {ms(took_ns)}, {longer}"
+    return Step(action.done_ns, "loaded", text, action.id)
+
+
+def _overdue(worker: str, action: Action, at_ns: int, found: Request) -> str:
+    """Say of a LOAD that it has not ended though it was predicted to."""
+    late = ms(at_ns - action.predicted_end_ns)
+    return f"LOAD {action.id} on {worker} had not ended by {_at(at_ns, found)}, {late} overdue"
+
+
+def _unfinished(view: View, found: Request) -> str:
+    """Return a sentence about the LOAD that a request waited for in vain; empty if there was none."""
+    at_ns = found.ended_ns
+    for name, action in reversed(_loads_of(view, found)):
+        if action.predicted_end_ns < at_ns and not (action.done_ns and action.done_ns <= at_ns):
+            return f" {_overdue(name, action, at_ns, found)}."
+    return ""
 
 
 def _at(instant_ns: int, found: Request) -> str:

@@ -19,6 +19,8 @@ from mainspring.console.terminal.lines import (
     table,
 )
 
+HAPPENINGS = 5
+"""The newest that are shown."""
 _ATTAINMENT = (
     Column("last s", 6),
     Column("offered/s", 9, right=True),
@@ -68,6 +70,12 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     lines += table(_WORKERS, [_worker(each) for each in workers], width, styles)
     details = [f"{each.name}: {each.detail}" for each in workers if each.detail]
     lines += [Text(cut(detail, width), style="yellow") for detail in details]
+    if found.happenings:
+        lines += [Text(""), heading("what happened to workers and the controller", width)]
+        lines += [
+            Text(cut(f"{ago(each.at_ns, now_ns):>7} ago  {each.worker or 'controller'}: {each.text}", width))
+            for each in found.happenings[:HAPPENINGS]
+        ]
     if found.operations:
         lines += [Text(""), heading("operators did", width)]
         lines += [

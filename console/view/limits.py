@@ -28,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions of workers that ended."""
     operations: int = 100
     """What operators did."""
+    happenings: int = 200
+    """What happened to workers and the controller."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a bound that leaves nothing."""

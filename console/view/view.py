@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from mainspring.console.view.actions import LOST, Action, Lane
 from mainspring.console.view.ending import Ending, close, take_out
 from mainspring.console.view.fleet import Fleet
+from mainspring.console.view.happenings import Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.operations import Operations
 from mainspring.console.view.settings import Settings
@@ -27,6 +28,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.observing import Estimated, Holding
+from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.log import SegmentHeader
 
 _OK = Status.OK.value
@@ -57,6 +59,7 @@ class View:
         self.fleet = Fleet(self.limits.evictions)
         self.traffic = Traffic(self.limits, self.fleet)
         self.operations = Operations(self.limits.operations)
+        self.happenings = Happenings(self.limits.happenings)
         self._began_ns = 0
         self._unix_offset_ns = 0
         self._pictured_ns = 0
@@ -84,7 +87,7 @@ class View:
             DropWorker: self._left,
             Holding: lambda now_ns, holding: self.fleet.holds(now_ns, self.seq, holding),
             Estimated: lambda _, estimated: self.fleet.estimated(estimated),
-            OperatorAsked: lambda now_ns, event: self.operations.asked(now_ns, event.who, event.wish),
+            OperatorAsked: self._asked,
             SegmentHeader: self._header,
         }
 
@@ -127,9 +130,17 @@ class View:
         self.fleet.forget(keep_history)
         self.traffic.forget(keep_history)
         self.operations.forget(keep_history)
+        self.happenings.forget(keep_history)
         self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
         if not keep_history:
             self.run = self.now_ns = self._began_ns = self._second_ends_ns = self._pictured_ns = 0
+
+    def happened(self) -> Iterator[tuple[int, Happening]]:
+        """Yield what happened up to now with its instant on the controller's clock, the newest first."""
+        for each in self.happenings.newest():
+            at_ns = each.unix_ns - self._unix_offset_ns
+            if at_ns <= self.now_ns:
+                yield at_ns, each
 
     def unix_ns(self, now_ns: int) -> int:
         """Return an instant of the controller's clock as Unix time; 0 while that is not known."""
@@ -227,13 +238,19 @@ class View:
             return
         lane, action = found
         close(now_ns, self.seq, action, result)
+        was_stopping = worker.stopping_seq
         self._ending.ended(now_ns, self.seq, worker, action, self.traffic.book.open)
+        if worker.stopping_seq and not was_stopping:
+            self.happenings.stopping(self._unix_offset_ns + now_ns, worker.name)
         self._remember(lane, action)
         if action.kind == "INFER":
             if action.status == _OK:
+                self.happenings.ran(self._unix_offset_ns + now_ns, worker.name, action)
                 self.traffic.executed(self.seq, action)
             else:
                 self.traffic.failed(self.seq, worker.name, action)
+        elif action.kind == "LOAD" and action.status == _OK:
+            self.happenings.ran(self._unix_offset_ns + now_ns, worker.name, action)
 
     def _remember(self, lane: Lane, action: Action) -> None:
         lane.end(action)
@@ -252,12 +269,25 @@ class View:
         if event.worker in self.fleet.workers:
             self._gone(now_ns, event.worker, "joined again")
         self.fleet.joined(now_ns, self.seq, event)
+        self.happenings.joined(self._unix_offset_ns + now_ns, event.worker)
+
+    def _asked(self, now_ns: int, event: OperatorAsked) -> None:
+        self.operations.asked(now_ns, event.who, event.wish)
+        match event.wish:
+            case DrainWorker(worker=worker):
+                self.happenings.drained(self._unix_offset_ns + now_ns, worker, event.who)
+            case ResumeWorker(worker=worker):
+                self.happenings.resumed(self._unix_offset_ns + now_ns, worker, event.who)
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
         self._gone(now_ns, entry.worker, entry.reason)
 
     def _gone(self, now_ns: int, name: str, reason: str) -> None:
         worker: WorkerState | None = self.fleet.workers.get(name)
+        if worker is not None:
+            self.happenings.left(self._unix_offset_ns + now_ns, name, reason)
+            # Stories of requests that were decided shortly before say that it was found to be gone.
+            self.explained.clear()
         for action in self.fleet.left(now_ns, self.seq, name, reason):
             action.done_seq, action.done_ns = self.seq, now_ns
             action.status, action.detail = LOST, reason
@@ -279,6 +309,7 @@ class View:
             self.fleet.complete = True
         self.run = header.run
         self._unix_offset_ns = header.unix_ns - now_ns
+        self.happenings.run(header.unix_ns, header.run)
         self.settings = Settings.of(header.about)
         self.fleet.durations.ranked(self.settings.estimate_rank)
         self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)

@@ -182,7 +182,7 @@ class PageSocket:
         except (Unknown, BadQuery, Broken) as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
-                await self._complain(self._complaint, asked.show)
+                await self._complain(self._complaint, asked.show, unknown=isinstance(error, Unknown))
             return
         if self._asked is not asked or self._paused:
             return
@@ -202,6 +202,9 @@ class PageSocket:
             return None
         return self._last.version
 
-    async def _complain(self, text: str, show: str | None = None) -> None:
+    async def _complain(self, text: str, show: str | None = None, *, unknown: bool = False) -> None:
+        """Say what is wrong; ``unknown`` if what was asked for does not exist."""
         error = {"text": text} if show is None else {"text": text, "show": show}
+        if unknown:
+            error["code"] = "unknown"
         await self._socket.send_text(encode({"error": error}).decode())

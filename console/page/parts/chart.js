@@ -8,6 +8,7 @@ const RIGHT = 8;
 const TOP = 8;
 const BOTTOM = 20;
 const REDRAW_MS = 400;
+const SECOND_NS = 1e9;
 
 /** The next of 1, 2, 5 times a power of ten that is at least `value`. */
 export function ceiling(value) {
@@ -24,7 +25,8 @@ function at(seconds, until) {
 /**
  * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}: areas are stacked in their order,
  * lines are drawn over them. `unit(value)` writes a value. `set(series, seconds, limit)` draws the last seconds of
- * a payload's series; `limit` is a level to mark, {value, name}, or null.
+ * a payload's series; `limit` is a level to mark, {value, name}, or null; `happenings` are
+ * {at_ns, kind, worker, text}, each marked at its instant and told where the pointer is near.
  */
 export function chart(holder, { layers, unit, label }) {
   holder.classList.add("plot");
@@ -47,7 +49,7 @@ export function chart(holder, { layers, unit, label }) {
     redraw();
   });
 
-  function set(series, seconds, limit = null) {
+  function set(series, seconds, limit = null, happenings = []) {
     const columns = layers.map((layer) => layer.pick(series));
     const length = columns[0]?.length ?? 0;
     const first = Math.max(0, length - seconds);
@@ -56,12 +58,15 @@ export function chart(holder, { layers, unit, label }) {
     // The last second grows with each picture; to see it grow, a few times a second do.
     clearTimeout(later);
     if (view && now_ms - view.set_ms < REDRAW_MS && view.seconds === seconds && view.first_ns === series.first_ns) {
-      later = setTimeout(() => set(series, seconds, limit), REDRAW_MS);
+      later = setTimeout(() => set(series, seconds, limit, happenings), REDRAW_MS);
       return;
     }
-    const key = `${series.first_ns} ${seconds} ${limit?.value} ${cut.map((column) => column.join()).join(";")}`;
+    const marks = happenings
+      .map((one) => ({ column: Math.floor((one.at_ns - series.first_ns) / SECOND_NS) - first, text: `${one.worker || "controller"}: ${one.text}` }))
+      .filter((one) => one.column >= 0 && one.column < length - first);
+    const key = `${series.first_ns} ${seconds} ${limit?.value} ${marks.map((one) => one.column + one.text).join()} ${cut.map((column) => column.join()).join(";")}`;
     if (view?.key === key) return;
-    view = { key, cut, seconds, limit, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
+    view = { key, cut, seconds, limit, marks, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
     redraw();
   }
 
@@ -94,6 +99,7 @@ export function chart(holder, { layers, unit, label }) {
     layers.forEach((layer, index) => {
       if (layer.line) line(context, view.cut[index], x, y, colour(layer.colour), layer.dash ?? []);
     });
+    for (const one of view.marks) flag(context, Math.round(x(one.column)) + 0.5, height - BOTTOM);
     if (view.limit) mark(context, view.limit, y, right);
     if (hover !== null) point(context, x, height, width);
   }
@@ -139,7 +145,7 @@ export function chart(holder, { layers, unit, label }) {
       const value = view.cut[index][column];
       return [layer.name, value === null || value === undefined ? "–" : unit(value)];
     });
-    box.show(x(column), TOP + 40, pairs([["", at(column - view.count + 1, 0)], ...values.reverse()]));
+    box.show(x(column), TOP + 40, pairs([["", at(column - view.count + 1, 0)], ...values.reverse(), ...view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => ["▼", one.text])]));
   }
 
   function end() {
@@ -181,6 +187,23 @@ function line(context, values, x, y, ink, dash) {
   });
   context.stroke();
   context.setLineDash([]);
+}
+
+function flag(context, x, bottom) {
+  context.strokeStyle = colour("warn");
+  context.fillStyle = colour("warn");
+  context.lineWidth = 1;
+  context.setLineDash([2, 3]);
+  context.beginPath();
+  context.moveTo(x, TOP);
+  context.lineTo(x, bottom);
+  context.stroke();
+  context.setLineDash([]);
+  context.beginPath();
+  context.moveTo(x - 4, TOP - 6);
+  context.lineTo(x + 4, TOP - 6);
+  context.lineTo(x, TOP + 1);
+  context.fill();
 }
 
 function mark(context, limit, y, right) {

@@ -3,7 +3,7 @@
 import { choice, el, keyed, panel, put, write } from "../dom.js";
 import { chart } from "../parts/chart.js";
 import { requestTable } from "../parts/requests.js";
-import { ago, count, ms, percent, words } from "../text.js";
+import { ago, clock, count, ms, percent, words } from "../text.js";
 import { workerCards } from "./workers.js";
 
 const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
@@ -32,7 +32,7 @@ function goodputPanel() {
   root.append(el("div.pair", {}, share, rate), holder);
   const plot = chart(holder, {
     label: "Requests each second",
-    unit: count,
+    unit: (value) => `${count(value)}/s`,
     layers: [
       { name: "in time", colour: "chart-good", pick: (series) => series.in_time },
       { name: "late", colour: "chart-warn", pick: (series) => series.late },
@@ -50,7 +50,7 @@ function latencyPanel() {
   });
   const slo = el("span.soft.small");
   const holder = el("div.tall");
-  const root = panel("Latency", slo);
+  const root = panel("Latency, p99 each second", slo);
   root.append(el("dl.percentiles", {}, ...cells.map((cell) => cell.root)), holder);
   const plot = chart(holder, {
     label: "p99 of latency each second",
@@ -69,7 +69,7 @@ function drawLatency(part, window, data, seconds) {
     put(part.cells[at].value, "title", over ? "above the SLO" : null);
   });
   write(part.slo, limit === null ? "no request has a deadline" : `SLO ${ms(limit)} (median)`);
-  part.plot.set(data.series, seconds, limit === null ? null : { value: limit, name: "SLO" });
+  part.plot.set(data.series, seconds, limit === null ? null : { value: limit, name: "SLO" }, data.happenings);
 }
 
 function drawReasons(list, rejected) {
@@ -100,6 +100,9 @@ export function cluster(root) {
   const deeds = el("ul.deeds");
   const deedsPanel = panel("What operators did");
   deedsPanel.append(deeds);
+  const marks = el("ul.deeds");
+  const marksPanel = panel("What happened to workers and the controller");
+  marksPanel.append(marks);
   const windows = choice("Over the last", WINDOWS, chosen, (name) => {
     chosen = name;
     sessionStorage.setItem(KEPT, name);
@@ -110,7 +113,7 @@ export function cluster(root) {
     el("div.head", {}, el("h1", {}, "Cluster"), windows),
     el("div.two", {}, goodput.root, latency.root),
     el("div.tiles", {}, ...tiles.map((one) => one.root)),
-    cards.root, recentPanel, deedsPanel,
+    cards.root, marksPanel, recentPanel, deedsPanel,
   );
 
   function draw(data, head) {
@@ -120,9 +123,16 @@ export function cluster(root) {
     write(goodput.share, percent(share === null ? null : Math.min(1, share)));
     write(goodput.rate, share === null ? "no request came" : `${count(window.in_time_rps)} of ${count(window.offered_rps)} requests/s in time`);
     const seconds = chosen === "last_300s" ? 300 : 60;
-    goodput.plot.set(data.series, seconds);
+    goodput.plot.set(data.series, seconds, null, data.happenings);
     goodput.plot.label(`Requests each second: ${count(window.offered_rps)} offered, ${count(window.in_time_rps)} in time`);
     drawLatency(latency, window, data, seconds);
+    marksPanel.hidden = data.happenings.length === 0;
+    keyed(marks, data.happenings, (line) => `${line.at_ns} ${line.worker} ${line.text}`,
+      (line) => el("li", { "data-kind": line.kind }, el("span", {}, el("b", {}, line.worker || "controller"), ` ${line.text}`), el("span.soft")),
+      (node, line) => {
+        write(node.lastChild, ago(line.at_ns, head.now_ns));
+        put(node.lastChild, "title", clock(line.at_ns, head));
+      });
     const all = window.offered_rps * window.seconds;
     const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
     write(offered.value, `${count(window.offered_rps)}/s`);
@@ -137,7 +147,7 @@ export function cluster(root) {
     write(cold.note, answered ? percent(Math.min(1, window.cold / answered)) : "");
     write(queued.value, count(data.queued));
     write(queued.note, "waiting now");
-    cards.draw(data.workers, head);
+    cards.draw(data.workers, head, data.happenings);
     recent.draw(data.recent, head);
     deedsPanel.hidden = data.operations.length === 0;
     keyed(deeds, data.operations, (line) => `${line.at_ns} ${line.what}`,

@@ -185,7 +185,7 @@ export function memory(root, name, app) {
   async function look() {
     try {
       const found = await call("cluster?recent=0");
-      const workers = byName(found.data.workers.filter((worker) => worker.state !== "gone" || worker.name === name));
+      const workers = byName(found.data.workers);
       none.hidden = workers.length > 0;
       if (!name && workers.length) {
         name = workers[0].name;

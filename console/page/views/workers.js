@@ -15,7 +15,7 @@ function make(worker) {
   const meters = ["EXEC", "LOAD", "Pages"].map(meter);
   const parts = {
     state: el("span.mark"), kind: el("span.tag"), exec: meters[0], load: meters[1], pages: meters[2],
-    error: el("dd"), resident: el("dd"), outstanding: el("dd"), trouble: el("p.trouble.small"),
+    mark: el("p.soft.small"), error: el("dd"), resident: el("dd"), outstanding: el("dd"), trouble: el("p.trouble.small"),
   };
   const to = encodeURIComponent(worker.name);
   const card = el("li.card", {},
@@ -25,7 +25,7 @@ function make(worker) {
       el("dt", {}, "INFER error, p99"), parts.error,
       el("dt", {}, "Models resident"), parts.resident,
       el("dt", {}, "Outstanding"), parts.outstanding),
-    parts.trouble,
+    parts.trouble, parts.mark,
     el("div.row.small", {},
       el("a", { href: `#/memory/${to}`, "aria-label": `Memory of ${worker.name}` }, "Memory"),
       el("a", { href: `#/schedule/${to}`, "aria-label": `Schedule of ${worker.name}` }, "Schedule")));
@@ -48,7 +48,7 @@ function set(part, share, text) {
   write(part.value, text);
 }
 
-function update(card, { worker, head }) {
+function update(card, { worker, head, mark }) {
   const { parts } = card;
   put(card, "data-is", worker.state);
   put(parts.state, "data-is", worker.state);
@@ -64,9 +64,10 @@ function update(card, { worker, head }) {
   put(parts.resident, "title", `${count(worker.prepared)} are prepared`);
   write(parts.outstanding, count(worker.outstanding));
   write(parts.trouble, trouble(worker, head));
+  write(parts.mark, mark ? `${ago(mark.at_ns, head.now_ns)}: ${mark.text}` : "");
 }
 
-/** The panel of cards; `draw(workers, head)`. */
+/** The panel of cards; `draw(workers, head, happenings)`; each shows the newest that happened to it. */
 export function workerCards() {
   const sum = el("span.soft.small");
   const root = panel("Workers", sum);
@@ -75,11 +76,12 @@ export function workerCards() {
   root.append(cards, empty);
   return {
     root,
-    draw(workers, head) {
+    draw(workers, head, happenings = []) {
+      const marks = new Map([...happenings].reverse().map((one) => [one.worker, one]));
       const serving = workers.filter((worker) => worker.state === "serving").length;
       write(sum, workers.length ? `${serving} of ${workers.length} serving` : "");
       empty.hidden = workers.length > 0;
-      keyed(cards, byName(workers).map((worker) => ({ worker, head })), ({ worker }) => worker.name,
+      keyed(cards, byName(workers).map((worker) => ({ worker, head, mark: marks.get(worker.name) })), ({ worker }) => worker.name,
         ({ worker }) => make(worker), update);
     },
   };

@@ -54,17 +54,22 @@ def test_views_open_by_their_address_fit_and_are_accessible(
     assert problems == {}
 
 
-def test_an_address_of_no_view_leads_to_the_cluster(open_page: Open) -> None:
-    page = open_page("#/nowhere")
-    page.locator("h1", has_text="Cluster").wait_for()
-
-
-def test_what_does_not_exist_is_said(open_page: Open) -> None:
+def test_what_does_not_exist_is_said_in_one_sentence_and_nothing_else_is_shown(open_page: Open) -> None:
     page = open_page("#/cluster")
-    for hash_ in ("#/model/nothing-like-it", "#/memory/worker-77"):
+    told = {
+        "#/nowhere": "There is no view nowhere; the views are cluster",
+        "#/model/nothing-like-it": "there is no model 'nothing-like-it'",
+        "#/memory/worker-77": "there is no worker 'worker-77'; there are: worker-0",
+    }
+    for hash_, text in told.items():
         page.evaluate("hash => { location.hash = hash }", hash_)
-        page.locator("#notice.bad").wait_for()
-        assert hash_.rpartition("/")[2] in page.inner_text("#notice")
+        page.locator("#view.missing [role=status]", has_text=text).wait_for()
+        assert page.locator("h1").all_inner_texts() == ["Not found"]
+        assert page.locator("#view .panel").count() == page.locator("text=Operate on it").count() == 0
+        assert page.locator("#notice").is_hidden()
+        page.evaluate("location.hash = '#/cluster'")
+        page.locator("h1", has_text="Cluster").wait_for()
+        page.locator("#view .panel").first.wait_for()
 
 
 def test_the_theme_is_the_systems_until_one_is_chosen_and_kept(open_page: Open) -> None:

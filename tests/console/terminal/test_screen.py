@@ -73,7 +73,7 @@ def test_any_keys_on_any_terminal_make_a_picture_that_fits(
 def test_the_cluster_is_what_the_query_says(source: RecordedSource) -> None:
     found = cluster(source.view)
     picture = text(Screen(), source, 140, 60)
-    assert "recorded: 2.000 of 3." in picture
+    assert "recorded: 2.000 of " in picture
     assert "clockwork  12:34:56" in picture
     for worker in found.workers:
         assert f"{worker.name:<11} serving" in picture

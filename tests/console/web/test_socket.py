@@ -183,7 +183,8 @@ def test_what_is_not_there_is_told_once_and_shown_when_it_is(start: Start, count
     console = start(update_interval_ms=10.0)
     with console.page() as page, console.page() as other:
         say(page, show="counting")
-        assert said(page)["error"] == {"text": "there is no such model", "show": "counting"}
+        told = {"text": "there is no such model", "show": "counting", "code": "unknown"}
+        assert said(page)["error"] == told
         say(other, show="models", params={"limit": 0})
         said(other)
         calls = counting.calls

@@ -1,0 +1,110 @@
+"""What happened to workers and to the controller itself: the marks that outlast what is there now.
+
+Instants are kept as Unix time, because two runs of a controller have no other clock in common.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+import msgspec
+
+from mainspring.console.view.actions import Action
+from mainspring.console.view.limits import SECOND_NS
+
+SLOW_FACTOR = 3
+"""An action is slow if it took more than this times what was predicted,"""
+SLOW_NS = 20_000_000
+"""and longer by at least this."""
+PAUSE_NS = 10 * SECOND_NS
+"""Between two marks that say that the same executor was slow."""
+GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, CONTROLLER = (
+    *("gone", "back", "stopping", "drained", "resumed", "slow", "controller"),
+)
+
+
+class Happening(msgspec.Struct, frozen=True):
+    """One thing that happened."""
+
+    unix_ns: int
+    kind: str
+    worker: str
+    """Empty if it concerns the controller."""
+    text: str
+
+
+class Happenings:
+    """The newest of what happened, in the order of time."""
+
+    def __init__(self, most: int) -> None:
+        """Remember at most so many."""
+        self._log: deque[Happening] = deque(maxlen=most)
+        self._left_unix_ns: dict[str, int] = {}
+        self._slow_unix_ns: dict[tuple[str, str], int] = {}
+        self._run = 0
+
+    def newest(self) -> Iterator[Happening]:
+        """Yield what happened, the newest first."""
+        return reversed(self._log)
+
+    def forget(self, keep_history: bool) -> None:
+        """Forget which workers are away unless history is kept; what happened is remembered."""
+        if not keep_history:
+            self._left_unix_ns.clear()
+            self._slow_unix_ns.clear()
+
+    def run(self, unix_ns: int, run: int) -> None:
+        """The stream is of this run of a controller from now on."""
+        if self._run and run != self._run:
+            self._add(Happening(unix_ns, CONTROLLER, "", "the controller started again"))
+        self._run = run
+
+    def left(self, unix_ns: int, worker: str, reason: str) -> None:
+        """A worker is gone."""
+        self._left_unix_ns[worker] = unix_ns
+        self._add(Happening(unix_ns, GONE, worker, f"gone: {reason}" if reason else "gone"))
+
+    def joined(self, unix_ns: int, worker: str) -> None:
+        """A worker is there; that is remembered of one that was away."""
+        left_unix_ns = self._left_unix_ns.pop(worker, None)
+        if left_unix_ns is not None:
+            away_s = (unix_ns - left_unix_ns) / SECOND_NS
+            self._add(Happening(unix_ns, BACK, worker, f"back after {away_s:.1f} s"))
+
+    def stopping(self, unix_ns: int, worker: str) -> None:
+        """A worker says that it begins nothing more."""
+        self._add(Happening(unix_ns, STOPPING, worker, "stopping: it begins nothing more"))
+
+    def drained(self, unix_ns: int, worker: str, who: str) -> None:
+        """An operator had a worker drained."""
+        self._add(Happening(unix_ns, DRAINED, worker, f"drained by {who}"))
+
+    def resumed(self, unix_ns: int, worker: str, who: str) -> None:
+        """An operator had a worker take work again."""
+        self._add(Happening(unix_ns, RESUMED, worker, f"resumed by {who}"))
+
+    def ran(self, unix_ns: int, worker: str, action: Action) -> None:
+        """An action ended well; one that took far longer than predicted is remembered."""
+        predicted_ns, took_ns = action.predicted_duration_ns, action.end_ns - action.begin_ns
+        if took_ns <= SLOW_FACTOR * predicted_ns or took_ns - predicted_ns < SLOW_NS or not predicted_ns:
+            return
+        key = worker, action.kind
+        if unix_ns - self._slow_unix_ns.get(key, 0) < PAUSE_NS:
+            return
+        self._slow_unix_ns[key] = unix_ns
+        text = (
+            f"slow: {action.kind} {action.id} of {action.model} took {took_ns / 1e6:.1f} ms, "
+            f"predicted {predicted_ns / 1e6:.1f} ms"
+        )
+        self._add(Happening(unix_ns, SLOW, worker, text))
+
+    def _add(self, happening: Happening) -> None:
+        """Put one into its place; a log that is played again tells of the same once more."""
+        later = []
+        while self._log and self._log[-1].unix_ns > happening.unix_ns:
+            later.append(self._log.pop())
+        same = [each for each in reversed(self._log) if each.unix_ns == happening.unix_ns]
+        if happening not in same and (self._log or len(later) < (self._log.maxlen or 0)):
+            self._log.append(happening)
+        self._log.extend(reversed(later))

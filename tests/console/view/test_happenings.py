@@ -1,0 +1,92 @@
+"""What happened to workers and the controller leaves a mark that outlasts it."""
+
+from __future__ import annotations
+
+from mainspring.console.queries.cluster import cluster
+from mainspring.console.terminal.cluster import cluster_lines
+from mainspring.console.view.limits import Limits
+from mainspring.console.view.view import View
+from mainspring.messages.actions import Load, Result
+from mainspring.messages.codes import Status
+from mainspring.messages.events import OperatorAsked, WorkerJoined, WorkerLeft
+from mainspring.messages.operating import DrainWorker, ResumeWorker
+from mainspring.telemetry.log import FORMAT, SegmentHeader
+
+SECOND = 1_000_000_000
+MS = 1_000_000
+
+
+def header(run: int, unix_s: int = 1_700_000_000) -> SegmentHeader:
+    return SegmentHeader(FORMAT, run, True, unix_s * SECOND, {})
+
+
+def told(view: View) -> list[tuple[float, str, str]]:
+    return [(each.at_ns / SECOND, each.worker, each.text) for each in cluster(view).happenings]
+
+
+def load(view: View, now_ns: int, number: int, took_ms: int, predicted_ms: int = 20) -> None:
+    end_ns = now_ns + took_ms * MS
+    view.take(now_ns, Load(number, "w0", "m", (0,), now_ns, now_ns, now_ns, predicted_ms * MS))
+    view.take(end_ns, Result(number, "w0", Status.OK, now_ns, end_ns))
+
+
+def test_a_worker_that_was_away_is_marked_as_gone_and_as_back() -> None:
+    view = View()
+    view.take(0, header(1))
+    view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
+    assert told(view) == [], "that a cluster begins is nothing that happened to it"
+    view.take(5 * SECOND, WorkerLeft("w0", "silent for 1100 ms"))
+    view.take(19 * SECOND, WorkerJoined("w0", "gpu", 8))
+    expected = [(19.0, "w0", "back after 14.0 s"), (5.0, "w0", "gone: silent for 1100 ms")]
+    assert told(view) == expected
+    text = "\n".join(str(line) for line in cluster_lines(cluster(view), 120, view.now_ns))
+    assert "w0: back after 14.0 s" in text
+    view.reset(keep_history=True)
+    view.take(20 * SECOND, WorkerJoined("w0", "gpu", 8))
+    assert told(view) == expected, "a picture that names it again is no return"
+
+
+def test_what_operators_did_to_a_worker_is_marked() -> None:
+    view = View()
+    view.take(0, header(1))
+    view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
+    for at_s, wish in ((2, DrainWorker("w0")), (3, ResumeWorker("w0")), (3, ResumeWorker("w0"))):
+        view.take(at_s * SECOND, OperatorAsked("ann", wish))
+    assert told(view) == [(3.0, "w0", "resumed by ann"), (2.0, "w0", "drained by ann")]
+
+
+def test_a_far_slower_action_is_marked_once_in_a_while() -> None:
+    view = View()
+    view.take(0, header(1))
+    view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
+    for number, (at_s, took_ms) in enumerate([(2, 25), (3, 90), (4, 95), (20, 300)]):
+        load(view, at_s * SECOND, number, took_ms)
+    assert [text for _, _, text in told(view)] == [
+        "slow: LOAD 3 of m took 300.0 ms, predicted 20.0 ms",
+        "slow: LOAD 1 of m took 90.0 ms, predicted 20.0 ms",
+    ]
+
+
+def test_a_controller_that_began_anew_is_marked_and_what_happened_before_stays() -> None:
+    view = View()
+    view.take(100 * SECOND, header(1))
+    view.take(101 * SECOND, WorkerJoined("w0", "gpu", 8))
+    view.take(105 * SECOND, WorkerLeft("w0", "silent"))
+    view.reset(keep_history=False)
+    # Another clock: 10 s of it are 12 s after the first run's header in the calendar.
+    view.take(10 * SECOND, header(2, 1_700_000_012))
+    view.take(11 * SECOND, WorkerJoined("w0", "gpu", 8))
+    assert told(view) == [(10.0, "", "the controller started again"), (3.0, "w0", "gone: silent")]
+
+
+def test_a_log_that_is_played_again_tells_nothing_twice_and_nothing_of_the_future() -> None:
+    view = View(Limits(happenings=3))
+    for _ in range(2):
+        view.reset(keep_history=False)
+        view.take(0, header(1))
+        view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
+        seen = told(view)
+        for at_s in range(2, 6):
+            view.take(at_s * SECOND, OperatorAsked("ann", DrainWorker(f"w{at_s}")))
+        assert [at_s for at_s, _, _ in told(view)] == [5.0, 4.0, 3.0]
+        assert seen == []
