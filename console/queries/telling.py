@@ -34,9 +34,9 @@ def last_infer(view: View, found: Request) -> Action | None:
     if outstanding is not None or found.outcome == RUNNING:
         return outstanding
     if found.outcome in (IN_TIME, LATE):
-        return history.exec.ended_with(found.ended_seq)
+        return history.exec.ended_with(found.ended_seq, found.id)
     if found.tries:
-        return history.exec.ended_with(found.tries[-1][1])
+        return history.exec.ended_with(found.tries[-1][1], found.id)
     return None
 
 
@@ -46,7 +46,7 @@ def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
     failed = []
     for worker, seq in found.tries:
         history = view.fleet.histories.get(worker)
-        action = None if history is None else history.exec.ended_with(seq)
+        action = None if history is None else history.exec.ended_with(seq, found.id)
         if action is not None:
             failed.append(action.id)
             told_of += _ran(found, worker, action)

@@ -198,11 +198,17 @@ class Lane:
         for index in range(bisect_left(self._ended, seq, self._first, key=_done_seq), len(self._ended)):
             yield unpack(self._ended[index])
 
-    def ended_with(self, seq: int) -> Action | None:
-        """Return the action whose result was a record of the stream, if it is remembered."""
-        index = bisect_left(self._ended, seq, self._first, key=_done_seq)
-        if index < len(self._ended) and _done_seq(self._ended[index]) == seq:
-            return unpack(self._ended[index])
+    def ended_with(self, seq: int, request_id: int) -> Action | None:
+        """Return the action of a request that a record of the stream ended, if it is remembered.
+
+        With a worker all end at once that it had been told to do.
+        """
+        for index in range(bisect_left(self._ended, seq, self._first, key=_done_seq), len(self._ended)):
+            if _done_seq(self._ended[index]) != seq:
+                break
+            action = unpack(self._ended[index])
+            if request_id in action.requests:
+                return action
         return None
 
     def ended_in(self, from_ns: int, to_ns: int, after: int = 0) -> Iterator[Action]:
