@@ -57,6 +57,14 @@ def compile_model(
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole",
+            help="The model has no axis for rows, or one that can't be opened: serve it with just the shapes "
+            "of the file (or of --shape), one request at a time.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
@@ -75,7 +83,7 @@ def compile_model(
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     with console.status(f"compiling {model}"):
         target, judge = judge_for(engine, device, arch, opened, instead)
-        compiled = compile_file(model, name, opened, sizes, shapes, target, judge)
+        compiled = compile_file(model, name, opened, sizes, shapes, target, judge, whole)
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
     else:
@@ -88,6 +96,8 @@ def _print(console: Console, compiled: Compiled) -> None:
     console.print(report.describe_artifact(compiled))
     console.print(f"  {report.describe_profile(compiled)}")
     console.print(f"  {report.describe_verification(compiled)}")
+    if compiled.manifest.unshared:
+        console.print(f"  {report.describe_sharing(compiled)}")
     if compiled.engines:
         console.print(f"  {report.describe_engines(compiled)}")
     if compiled.repaired:

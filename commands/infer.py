@@ -69,7 +69,7 @@ def random_inputs(spec: ModelSpec, rows: int, seed: int) -> dict[str, Any]:
     generator = np.random.default_rng(seed)
 
     def make(tensor: TensorSpec) -> Any:
-        shape = (rows, *tensor.shape)
+        shape = spec.client_shape(tensor, rows)
         if np.dtype(tensor.dtype).kind in "iub":
             return generator.integers(0, 2, shape).astype(tensor.dtype)
         return generator.standard_normal(shape, dtype=np.float32).astype(tensor.dtype)

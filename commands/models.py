@@ -89,12 +89,14 @@ def list_models(
 ) -> None:
     """Show the models: what they take and give, their size, and where they are."""
     from mainspring.client.client import Client
+    from mainspring.compiler.proving import proved_specs
     from mainspring.compiler.store import Store
     from mainspring.launch.models_view import state_of
 
     states: dict[str, ModelStatus] = {}
     if store is not None:
-        specs: Sequence[ModelSpec] = Store(store).specs()
+        opened = Store(store)
+        specs: Sequence[ModelSpec] = proved_specs(opened, opened.manifests())
     else:
         with Client(address, token=token) as client:
             specs = client.models()
@@ -115,10 +117,11 @@ def add(
 ) -> None:
     """Have models of the store served from now on."""
     from mainspring.client.client import Client
+    from mainspring.compiler.proving import proved_specs
     from mainspring.compiler.store import Store
 
     opened = Store(store)
-    specs = [opened.manifest(name).spec() for name in names]
+    specs = proved_specs(opened, [opened.manifest(name) for name in names])
     with Client(address, token=token) as client:
         served = {spec.name: spec for spec in client.models()}
         for spec in specs:
@@ -199,6 +202,7 @@ def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
         "weights_bytes": spec.weights_bytes,
         "pages": spec.pages,
         "executable": spec.executable,
+        "unshared": spec.unshared,
     }
     if state is not None:
         summary |= {
@@ -219,8 +223,10 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
         print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
         for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
             for tensor in tensors:
-                shape = ", ".join(map(str, ("rows", *tensor.shape)))
+                shape = ", ".join(map(str, tensor.shape if spec.whole else ("rows", *tensor.shape)))
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
+        if spec.unshared:
+            print(f"  one row at a time: {spec.unshared}")
         state = state_of(spec, states)
         if state is not None:
             resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)

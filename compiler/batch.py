@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.errors import AS_IT_IS, CompileError
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.rows import RowRepair
 
@@ -36,7 +36,7 @@ def baked_batch(model: onnx.ModelProto) -> int | None:
     if len({*fixed.values()}) > 1 or 0 in fixed.values():
         raise CompileError(
             f"the inputs' first axes are {fixed}, so they aren't all the same batch; "
-            "export the model with a dynamic first axis for each input"
+            f"export the model with a dynamic first axis for each input; or {AS_IT_IS}"
         )
     return next(iter(fixed.values()), None)
 

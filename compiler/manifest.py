@@ -15,6 +15,12 @@ import numpy as np
 
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 
+PROOF_VERSION = 1
+"""Version of the rules that prove rows independent: what was proved by others is proved again."""
+
+MOST_ROWS = 1024
+"""Largest batch size that a model may be compiled for."""
+
 FORMAT = 1
 """Version of the store's files; a store of another version has to be compiled again."""
 
@@ -122,6 +128,18 @@ class Source(msgspec.Struct, frozen=True):
     """The engine that was asked for, which may have been ``auto``."""
     device: str = CPU
     """The device that was asked for."""
+    whole: bool = False
+    """Whether the shapes are whole, without an axis for rows."""
+
+
+class Independence(msgspec.Struct, frozen=True):
+    """Whether each row's outputs were proven to depend on that row alone."""
+
+    version: int
+    """`PROOF_VERSION` of the rules."""
+    mixes: str = ""
+    """Why requests of different callers may not share an execution, with the node; empty if it is proven that
+    they can't change each other's answers."""
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -163,6 +181,19 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
     engine: str = ONNXRUNTIME
     """Which engine the executable is for."""
+    independence: Independence | None = None
+    """None in a manifest of before there were proofs."""
+    whole: bool = False
+    """Whether the model has no axis for rows: a request is one run, with tensors of just these shapes."""
+
+    @property
+    def unshared(self) -> str:
+        """Why an execution is for one row of one request only; empty if requests may share executions."""
+        if self.whole:
+            return ""
+        if self.independence is None or self.independence.version != PROOF_VERSION:
+            return "nothing proves that its rows are independent"
+        return self.independence.mixes
 
     @property
     def pages(self) -> int:
@@ -170,18 +201,24 @@ class Manifest(msgspec.Struct, frozen=True):
         return sum(self.extents)
 
     def spec(self) -> ModelSpec:
-        """Return what the controller, the gateways and the workers need to know of the model."""
+        """Return what the controller, the gateways and the workers need to know of the model.
+
+        Where nothing proves that rows are independent, batches are of one row, whatever was compiled.
+        """
+        unshared = self.unshared
         return ModelSpec(
             name=self.name,
             weights_hash=self.weights_hash,
             executable=self.executable,
-            batch_sizes=self.batch_sizes,
+            batch_sizes=(1,) if unshared else self.batch_sizes,
             weights_bytes=self.weights_bytes,
             extents=self.extents,
             inputs=self.inputs,
             outputs=self.outputs,
             profiles=self.profiles,
             workspace_bytes=self.workspace_bytes,
+            unshared=unshared,
+            whole=self.whole,
         )
 
     def problems(self) -> list[str]:
@@ -195,6 +232,13 @@ class Manifest(msgspec.Struct, frozen=True):
             or self.batch_sizes[0] < 1
         ):
             found.append(f"batch sizes {self.batch_sizes} are not ascending positive numbers")
+        if self.batch_sizes[:1] != (1,) and self.unshared:
+            found.append(
+                f"its batches are of {self.batch_sizes[0]} rows at least, and {self.unshared}, so requests "
+                "can't be run one at a time"
+            )
+        if self.whole and self.batch_sizes != (1,):
+            found.append(f"it has no axis for rows and batches of {self.batch_sizes}")
         if any(pages < 1 for pages in self.extents):
             found.append(f"extents {self.extents} are not all positive")
         if not (self.pages - 1) * PAGE_BYTES < self.weights_bytes <= self.pages * PAGE_BYTES and self.pages:

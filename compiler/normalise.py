@@ -11,8 +11,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.errors import AS_IT_IS, CompileError
 from mainspring.compiler.shapes import shape_option
+from mainspring.compiler.whole import check_whole, give_leading_axes
 
 _RANDOM = {
     "Bernoulli",
@@ -30,8 +31,11 @@ _CONSTANT_VALUES = {
 }
 
 
-def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return an equal model in the form that the other steps expect; raise `CompileError`."""
+def normalise(model: onnx.ModelProto, *, whole: bool = False) -> onnx.ModelProto:
+    """Return an equal model in the form that the other steps expect; raise `CompileError`.
+
+    If ``whole``, it has no axis for rows, and gets a leading one of size 1.
+    """
     normal = onnx.ModelProto()
     normal.CopyFrom(model)
     if normal.functions:
@@ -50,10 +54,13 @@ def normalise(model: onnx.ModelProto) -> onnx.ModelProto:
     graph.input.extend(inputs)
     if not graph.input:
         raise CompileError("the model has no input that isn't an initializer, so there is nothing to serve")
+    for value in [*graph.input, *graph.output]:
+        numpy_dtype(value)
+    if whole:
+        check_whole(normal)
+        give_leading_axes(normal)
     for value in graph.input:
         _check_input(value)
-    for value in graph.output:
-        numpy_dtype(value)
     return normal
 
 
@@ -136,12 +143,12 @@ def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.
 
 def _check_input(value: onnx.ValueInfoProto) -> None:
     """Refuse an input without rows, or with a dynamic dimension besides them."""
-    numpy_dtype(value)
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or not shape.dim:
         raise CompileError(
             f"input {value.name!r} has no axis for the rows; every input needs a first axis that is the "
             f"batch (if the model only doesn't say its shape, `--shape {value.name}=1,...` does)"
+            f"; or {AS_IT_IS}"
         )
     for axis, dim in enumerate(shape.dim[1:], 1):
         if not dim.HasField("dim_value") or dim.dim_value < 0:

@@ -20,22 +20,32 @@ import onnx
 
 from mainspring.compiler.artifact import MAKERS, Artifact, Target
 from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
-from mainspring.compiler.errors import CompileError, ExecutableError
-from mainspring.compiler.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest, Measured, Source, Verification
+from mainspring.compiler.errors import CompileError, ExecutableError, RowsMix
+from mainspring.compiler.manifest import (
+    CPU,
+    CUDA,
+    MOST_ROWS,
+    ONNXRUNTIME,
+    PROOF_VERSION,
+    TVM,
+    Independence,
+    Manifest,
+    Measured,
+    Source,
+    Verification,
+)
 from mainspring.compiler.profiler import measure_infer, measure_load
+from mainspring.compiler.proving import judge as prove
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.runnable import Runnable
-from mainspring.compiler.shapes import Shapes, fix_shapes
+from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.store import Store, check_name
 from mainspring.compiler.verify import verify
 from mainspring.messages.model import Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 """What models are compiled for unless someone says otherwise (Clockwork, section 5.1)."""
-
-MOST_ROWS = 1024
-"""Largest batch size that may be asked for."""
 
 DEFAULT_TARGET = Target()
 
@@ -81,16 +91,19 @@ def compile_file(
     shapes: Shapes | None = None,
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
+    whole: bool = False,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
-    ``shapes`` fixes dynamic dimensions of inputs; ``judge`` is `compile_model`'s.
+    ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
+    ``shapes`` leave the first axis of every input open. ``judge`` is `compile_model`'s.
     """
     check_name(name)
     sizes = check_batch_sizes(batch_sizes)
     check_target_names(target, judge)
     model, digest = read_model(path)
-    fix_shapes(model, shapes or {})
+    whole = whole and not leaves_rows_open(model, shapes or {})
+    fix_shapes(model, shapes or {}, whole=whole)
     store.check_writable()
     source = Source(
         "onnx",
@@ -99,6 +112,7 @@ def compile_file(
         shapes=dict(shapes or {}),
         engine=target.engine,
         device=target.device,
+        whole=whole,
     )
     return compile_model(model, name, store, sizes, source, target=target, judge=judge)
 
@@ -117,18 +131,31 @@ def compile_model(
 
     It is compared with stock ONNX Runtime at every batch size. If ``quick`` and another model was, with the
     same executable, only the smallest two are compared: enough to see that the weights are where they belong.
-    ``judge`` measures for the engine ``auto`` what is not for this CPU. Raises `CompileError` for a model
-    that can't be served, `StoreError` if it can't be stored.
+    If its rows are not proven to be independent, it is compiled for batches of one row, and its manifest says
+    which node is the reason. If ``source.whole``, its shapes have no axis for rows. ``judge`` measures for
+    the engine ``auto`` what is not for this CPU. Raises `CompileError` for a model that can't be served,
+    `StoreError` if it can't be stored.
     """
     check_target_names(target, judge)
-    prepared = Prepared(model, batch_sizes[-1])
-    task = _Task(name, store, batch_sizes, source, quick, target)
-    if target.engine == AUTO:
+    prepared = Prepared(model, batch_sizes[-1], whole=source.whole)
+    independence = Independence(PROOF_VERSION) if source.whole else prove(prepared.model)
+    sizes = (1,) if source.whole or independence.mixes else batch_sizes
+    task = _Task(name, store, sizes, source, quick, target, independence)
+    try:
+        return _compiled(prepared, task, judge)
+    except RowsMix as error:
+        # What the rules prove, samples may still contradict; they are believed.
+        found = Independence(independence.version, str(error))
+        return _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
+
+
+def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
+    if task.target.engine == AUTO:
         chosen, profiles, said = _choose(prepared, task, judge)
     else:
-        chosen, said = _candidate(prepared, task, target.engine), {}
-        profiles = _seeds(chosen, batch_sizes)
-    manifest = _put(chosen, prepared, task, profiles, store, name)
+        chosen, said = _candidate(prepared, task, task.target.engine), {}
+        profiles = _seeds(chosen, task.batch_sizes)
+    manifest = _put(chosen, prepared, task, profiles, task.store, task.name)
     return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=said)
 
 
@@ -154,6 +181,7 @@ class _Task(NamedTuple):
     source: Source
     quick: bool
     target: Target
+    independence: Independence
 
 
 class _Candidate(NamedTuple):
@@ -174,6 +202,8 @@ def _choose(
     for engine in (ONNXRUNTIME, TVM):
         try:
             candidates[engine] = _candidate(prepared, task, engine)
+        except RowsMix:
+            raise
         except CompileError as error:
             refused[engine] = error
     if not candidates:
@@ -278,6 +308,8 @@ def _put(
         verification=chosen.verification,
         workspace_bytes=measured.workspace_bytes[task.batch_sizes[-1]],
         engine=info.engine,
+        independence=task.independence,
+        whole=task.source.whole,
     )
     store.put_manifest(manifest)
     return manifest

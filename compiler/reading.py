@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
 from mainspring.compiler.errors import CompileError
+from mainspring.compiler.shapes import open_negative
 
 MOST_BYTES = 2**31 - 1
 """Bytes that one protobuf message can have."""
@@ -43,6 +44,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         ) from error
     if not model.graph.node or not model.opset_import:
         raise CompileError(f"{path} is no ONNX model: it holds no graph with nodes; export it again")
+    open_negative(model)
     digest = hashlib.sha256(content)
     for tensor in list(tensors_of(model)):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import onnx
 
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.errors import AS_IT_IS, CompileError
+from mainspring.compiler.folding import without_decided_branches
 from mainspring.compiler.normalise import normalise, numpy_dtype
-from mainspring.compiler.samples import sample_rows
+from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.compiler.stock import Arrays, StockSession, serialise
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.messages.model import TensorSpec
@@ -52,26 +53,38 @@ class Reference:
 class Prepared:
     """A model ready to be optimised, with the original to compare it with."""
 
-    def __init__(self, original: onnx.ModelProto, rows: int) -> None:
-        """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`."""
+    def __init__(self, original: onnx.ModelProto, rows: int, *, whole: bool = False) -> None:
+        """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
+
+        If ``whole``, its shapes stay as they are, behind a leading axis of 1.
+        """
+        self.whole = whole
         with _malformed():
             readable, converted = make_readable(original)
-            self.model = normalise(readable)
+            readable = without_decided_branches(readable)
+            self.model = normalise(readable, whole=whole)
             self.inputs = tuple(
                 TensorSpec(value.name, numpy_dtype(value), _row_shape(value))
                 for value in self.model.graph.input
             )
             fixed = baked_batch(self.model)
-        session = StockSession(serialise(readable))
+        session = StockSession(serialise(self.model if whole else readable))
         self.reference = Reference(session, fixed)
-        self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run)
+        tables = index_tables(self.model.graph)
+        self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run, tables)
         if converted:
             some = [_group(array, 0, fixed or 1) for array in self.rows]
-            check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
+            found = session.run(some)
+            if whole:
+                some, found = [array[0] for array in some], [array[0] for array in found]
+            check_conversion(original, [spec.name for spec in self.inputs], some, found)
         self.repaired: list[str] = []
         self._suspects: list[str] = []
         if self.reference.fixed is None and not self._runs_batches():
             self.reference.fixed = 1
+        if whole:
+            self.outputs = self._whole_outputs(session)
+            return
         with _malformed():
             self._open()
         self.outputs = self._find_outputs(session)
@@ -98,6 +111,19 @@ class Prepared:
         if self.reference.fixed is not None:
             self.repaired, self._suspects = repair_reshapes(self.model, self.reference.fixed)
 
+    def _whole_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
+        """Return the outputs' specifications, whose shapes may not depend on what the inputs hold."""
+        first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
+        for value, one, two in zip(self.model.graph.output, first, second, strict=True):
+            if one.shape != two.shape:
+                raise CompileError(
+                    f"output {value.name!r} is {one.shape[1:]} for some values and "
+                    f"{two.shape[1:]} for others; "
+                    "every output needs one shape"
+                )
+        found = zip(self.model.graph.output, first, strict=True)
+        return tuple(TensorSpec(value.name, numpy_dtype(value), array.shape[1:]) for value, array in found)
+
     def _find_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, from what they are for two numbers of rows."""
         few, many = _PROBES
@@ -117,7 +143,8 @@ class Prepared:
             ):
                 raise self.refusal(
                     f"output {value.name!r} is {first.shape} for {few} rows, {second.shape} for {many}, so "
-                    "its first axis isn't the batch; every output needs one row for each row of the inputs"
+                    "its first axis isn't the batch; every output needs one row for each row of the inputs; "
+                    f"or {AS_IT_IS}"
                 )
             specs.append(TensorSpec(value.name, numpy_dtype(value), first.shape[1:]))
         return tuple(specs)

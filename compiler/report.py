@@ -70,6 +70,8 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "verification": msgspec.to_builtins(manifest.verification),
         "repaired_nodes": list(compiled.repaired),
         "engines": compiled.engines,
+        "batch_sizes": list(manifest.batch_sizes),
+        "unshared": manifest.unshared,
     }
 
 
@@ -92,6 +94,16 @@ def describe_verification(compiled: Compiled) -> str:
         f"outputs of {done.rows} rows differ from stock ONNX Runtime's by at most "
         f"{done.largest_difference:.2g} (tolerance: {done.relative_tolerance:g} of the element, plus "
         f"{done.absolute_tolerance:g} of the largest one)"
+    )
+
+
+def describe_sharing(compiled: Compiled) -> str:
+    """Say in one line why requests don't share executions of the model; empty if they do."""
+    why = compiled.manifest.unshared
+    return (
+        f"served one row at a time, for requests that shared a run could change each other: {why}"
+        if why
+        else ""
     )
 
 

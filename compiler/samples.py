@@ -1,11 +1,17 @@
-"""Random rows to try a model with: seeded, distinct, and of values that the model accepts."""
+"""Random rows to try a model with: seeded, distinct, of different scales, of values that the model accepts.
+
+Integers may be indices. How large they may be says the table that they index, if the graph shows it; else the
+largest that the model runs with is sought. So all of a small table is read, not only its beginning.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 
 from mainspring.compiler.errors import CompileError
 from mainspring.messages.model import TensorSpec
@@ -14,36 +20,94 @@ Arrays = list[npt.NDArray[np.generic]]
 
 _SEED = 20201104
 _LARGE = 1000
-"""Integers below this are tried first: more of an embedding is read."""
+"""Integers below this are tried where no table says more."""
 _SMALL = 2
-"""Integers below this are tried where larger ones are refused: masks, token types, small tables."""
+"""Integers below this have to be accepted: masks, token types."""
+_SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
+"""Of the rows of floats, in turn: what is computed of a whole batch differs by the largest of them."""
+_PASSED_ON = {
+    "Cast",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Transpose",
+    "Flatten",
+    "Expand",
+    "Slice",
+}
+"""Operators through which indices come to their table."""
 
 
-def sample_rows(inputs: Sequence[TensorSpec], rows: int, accepts: Callable[[Arrays], object]) -> Arrays:
+def sample_rows(
+    inputs: Sequence[TensorSpec],
+    rows: int,
+    accepts: Callable[[Arrays], object],
+    tables: dict[str, int] | None = None,
+) -> Arrays:
     """Return ``rows`` random rows of every input.
 
-    ``accepts`` runs the model on some rows and raises `CompileError` if it can't: integers may be indices,
-    and how large they may be is nowhere written, so large ones are tried for one input after the other.
+    ``accepts`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the sizes of
+    what integer inputs index, by name, as far as they are known.
     """
     limits = [_SMALL] * len(inputs)
     accepts([array[:1] for array in _draw(inputs, limits, rows)])
+
+    def accepted(index: int, limit: int) -> bool:
+        tried = [*limits]
+        tried[index] = limit
+        try:
+            accepts([array[:1] for array in _draw(inputs, tried, rows)])
+        except CompileError:
+            return False
+        return True
+
     for index, spec in enumerate(inputs):
         if np.dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
-            limits[index] = min(_LARGE, np.iinfo(spec.dtype).max + 1)
-            try:
-                accepts(_draw(inputs, limits, rows))
-            except CompileError:
-                limits[index] = _SMALL
+            most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
+            limits[index] = _largest(functools.partial(accepted, index), most)
     return _draw(inputs, limits, rows)
 
 
+def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
+    """Return how many entries the smallest table has that an input's values index, by the input's name."""
+    sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
+    origin = {value.name: value.name for value in graph.input}
+    found: dict[str, int] = {}
+    for node in graph.node:
+        if node.op_type in _PASSED_ON and node.input and node.input[0] in origin:
+            origin.update((name, origin[node.input[0]]) for name in node.output)
+        if node.op_type == "Gather" and node.input[1] in origin and sizes.get(node.input[0]):
+            dims, name = sizes[node.input[0]], origin[node.input[1]]
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            found[name] = min(found.get(name, dims[axis]), dims[axis])
+    return {name: max(size, _SMALL) for name, size in found.items()}
+
+
+def _largest(accepts: Callable[[int], bool], most: int) -> int:
+    """Return the largest limit up to ``most`` that is accepted; `_SMALL` is."""
+    if most <= _SMALL or accepts(most):
+        return max(most, 1)
+    good, bad = _SMALL, most
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if accepts(middle) else (good, middle)
+    return good
+
+
 def _draw(inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int) -> Arrays:
+    """Return random rows; the first row of integers has the largest that is allowed."""
     random = np.random.default_rng(_SEED)
+    scales = np.resize(np.array(_SCALES, np.float32), rows)
     arrays: Arrays = []
     for spec, limit in zip(inputs, limits, strict=True):
         dtype, shape = np.dtype(spec.dtype), (rows, *spec.shape)
         if dtype.kind == "f":
-            arrays.append(random.standard_normal(shape, np.float32).astype(dtype))
-        else:
-            arrays.append(random.integers(0, _SMALL if dtype.kind == "b" else limit, shape).astype(dtype))
+            values = random.standard_normal(shape, np.float32)
+            arrays.append((values * scales.reshape(-1, *[1] * len(spec.shape))).astype(dtype))
+            continue
+        integers = random.integers(0, _SMALL if dtype.kind == "b" else limit, shape)
+        if integers.size and limit > _SMALL:
+            integers.reshape(-1)[0] = limit - 1
+        arrays.append(integers.astype(dtype))
     return arrays

@@ -9,6 +9,8 @@ import onnx
 
 from mainspring.compiler.errors import CompileError
 
+_UNNAMED = "?"
+
 Shapes = Mapping[str, tuple[int, ...]]
 """Dimensions by the name of the input; the first is the batch."""
 
@@ -32,8 +34,28 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> None:
-    """Give the inputs these dimensions, all but the first, which stays the batch.
+def open_negative(model: onnx.ModelProto) -> None:
+    """Leave dimensions open, without a name, that exporters write as negative numbers or question marks."""
+    for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_value < 0 or dim.dim_param == _UNNAMED:
+                dim.Clear()
+
+
+def leaves_rows_open(model: onnx.ModelProto, shapes: Shapes) -> bool:
+    """Whether all inputs have an open first axis, and ``shapes`` fix none of these."""
+    initialized = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initialized]
+    return bool(inputs) and all(
+        value.type.tensor_type.shape.dim
+        and not value.type.tensor_type.shape.dim[0].HasField("dim_value")
+        and value.name not in shapes
+        for value in inputs
+    )
+
+
+def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -> None:
+    """Give the inputs these dimensions, all but the first, which stays the batch; if ``whole``, all of them.
 
     A dimension that has a name is fixed wherever an input or output has one of that name. Raises
     `CompileError` for an input that isn't there, or whose fixed dimensions are others.
@@ -46,25 +68,29 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes) -> None:
             near = difflib.get_close_matches(name, inputs, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise CompileError(f"the model has no input {name!r}{hint} (it has {', '.join(inputs)})")
-        _fix(inputs[name], dims, bound)
+        _fix(inputs[name], dims, bound, whole)
     for value in [*inputs.values(), *model.graph.output]:
-        for dim in value.type.tensor_type.shape.dim[1:]:
+        for dim in value.type.tensor_type.shape.dim[0 if whole else 1 :]:
             if dim.dim_param in bound:
                 dim.dim_value = bound[dim.dim_param]
     if shapes:
         del model.graph.value_info[:]
 
 
-def shape_option(value: onnx.ValueInfoProto) -> str:
+def shape_option(value: onnx.ValueInfoProto, *, whole: bool = False) -> str:
     """Return the ``--shape`` option that would fix the input, with a word for each number to be chosen."""
-    dims = value.type.tensor_type.shape.dim[1:]
+    dims = value.type.tensor_type.shape.dim[0 if whole else 1 :]
     known = [str(dim.dim_value) if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in dims]
-    return f"--shape {value.name}={','.join(['1', *known])}"
+    return f"--shape {value.name}={','.join(known if whole else ['1', *known])}"
 
 
-def _fix(value: onnx.ValueInfoProto, dims: tuple[int, ...], bound: dict[str, int]) -> None:
-    """Set the input's dimensions after the first; add those that have names to ``bound``."""
+def _fix(value: onnx.ValueInfoProto, dims: tuple[int, ...], bound: dict[str, int], whole: bool) -> None:
+    """Set the input's dimensions, or those after the first; add those that have names to ``bound``."""
     tensor = value.type.tensor_type
+    if whole and not tensor.shape.dim and dims in ((), (1,)):
+        # A scalar, which configurations have to write as one dimension of 1.
+        tensor.shape.SetInParent()
+        return
     if not tensor.HasField("shape"):
         tensor.shape.dim.add().dim_param = "batch"
         for _ in dims[1:]:
@@ -79,9 +105,10 @@ def _fix(value: onnx.ValueInfoProto, dims: tuple[int, ...], bound: dict[str, int
                 f"dimension {axis} of input {value.name!r} is {dim.dim_value} in the model, "
                 f"so it can't be {wanted}"
             )
-        if axis and dim.dim_param and bound.setdefault(dim.dim_param, wanted) != wanted:
+        fixed = axis > 0 or whole
+        if fixed and dim.dim_param and bound.setdefault(dim.dim_param, wanted) != wanted:
             raise CompileError(
                 f"dimension {dim.dim_param!r} can't be both {bound[dim.dim_param]} and {wanted}"
             )
-        if axis:
+        if fixed:
             dim.dim_value = wanted

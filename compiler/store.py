@@ -316,6 +316,7 @@ def recompile_command(name: str, source: Source, root: Path) -> str:
     target += f" --device {source.device}" if source.device != CPU else ""
     if source.kind == "zoo":
         return f"`mainspring zoo {source.path} --store {root}{target}` (seed {source.seed}) makes it again"
+    target += " --whole" if source.whole else ""
     shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
     return (
         f"`mainspring compile {source.path} --name {name} --store {root}{shapes}{target}` compiles it again"

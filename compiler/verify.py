@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.errors import CompileError, RowsMix
 from mainspring.compiler.manifest import Verification
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.runnable import Runnable
@@ -26,7 +27,7 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
     """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
 
     Every row of a batch is compared with what the original makes of the same batch and, since requests of
-    strangers share batches, with what the artifact makes of the row alone.
+    strangers share batches, with what the artifact makes of the row alone: `RowsMix` if that differs.
     """
     pool = len(prepared.rows[0])
     alone = _rows_alone(model, prepared, max(batch_sizes), min(batch_sizes))
@@ -42,7 +43,10 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
             largest = max(largest, _compare(found[index], expected[index], spec, where, prepared))
             mixed = f"{where} depends on the other rows of the batch; it"
             known = chosen < max(batch_sizes)
-            _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared)
+            try:
+                _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared)
+            except CompileError as error:
+                raise RowsMix(str(error)) from None
         rows += batch_size
     return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
 

@@ -50,12 +50,12 @@ def answer_kept(now_ns: int, request: Pending, frames: tuple[Frame, ...]) -> Ans
 
 def _answer(request: Pending, frames: tuple[Frame, ...], timing: Timing) -> Answer:
     accepted = request.accepted
-    specs = accepted.signature.spec.outputs
+    specs, shape = accepted.signature.spec.outputs, accepted.signature.spec.client_shape
     wanted = [specs[index] for index in accepted.output_order]
     return Answer(
         connection=request.connection,
         key=request.key,
-        outputs=tuple([TensorHeader(spec.name, spec.dtype, (accepted.rows, *spec.shape)) for spec in wanted]),
+        outputs=tuple([TensorHeader(each.name, each.dtype, shape(each, accepted.rows)) for each in wanted]),
         frames=tuple([frames[index] for index in accepted.output_order]),
         timing=timing,
     )

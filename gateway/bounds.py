@@ -46,7 +46,7 @@ def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: 
     row_bytes = signature.text_row_bytes if text else signature.answer_row_bytes
     # A request whose inputs have different rows is refused.
     shape = inputs[0].shape if inputs else ()
-    rows = shape[0] if shape else 1
+    rows = shape[0] if shape and not signature.whole else 1
     return (1 if rows < 1 else min(rows, signature.max_rows)) * row_bytes
 
 

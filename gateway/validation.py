@@ -51,6 +51,7 @@ class Signature:
                 raise ValueError(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}")
         self.spec = spec
         self.max_rows = spec.max_rows
+        self.whole = spec.whole
         self.inputs = {tensor.name: index for index, tensor in enumerate(spec.inputs)}
         self.outputs = {tensor.name: index for index, tensor in enumerate(spec.outputs)}
         self.input_row_bytes = tuple(tensor.row_bytes for tensor in spec.inputs)
@@ -201,8 +202,8 @@ def _takes(request: InferRequest, signature: Signature) -> str:
 
 
 def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int, ...]) -> int:
-    """Return the request's rows."""
-    rows = None
+    """Return the request's rows; what is run whole is one."""
+    rows = 1 if signature.whole else None
     for tensor, place in zip(signature.spec.inputs, order, strict=True):
         header = request.inputs[place]
         if header.dtype != tensor.dtype:
@@ -211,6 +212,10 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
                 f"input {tensor.name!r} has dtype {header.dtype[:40]}; "
                 f"model {request.model!r} takes {tensor.dtype}",
             )
+        if signature.whole:
+            if header.shape != tensor.shape:
+                raise BadRequest(Reason.BAD_INPUT, _wrong_whole(request.model, header, tensor))
+            continue
         if (
             len(header.shape) != len(tensor.shape) + 1
             or header.shape[1:] != tensor.shape
@@ -232,9 +237,24 @@ def _check_shapes(request: InferRequest, signature: Signature, order: tuple[int,
     if rows > signature.max_rows:
         raise BadRequest(
             Reason.TOO_MANY_ROWS,
-            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows})",
+            f"{rows} rows are more than model {request.model!r} takes at once ({signature.max_rows})"
+            + (f": {signature.spec.unshared}" if signature.spec.unshared else ""),
         )
     return rows
+
+
+def rows_of(signature: Signature, tensor: TensorSpec, shape: tuple[int, ...]) -> int:
+    """Return the rows of an input of this shape; 0 if a request can't have it."""
+    if signature.whole:
+        return int(shape == tensor.shape)
+    return shape[0] if shape and shape[1:] == tensor.shape and 1 <= shape[0] <= signature.max_rows else 0
+
+
+def _wrong_whole(model: str, header: TensorHeader, tensor: TensorSpec) -> str:
+    return (
+        f"input {tensor.name!r} has shape {list(header.shape[:8])}; model {model!r} takes just "
+        f"{list(tensor.shape)}, without an axis for rows"
+    )
 
 
 def _wrong_shape(model: str, header: TensorHeader, tensor: TensorSpec) -> str:

@@ -49,13 +49,15 @@ class ModelSource(msgspec.Struct, frozen=True):
         """Return the models by name as `specs` does, and those that are left out, each with why."""
         if self.profiles is not None:
             return self._emulated(Path(self.profiles)), {}
+        from mainspring.compiler.proving import proved_specs
         from mainspring.compiler.store import Store
 
         if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
             return [], {}
-        manifests, unreadable = Store(self.store).survey()
+        store = Store(self.store)
+        manifests, unreadable = store.survey()
         return (
-            [manifest.spec() for manifest in manifests if not is_artifact_name(manifest.name)],
+            proved_specs(store, [each for each in manifests if not is_artifact_name(each.name)]),
             {name: str(error) for name, error in unreadable.items() if not is_artifact_name(name)},
         )
 

@@ -92,6 +92,12 @@ class ModelSpec(msgspec.Struct, frozen=True):
     """What clients call it if it is a version of a repository's model; empty if they call it by ``name``."""
     version: int = 1
     """Which version of the model it is."""
+    unshared: str = ""
+    """Why an execution is for one row of one request only, and which node is the reason; empty if requests
+    may share executions, because no row's outputs depend on other rows."""
+    whole: bool = False
+    """Whether the model has no axis for rows: a request is one run, with tensors of just the shapes of
+    ``inputs``. To all but the gateways and their clients such a request is one row."""
 
     @property
     def public_name(self) -> str:
@@ -112,6 +118,10 @@ class ModelSpec(msgspec.Struct, frozen=True):
     def max_rows(self) -> int:
         """Rows of the largest batch, and so of the largest request."""
         return self.batch_sizes[-1]
+
+    def client_shape(self, tensor: TensorSpec, rows: int) -> tuple[int, ...]:
+        """Return the shape of an input or output in a request of so many rows, as clients see it."""
+        return tensor.shape if self.whole else (rows, *tensor.shape)
 
     @property
     def input_row_bytes(self) -> int:

@@ -55,13 +55,20 @@ class Outcome(msgspec.Struct, frozen=True):
 def stored(store: Store, name: str) -> ModelSpec | None:
     """Return the specification of an artifact that is in the store and can run on this machine."""
     from mainspring.compiler.errors import CompileError, ExecutableError, StoreError
+    from mainspring.compiler.manifest import PROOF_VERSION
+    from mainspring.compiler.proving import proved
     from mainspring.compiler.target import check_target
 
     try:
-        manifest = store.manifest(name)
+        before = store.manifest(name)
+        manifest = proved(store, before)
         store.weights_path(manifest)
         check_target(store.executable_info(manifest), "")
     except (StoreError, CompileError, ExecutableError):
+        return None
+    known = before.independence
+    if manifest.unshared and (known is None or known.version != PROOF_VERSION):
+        # The file may show what the stored graph does not.
         return None
     return manifest.spec()
 
@@ -79,7 +86,9 @@ def run(store: Store, job: Job) -> Outcome:
         if not _is_still(folder, job.digest):
             return Outcome(fault=CHANGED, changed=True)
         path = folder / job.file_name
-        compiled = compile_file(path, job.name, store, job.recipe.batch_sizes, job.recipe.shapes)
+        compiled = compile_file(
+            path, job.name, store, job.recipe.batch_sizes, job.recipe.shapes, whole=job.recipe.whole
+        )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.
             store.remove(job.name)

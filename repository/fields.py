@@ -56,7 +56,7 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "is_non_linear_format_io": "tensors are in row-major order",
     },
     "output": {
-        "label_filename": "classification answers with numbers",
+        "label_filename": "clients are told of it, and classification answers with numbers",
         "is_non_linear_format_io": "tensors are in row-major order",
     },
     "dynamic_batching": {

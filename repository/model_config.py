@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from mainspring.repository.fields import BACKENDS, DATA_TYPES, INSTANCE_KINDS, PLATFORMS
+from mainspring.repository.passed_on import passed_on
 from mainspring.repository.reading import ConfigFault, Fields
 from mainspring.repository.textproto import SyntaxFault, parse
 
@@ -69,6 +70,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, str] = {}
     file_name: str = MODEL_FILE
     """Of the ONNX file in a version's folder."""
+    passed: dict[str, Any] = {}
+    """What nothing acts upon and clients may read, in the protocol's names."""
     warnings: tuple[str, ...] = ()
     """Sentences about what is not honoured."""
 
@@ -108,6 +111,7 @@ def read_config(text: str, model: str) -> ModelConfig:
         cache=_flag(fields, "response_cache", "enable"),
         parameters=_parameters(fields),
         file_name=_file_name(fields),
+        passed=_passed(fields),
         warnings=tuple(fields.warnings),
     )
 
@@ -138,7 +142,21 @@ def as_json(config: ModelConfig, *, given: bool) -> str:
     if config.parameters:
         found["parameters"] = {key: {"string_value": value} for key, value in config.parameters.items()}
     found["default_model_filename"] = config.file_name
+    found |= config.passed
     return msgspec.json.encode(found).decode()
+
+
+def _passed(fields: Fields) -> dict[str, Any]:
+    found = passed_on(fields)
+    for kind in ("input", "output"):
+        tensors = [
+            {"name": each.text("name", ""), **said}
+            for each in fields.messages(kind)
+            if (said := passed_on(each, kind))
+        ]
+        if tensors:
+            found[kind] = tensors
+    return found
 
 
 def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:

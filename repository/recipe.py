@@ -30,7 +30,9 @@ class Recipe(msgspec.Struct, frozen=True):
 
     batch_sizes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]] = {}
-    """Dimensions of inputs, the batch first."""
+    """Dimensions of inputs, the batch first if there is one."""
+    whole: bool = False
+    """Whether shapes have no axis for rows, unless the file leaves the first axis of every input open."""
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -40,19 +42,22 @@ def recipe_of(config: ModelConfig) -> Recipe:
         dims = tensor.dims if tensor.reshape is None else tensor.reshape
         if dims is None:
             continue
-        whole = (
-            (1 if dims and dims[0] == -1 else dims[0], *dims[1:])
-            if _unbatched(config) and dims
-            else (1, *dims)
-        )
-        if min(whole) > 0:
-            shapes[tensor.name] = whole
-    return Recipe(_batch_sizes(config), shapes)
+        given = (1, *dims)
+        if config.max_batch_size == 0:
+            given = dims if _is_whole(config) else (1, *dims[1:])
+        if min(given, default=1) > 0:
+            shapes[tensor.name] = given
+    return Recipe(_batch_sizes(config), shapes, _is_whole(config))
 
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:
     """Return what the artifact of these files is called, such as ``net@3-0123456789ab``."""
-    told = msgspec.json.encode(recipe, order="deterministic")
+    told = msgspec.json.encode(
+        msgspec.to_builtins(recipe)
+        if recipe.whole
+        else {"batch_sizes": recipe.batch_sizes, "shapes": recipe.shapes},
+        order="deterministic",
+    )
     digest = hashlib.sha256(files_digest.encode() + told).hexdigest()
     return f"{model}{SEPARATOR}{version}-{digest[:DIGEST_DIGITS]}"
 
@@ -77,21 +82,25 @@ def served_spec(spec: ModelSpec, model: str, version: int, config: ModelConfig) 
         spec,
         served_as=model,
         version=version,
-        inputs=_as_configured(config, "input", config.inputs, spec.inputs),
-        outputs=_as_configured(config, "output", config.outputs, spec.outputs),
+        inputs=_as_configured(config, "input", config.inputs, spec.inputs, spec.whole),
+        outputs=_as_configured(config, "output", config.outputs, spec.outputs, spec.whole),
     )
 
 
-def _unbatched(config: ModelConfig) -> bool:
-    """Say whether the file's dimensions begin with the batch."""
-    return config.max_batch_size == 0
+def _is_whole(config: ModelConfig) -> bool:
+    """Say whether the model's shapes are to be served whole, as far as the configuration tells.
+
+    Where each input begins with -1, that axis is the rows of a request.
+    """
+    shapes = [tensor.dims if tensor.reshape is None else tensor.reshape for tensor in config.inputs]
+    known = [shape for shape in shapes if shape is not None]
+    return config.max_batch_size == 0 and not (known and all(shape[:1] == (-1,) for shape in known))
 
 
 def _batch_sizes(config: ModelConfig) -> tuple[int, ...]:
     most = config.max_batch_size
     if most == 0:
-        fixed = [tensor.dims[0] for tensor in config.inputs if tensor.dims]
-        return (1,) if fixed and min(fixed) > 0 else DEFAULT_SIZES
+        return DEFAULT_SIZES
     if most is None:
         return tuple(sorted({*DEFAULT_SIZES, *config.preferred_batch_sizes}))
     powers = [1 << exponent for exponent in range(most.bit_length())]
@@ -99,20 +108,27 @@ def _batch_sizes(config: ModelConfig) -> tuple[int, ...]:
 
 
 def _as_configured(
-    config: ModelConfig, kind: str, given: Sequence[TensorConfig], tensors: Sequence[TensorSpec]
+    config: ModelConfig,
+    kind: str,
+    given: Sequence[TensorConfig],
+    tensors: Sequence[TensorSpec],
+    whole: bool,
 ) -> tuple[TensorSpec, ...]:
     by_name: Mapping[str, TensorConfig] = {tensor.name: tensor for tensor in given}
     unknown = [name for name in by_name if name not in {tensor.name for tensor in tensors}]
     if unknown:
         known = ", ".join(tensor.name for tensor in tensors)
         raise ConfigFault(f"the model has no {kind} {unknown[0]!r}; it has {known or 'none'}")
+    # With max_batch_size: 0 the dimensions of a model that has rows begin with them.
+    rows = 1 if config.max_batch_size == 0 and not whole else 0
     return tuple(
-        _one_as_configured(config, by_name[tensor.name], tensor) if tensor.name in by_name else tensor
+        _one_as_configured(by_name[tensor.name], tensor, rows) if tensor.name in by_name else tensor
         for tensor in tensors
     )
 
 
-def _one_as_configured(config: ModelConfig, given: TensorConfig, tensor: TensorSpec) -> TensorSpec:
+def _one_as_configured(given: TensorConfig, tensor: TensorSpec, rows: int) -> TensorSpec:
+    """Return the tensor as clients see it; the first ``rows`` of its configured dimensions are the rows."""
     wanted = DATA_TYPES.get(given.data_type)
     kind = "string" if tensor.dtype.startswith("S") else tensor.dtype
     if wanted is not None and wanted != kind:
@@ -122,15 +138,16 @@ def _one_as_configured(config: ModelConfig, given: TensorConfig, tensor: TensorS
         )
     if given.dims is None:
         return tensor
-    dims = given.dims[1:] if _unbatched(config) and given.reshape is None else given.dims
-    inner = dims if given.reshape is None else given.reshape
-    if _unbatched(config) and given.reshape is not None:
-        dims, inner = dims[1:], inner[1:]
+    dims = given.dims[rows:]
+    inner = dims if given.reshape is None else given.reshape[rows:]
     if not _fits(inner, tensor.shape):
+        beside = "" if rows == 0 and given.reshape is None else ", the rows apart"
         raise ConfigFault(
             f"tensor {tensor.name!r} has dims {list(inner)} in config.pbtxt and {list(tensor.shape)} in the "
-            "model, the rows apart"
+            f"model{beside}"
         )
+    if inner == (1,) and not tensor.shape:
+        return TensorSpec(tensor.name, tensor.dtype, dims)
     if given.reshape is None:
         return tensor
     if -1 in dims or math.prod(dims) != math.prod(tensor.shape):
@@ -142,4 +159,7 @@ def _one_as_configured(config: ModelConfig, given: TensorConfig, tensor: TensorS
 
 
 def _fits(dims: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if dims == (1,) and not shape:
+        # A scalar is written as one dimension of 1.
+        return True
     return len(dims) == len(shape) and all(dim in (-1, size) for dim, size in zip(dims, shape, strict=True))

@@ -55,8 +55,9 @@ class Inputs:
         """
         ready = self._ready.get((model, rows))
         if ready is None:
-            tensors = self._specs[model].inputs
-            headers = tuple(TensorHeader(t.name, t.dtype, (rows, *t.shape)) for t in tensors)
+            spec = self._specs[model]
+            tensors = spec.inputs
+            headers = tuple(TensorHeader(t.name, t.dtype, spec.client_shape(t, rows)) for t in tensors)
             ready = self._ready[model, rows] = (headers, [self._frame(tensor, rows) for tensor in tensors])
         return ready
 

@@ -22,8 +22,8 @@ def model(view: View, name: str) -> ModelPage:
         versions_of=name if spec is None else spec.public_name,
         weights_bytes=0 if spec is None else spec.weights_bytes,
         extents=[] if spec is None else [*spec.extents],
-        inputs=[] if spec is None else [*map(_told, spec.inputs)],
-        outputs=[] if spec is None else [*map(_told, spec.outputs)],
+        inputs=[] if spec is None else [_told(each, whole=spec.whole) for each in spec.inputs],
+        outputs=[] if spec is None else [_told(each, whole=spec.whole) for each in spec.outputs],
         profiles={}
         if spec is None
         else {
@@ -54,5 +54,6 @@ def _where(placement: Placement) -> str:
     return placement.state
 
 
-def _told(tensor: TensorSpec) -> str:
-    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, ('rows', *tensor.shape)))}]"
+def _told(tensor: TensorSpec, *, whole: bool) -> str:
+    shape = tensor.shape if whole else ("rows", *tensor.shape)
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, shape))}]"

@@ -36,6 +36,8 @@ class Asked(NamedTuple):
     version: int
     classes: Mapping[str, int]
     """For each output that is to be classified, how many classes are wanted."""
+    whole: bool = False
+    """Whether outputs have no axis for rows."""
 
 
 def unary(asked: Asked, answer: Answer) -> Steps[bytes]:
@@ -92,13 +94,15 @@ def _parts(asked: Asked, answer: Answer, head: Message) -> Steps[list[Any]]:
     contents = []
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         classes = asked.classes.get(header.name, 0)
-        datatype, shape, content = yield from _output(header, frame, classes)
+        datatype, shape, content = yield from _output(header, frame, classes, asked.whole)
         head.outputs.add(name=header.name, datatype=datatype, shape=shape)
         contents.append(content)
     return paste(head.SerializeToString(), RAW_OUTPUT_CONTENTS, contents)
 
 
-def _output(header: TensorHeader, frame: Any, classes: int) -> Steps[tuple[str, tuple[int, ...], Any]]:
+def _output(
+    header: TensorHeader, frame: Any, classes: int, whole: bool
+) -> Steps[tuple[str, tuple[int, ...], Any]]:
     """Return an output's datatype, shape and raw contents."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
@@ -106,6 +110,7 @@ def _output(header: TensorHeader, frame: Any, classes: int) -> Steps[tuple[str, 
         return BYTES, header.shape, b"".join(pieces)
     if not classes:
         return datatype_of(header.dtype), header.shape, frame
-    rows = yield from classify(to_array(frame, header.dtype).reshape(header.shape), classes)
+    array = to_array(frame, header.dtype).reshape((1, -1) if whole else header.shape)
+    rows = yield from classify(array, classes)
     shape = (len(rows), len(rows[0]) if rows else 0)
-    return BYTES, shape, b"".join((yield from mapped(rows, elements.join)))
+    return BYTES, shape[1:] if whole else shape, b"".join((yield from mapped(rows, elements.join)))

@@ -17,7 +17,7 @@ from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
-from mainspring.gateway.validation import Signature
+from mainspring.gateway.validation import Signature, rows_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -132,7 +132,7 @@ def _input(tensor: Message, raw: Any, signature: Signature) -> tuple[TensorHeade
         return TensorHeader(name, tensor.datatype, shape), b""
     spec = signature.spec.inputs[index]
     header = TensorHeader(name, dtype_of(signature.spec.public_name, spec, tensor.datatype), shape)
-    if shape[1:] != spec.shape or not 1 <= shape[0] <= signature.max_rows:
+    if not rows_of(signature, spec, shape):
         return header, b""
     if raw is not None and tensor.HasField("contents"):
         raise Unfit(

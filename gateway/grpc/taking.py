@@ -74,5 +74,6 @@ class Taking:
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
         )
-        asked = Asked(message.id, name, signature.spec.version, requests.classes(message.outputs, signature))
+        classes = requests.classes(message.outputs, signature)
+        asked = Asked(message.id, name, signature.spec.version, classes, signature.whole)
         return Taken(asked, request, inputs.frames, answer_bytes(signature, inputs.headers, text=False))

@@ -16,7 +16,7 @@ import msgspec
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, dtype_of
-from mainspring.gateway.validation import Signature
+from mainspring.gateway.validation import Signature, rows_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -98,6 +98,8 @@ class Form(NamedTuple):
     binary: bool
     classes: int = 0
     """How many of the highest values to name instead; 0 for the tensor itself."""
+    whole: bool = False
+    """With ``classes``: whether the tensor has no axis for rows, each of which has its own highest."""
 
 
 JSON = Form(False)
@@ -261,7 +263,7 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
                 f"a body of {len(body):,} bytes without JSON is no number of rows of input {tensor.name!r}, "
                 f"which have {tensor.row_bytes:,} bytes each",
             )
-    header = TensorHeader(tensor.name, tensor.dtype, (rows, *tensor.shape))
+    header = TensorHeader(tensor.name, tensor.dtype, signature.spec.client_shape(tensor, rows))
     return Parsed((header,), [frame], None, _NO_PARAMETERS, Wanted(default=BINARY))
 
 
@@ -276,8 +278,8 @@ def _tensor(
     header = TensorHeader(
         tensor.name, dtype_of(signature.spec.public_name, spec, tensor.datatype), tensor.shape
     )
-    rows = tensor.shape[0] if tensor.shape else 0
-    if tensor.shape[1:] != spec.shape or not 1 <= rows <= signature.max_rows:
+    rows = rows_of(signature, spec, tensor.shape)
+    if not rows:
         return header, b""
     if data is None or data is _NO_DATA:
         raise Unfit(
@@ -311,5 +313,7 @@ def _wanted(signature: Signature, request: _Request | _LooseRequest) -> Wanted:
         check_classes(signature, output.name, parameters.classification)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
         plain = BINARY if asked else JSON
-        forms[output.name] = Form(asked, parameters.classification) if parameters.classification else plain
+        forms[output.name] = (
+            Form(asked, parameters.classification, signature.whole) if parameters.classification else plain
+        )
     return Wanted(request.id, default, forms)

@@ -148,8 +148,9 @@ def _output(header: TensorHeader, frame: Any, form: Form) -> Steps[tuple[_Output
         return (yield from _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary))
     if form.classes:
         rows = json_data.to_array(frame, header.dtype).reshape(header.shape)
-        found = yield from classify(rows, form.classes)
-        shape = (len(found), len(found[0]) if found else 0)
+        found = yield from classify(rows.reshape(1, -1) if form.whole else rows, form.classes)
+        shape: tuple[int, ...] = (len(found), len(found[0]) if found else 0)
+        shape = shape[1:] if form.whole else shape
         return (yield from _bytes(header.name, shape, found, form.binary))
     output = _Output(header.name, datatype_of(header.dtype), header.shape)
     if form.binary:

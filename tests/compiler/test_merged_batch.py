@@ -137,12 +137,13 @@ def test_an_expand_to_the_exporters_batch(
     assert check(store, model, (run_stock, run_stored), rows=2).repaired == ("widen",)
 
 
-def test_a_reshape_to_a_scalar_is_no_batch(store: Store, make_model: MakeModel) -> None:
+def test_a_sum_of_the_batch_is_served_one_row_at_a_time(store: Store, make_model: MakeModel) -> None:
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["t"], keepdims=1),
         helper.make_node("Reshape", ["t", "s"], ["u"], name="scalar"),
         helper.make_node("Add", ["x", "u"], ["y"]),
     ]
     model = make_model(nodes, {"x": [1, 4]}, {"y": [1, 4]}, {"s": np.zeros(0, np.int64)})
-    with pytest.raises(CompileError, match=r"depends on the other rows|differs from stock"):
-        compile_here(model, store)
+    manifest = compile_here(model, store).manifest
+    assert manifest.batch_sizes == (1,)
+    assert "(ReduceSum) reduces over the batch" in manifest.unshared

@@ -13,7 +13,8 @@ from mainspring.worker.engine import EngineError
 
 def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
     """Raise `EngineError` unless they are of one artifact."""
-    if _artifact(manifest.spec()) != _artifact(model):
+    compiled = {*model.batch_sizes} <= {*manifest.batch_sizes}
+    if not compiled or _artifact(manifest.spec()) != _artifact(model):
         raise EngineError(
             f"the store holds another artifact named {model.name} than the controller asks for: "
             "give the controller and the workers the same store, or compile the model again"
@@ -22,11 +23,19 @@ def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
 
 def _artifact(model: ModelSpec) -> ModelSpec:
     """What must be equal for two specifications to be of one artifact: not what clients call it, nor the
-    shape in which they see its tensors.
+    shape in which they see its tensors, nor which of its batch sizes may be used.
     """
     inputs, outputs = (tuple(map(_flat, tensors)) for tensors in (model.inputs, model.outputs))
     return msgspec.structs.replace(
-        model, profiles={}, workspace_bytes=0, served_as="", version=1, inputs=inputs, outputs=outputs
+        model,
+        profiles={},
+        workspace_bytes=0,
+        served_as="",
+        version=1,
+        inputs=inputs,
+        outputs=outputs,
+        batch_sizes=(),
+        unshared="",
     )
 
 

@@ -1,0 +1,181 @@
+"""Arithmetic on shapes: what follows from the number of rows alone, and constants that are small.
+
+The same functions do both: an array holds plain numbers or multiples of the number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from mainspring.compiler.independence.moves import constant_of_shape, expand, tile
+from mainspring.compiler.independence.step import Rule, Step, axis_of
+from mainspring.compiler.independence.values import (
+    Batch,
+    Constant,
+    Counted,
+    NotProven,
+    Numbers,
+    Rows,
+    Value,
+    counted,
+)
+
+MOST_ELEMENTS = 4096
+"""Of an array that is computed on; larger ones are weights."""
+
+
+def shape_of(step: Step) -> Value:
+    """Shape, of rows or of a constant."""
+    value = step.given(0)
+    if isinstance(value, Counted):
+        return counted([*value.items.shape])
+    dims = value.shape if isinstance(value, Rows | Constant) else None
+    if dims is None:
+        raise NotProven("asks for a shape that isn't known")
+    begin, end = step.attribute("start", 0), step.attribute("end", len(dims))
+    dims = dims[begin:end]
+    return counted([*dims])
+
+
+def size_of(step: Step) -> Value:
+    """Size: the product of a shape."""
+    found = shape_of(step)
+    items = found.items if isinstance(found, Counted) else getattr(found, "array", None)
+    if items is None or any(item is None for item in items.reshape(-1)):
+        raise NotProven("asks for a size that isn't known")
+    return counted(math.prod(list(items.reshape(-1))))
+
+
+def count(step: Step) -> Value:
+    """Return what a node makes of numbers that follow from the number of rows, or of small constants."""
+    rule = _RULES.get(step.node.op_type)
+    if rule is not None:
+        return rule(step)[0]
+    function = _FUNCTIONS.get(step.node.op_type)
+    if function is None:
+        raise NotProven("computes with the number of rows what can't be followed")
+    operands = [_operand(step, index) for index in range(len(step.inputs))]
+    try:
+        return counted(function(step, operands))
+    except (TypeError, ValueError, IndexError, ArithmeticError) as error:
+        raise NotProven(f"computes on a shape what can't be followed ({error})") from None
+
+
+def _operand(step: Step, index: int) -> Numbers | None:
+    value = step.inputs[index]
+    if value is None:
+        return None
+    found = value.items if isinstance(value, Counted) else step.numbers(index)
+    assert found is not None
+    if found.size > MOST_ELEMENTS:
+        raise NotProven("computes on a shape with many numbers")
+    return found.astype(object)
+
+
+def _same(_step: Step, found: list[Any]) -> Any:
+    return found[0]
+
+
+def _cast(step: Step, found: list[Any]) -> Any:
+    kind = helper.tensor_dtype_to_np_dtype(step.attribute("to")).kind
+    plain = {"b": bool, "f": float}.get(kind, int)
+    return np.frompyfunc(lambda item: item if isinstance(item, Batch) else plain(item), 1, 1)(found[0])
+
+
+def _gather(step: Step, found: list[Any]) -> Any:
+    return np.take(found[0], found[1].astype(np.int64), axis=step.attribute("axis", 0))
+
+
+def _concat(step: Step, found: list[Any]) -> Any:
+    return np.concatenate(found, axis=step.attribute("axis", 0))
+
+
+def _squeeze(step: Step, found: list[Any]) -> Any:
+    axes = step.integers(1, "axes")
+    return np.squeeze(found[0], axis=None if axes is None else tuple(axes))
+
+
+def _unsqueeze(step: Step, found: list[Any]) -> Any:
+    return np.expand_dims(found[0], tuple(step.integers(1, "axes") or ()))
+
+
+def _reshape(step: Step, found: list[Any]) -> Any:
+    dims = step.integers(1, "shape") or []
+    return found[0].reshape([found[0].shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)])
+
+
+def _slice(step: Step, found: list[Any]) -> Any:
+    if step.opset < 10:
+        starts, ends, axes = step.attribute("starts"), step.attribute("ends"), step.attribute("axes")
+        steps = None
+    else:
+        starts, ends = step.integers(1) or [], step.integers(2) or []
+        axes, steps = step.integers(3), step.integers(4)
+    places = [slice(None)] * found[0].ndim
+    for index, (begin, end) in enumerate(zip(starts, ends, strict=True)):
+        axis = axis_of(axes[index] if axes else index, found[0].ndim)
+        places[axis] = slice(begin, None if end <= -(2**31) else end, steps[index] if steps else 1)
+    return found[0][tuple(places)]
+
+
+def _reduce(step: Step, found: list[Any]) -> Any:
+    if found[0].ndim != 1:
+        raise NotProven("reduces numbers of more axes than one")
+    single: Any = math.prod(found[0]) if step.node.op_type == "ReduceProd" else sum(found[0])
+    return [single] if step.attribute("keepdims", 1) else single
+
+
+def _equal(_step: Step, found: list[Any]) -> Any:
+    def same(one: Any, two: Any) -> bool:
+        if isinstance(one, Batch) != isinstance(two, Batch):
+            plain = two if isinstance(one, Batch) else one
+            if plain > 0:
+                raise NotProven("compares the number of rows with a number")
+            return False
+        return bool(one == two)
+
+    return np.frompyfunc(same, 2, 1)(found[0], found[1])
+
+
+def _divided(_step: Step, found: list[Any]) -> Any:
+    def divided(one: Any, two: Any) -> Any:
+        if isinstance(one, int) and isinstance(two, int):
+            return abs(one) // abs(two) * (1 if (one < 0) == (two < 0) else -1)
+        return one / two
+
+    return np.frompyfunc(divided, 2, 1)(found[0], found[1])
+
+
+def _whole(step: Step, found: list[Any]) -> Any:
+    function = math.floor if step.node.op_type == "Floor" else math.ceil
+    return np.frompyfunc(lambda item: item if isinstance(item, Batch) else float(function(item)), 1, 1)(
+        found[0]
+    )
+
+
+_FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
+    "Add": lambda _, found: found[0] + found[1],
+    "Cast": _cast,
+    "Ceil": _whole,
+    "Concat": _concat,
+    "Div": _divided,
+    "Equal": _equal,
+    "Floor": _whole,
+    "Gather": _gather,
+    "Identity": _same,
+    "Mul": lambda _, found: found[0] * found[1],
+    "ReduceProd": _reduce,
+    "ReduceSum": _reduce,
+    "Reshape": _reshape,
+    "Slice": _slice,
+    "Squeeze": _squeeze,
+    "Sub": lambda _, found: found[0] - found[1],
+    "Unsqueeze": _unsqueeze,
+    "Where": lambda _, found: np.where(found[0].astype(bool), found[1], found[2]),
+}
+_RULES: Mapping[str, Rule] = {"ConstantOfShape": constant_of_shape, "Expand": expand, "Tile": tile}

@@ -1,0 +1,197 @@
+"""Layers that have the batch as their first axis by definition, and estimators of ai.onnx.ml."""
+
+from __future__ import annotations
+
+from mainspring.compiler.independence.step import Rule, Step, axis_of
+from mainspring.compiler.independence.values import Batch, Constant, Dim, NotProven, Rows, Value, rows_at
+
+_PLACE = "has the batch where channels or places belong"
+
+
+def _batch_first(step: Step, index: int = 0) -> Rows:
+    source = step.rows(index)
+    if source.axis != 0:
+        raise NotProven(_PLACE)
+    return source
+
+
+def layer(*others: int) -> Rule:
+    """Return the rule of a layer on its first input; inputs ``others`` may have the batch first too."""
+
+    def rule(step: Step) -> list[Value]:
+        source = _batch_first(step)
+        step.only_rows_in(0, *others)
+        for index in others:
+            value = step.given(index) if step.has(index) else None
+            if value is None:
+                continue
+            if not isinstance(value, Rows) or value.axis != 0 or not value.same_slices(source):
+                raise NotProven("has an input without the batch in front")
+        if step.attribute("channels_last", 0):
+            return [rows_at((None,) * source.rank, 0, source)] * len(step.node.output)
+        return step.placed(*[0] * len(step.node.output), ranks=[source.rank] * len(step.node.output))[:1]
+
+    return rule
+
+
+def max_pool(step: Step) -> list[Value]:
+    """MaxPool, whose second output has places counted over the whole batch."""
+    if sum(bool(name) for name in step.node.output) > 1:
+        raise NotProven("counts places over the whole batch")
+    return [*layer()(step), *[Constant()] * (len(step.node.output) - 1)]
+
+
+def unknown_places(step: Step) -> list[Value]:
+    """A pool of channels in blocks."""
+    source = _batch_first(step)
+    step.only_rows_in(0)
+    return [rows_at((None,) * source.rank, 0, source)] * len(step.node.output)
+
+
+def fused(step: Step) -> list[Value]:
+    """FusedConv: a Conv, a sum that has the batch, and an activation."""
+    source = _batch_first(step)
+    step.only_rows_in(0, 3)
+    if step.has(3) and not isinstance(step.given(3), Constant):
+        other = step.rows(3)
+        if other.axis != 0 or not other.same_slices(source):
+            raise NotProven("has an input without the batch in front")
+    return [rows_at((None,) * source.rank, 0, source)]
+
+
+def reorder(step: Step) -> list[Value]:
+    """ReorderInput and ReorderOutput: channels in blocks, and back."""
+    source = _batch_first(step)
+    shape: list[Dim] = [None] * source.rank
+    shape[1] = step.attribute("channels")
+    return [rows_at(tuple(shape), 0, source)]
+
+
+def same_shape(step: Step) -> list[Value]:
+    """A normalisation of each row, with the batch in front."""
+    source = _batch_first(step)
+    step.only_rows_in(0)
+    return [source] * len(step.node.output)
+
+
+def resize(step: Step) -> list[Value]:
+    """Resize and Upsample of other axes than the batch."""
+    source = step.rows()
+    step.only_rows_in(0, 3)
+    if step.node.op_type == "Resize" and step.has(3):
+        return [_to_sizes(step, source)]
+    place = 1 if step.node.op_type == "Upsample" or step.opset < 11 else 2
+    scales = step.attribute("scales") or step.numbers(place)
+    if scales is None:
+        raise NotProven("has scales that aren't known")
+    axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
+    known = dict(zip(axes, map(float, scales), strict=True))
+    if known.get(source.axis, 1.0) != 1.0:
+        raise NotProven("resizes the batch")
+    dims = [int(dim * known.get(axis, 1.0)) if isinstance(dim, int) else None for axis, dim in
+            enumerate(source.shape)]  # fmt: skip
+    return [rows_at(tuple(dims), source.axis, source)]
+
+
+def _to_sizes(step: Step, source: Rows) -> Rows:
+    sizes = step.numbers(3)
+    if sizes is None:
+        raise NotProven("has sizes that aren't known")
+    axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
+    dims = list(source.shape)
+    for axis, size in zip(axes, list(sizes), strict=True):
+        if axis == source.axis and size != source.dim:
+            raise NotProven("gives the batch a fixed size")
+        if axis != source.axis and isinstance(size, Batch):
+            raise NotProven("makes the size of a row depend on the number of rows")
+        # Where the aspect ratio is kept, it may become another.
+        dims[axis] = (
+            int(size)
+            if axis != source.axis and step.attribute("keep_aspect_ratio_policy", "stretch") == "stretch"
+            else None
+        )
+    return rows_at(tuple(dims), source.axis, source)
+
+
+def concat_pairs(step: Step) -> list[Value]:
+    """QLinearConcat: a scale and a zero point, then a tensor with its own for each part."""
+    places = [*range(2, len(step.inputs), 3)]
+    step.only_rows_in(*places)
+    first = step.rows(2)
+    axis = axis_of(step.attribute("axis", 1), first.rank)
+    parts = [step.rows(place) for place in places]
+    if axis == first.axis or any(
+        part.axis != first.axis or part.rank != first.rank or not part.same_slices(first) for part in parts
+    ):
+        raise NotProven("puts several into one along the batch")
+    sizes = [part.shape[axis] for part in parts]
+    dims = list(first.shape)
+    known = [size for size in sizes if isinstance(size, int)]
+    dims[axis] = sum(known) if len(known) == len(sizes) else None
+    return [rows_at(tuple(dims), first.axis, first)]
+
+
+def estimator(*ranks: int) -> Rule:
+    """Return the rule of an estimator of ai.onnx.ml: one example for each row, outputs of these ranks."""
+
+    def rule(step: Step) -> list[Value]:
+        source = _batch_first(step)
+        step.only_rows_in(0)
+        if source.rank != 2:
+            raise NotProven("takes its input for a single example")
+        return [rows_at((None,) * rank, 0, source) for rank in ranks]
+
+    return rule
+
+
+def table_row(step: Step) -> list[Value]:
+    """Scaler, Normalizer and their like: each example alone, of the same shape."""
+    source = _batch_first(step)
+    if source.rank != 2:
+        raise NotProven("takes its input for a single example")
+    return [source]
+
+
+def features(step: Step) -> list[Value]:
+    """FeatureVectorizer: the columns of several tables beside each other."""
+    parts = [step.rows(index) for index in range(len(step.inputs))]
+    if any(part.axis != 0 or part.rank != 2 or not part.same_slices(parts[0]) for part in parts):
+        raise NotProven("takes an input for a single example")
+    return [rows_at((None, None), 0, parts[0])]
+
+
+def columns(step: Step) -> list[Value]:
+    """ArrayFeatureExtractor: some of the last axis."""
+    source, chosen = step.rows(), step.given(1)
+    step.only_rows_in(0)
+    if source.rank < 2 or source.axis == source.rank - 1 or not isinstance(chosen, Constant):
+        raise NotProven("picks along the batch")
+    return [rows_at((*source.shape[:-1], None), source.axis, source)]
+
+
+def one_hot_encoder(step: Step) -> list[Value]:
+    """OneHotEncoder of ai.onnx.ml: one axis more."""
+    source = step.rows()
+    return [rows_at((*source.shape, None), source.axis, source)]
+
+
+def embedding(step: Step) -> list[Value]:
+    """EmbedLayerNormalization: token ids to vectors."""
+    source = _batch_first(step)
+    step.only_rows_in(0, 1, 7, 8)
+    for index in (1, 7, 8):
+        value = step.given(index) if step.has(index) else None
+        if isinstance(value, Rows) and (value.axis != 0 or not value.same_slices(source)):
+            raise NotProven(_PLACE)
+    ranks = (3, 1, 3)
+    return [rows_at((None,) * rank, 0, source) for rank in ranks[: len(step.node.output)]]
+
+
+def added_norm(step: Step) -> list[Value]:
+    """SkipLayerNormalization: a sum, normalised over the last axis."""
+    source, other = step.rows(0), step.given(1)
+    step.only_rows_in(0, 1)
+    aligned = isinstance(other, Rows) and (other.axis, other.rank) == (source.axis, source.rank)
+    if source.axis == source.rank - 1 or not aligned:
+        raise NotProven("normalises over the batch")
+    return [source] * len(step.node.output)

@@ -1,0 +1,186 @@
+"""Products of matrices, recurrent layers and attention: an axis that is summed over is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mainspring.compiler.independence.elementwise import broadcast
+from mainspring.compiler.independence.step import Rule, Step
+from mainspring.compiler.independence.values import Constant, Dim, NotProven, Rows, Shape, Value, rows_at
+
+_CONTRACTED = "sums over the batch"
+_OTHERS = "multiplies each row with the others"
+
+
+def matmul(left: Value, right: Value) -> Rows:
+    """Return where the batch is in a product of (stacks of) matrices."""
+    one, two = _dims(left), _dims(right)
+    if len(one) < 2 or len(two) < 2:
+        constant_vector = isinstance(right, Constant) and len(two) == 1
+        if isinstance(left, Rows) and constant_vector and left.axis < left.rank - 1:
+            return rows_at(left.shape[:-1], left.axis, left)
+        raise NotProven("multiplies a vector")
+    rank = max(len(one), len(two))
+    stack = _stack(one[:-2], two[:-2])
+    shape = (*stack, one[-2], two[-1])
+    if isinstance(left, Rows) and isinstance(right, Rows):
+        place, other = left.axis - left.rank, right.axis - right.rank
+        if place >= -2 or other >= -2 or place != other or not left.same_slices(right):
+            raise NotProven(_CONTRACTED if place == -1 and other == -2 else _OTHERS)
+        return rows_at(shape, rank + place, left)
+    source, constant = (left, two) if isinstance(left, Rows) else (right, one)
+    assert isinstance(source, Rows)
+    place = source.axis - source.rank
+    if place == (-1 if source is left else -2):
+        raise NotProven(_CONTRACTED)
+    if place < -2 and len(constant) >= -place and constant[place] != 1:
+        raise NotProven("has a constant along the batch, so a row's result depends on its place")
+    return rows_at(shape, rank + place, source)
+
+
+def _stack(one: Shape, two: Shape) -> list[Dim]:
+    rank = max(len(one), len(two))
+    found: list[Dim] = []
+    for back in range(rank, 0, -1):
+        dims = [shape[len(shape) - back] for shape in (one, two) if len(shape) >= back]
+        above = [dim for dim in dims if isinstance(dim, int) and dim != 1]
+        found.append(above[0] if above else 1 if dims.count(1) == len(dims) else None)
+    return found
+
+
+def _dims(value: Value) -> Shape:
+    if isinstance(value, Rows):
+        return value.shape
+    if isinstance(value, Constant) and value.shape is not None:
+        return value.shape
+    raise NotProven("multiplies with something of unknown shape")
+
+
+def matmul_at(left: int, right: int) -> Rule:
+    """Return the rule of a MatMul whose operands are these inputs; scales and zero points are constants."""
+
+    def rule(step: Step) -> list[Value]:
+        step.only_rows_in(left, right)
+        found = matmul(step.given(left), step.given(right))
+        return [found] * len(step.node.output)
+
+    return rule
+
+
+def fused_matmul(step: Step) -> list[Value]:
+    """FusedMatMul: operands may be transposed in their last two axes."""
+    if step.attribute("transBatchA", 0) or step.attribute("transBatchB", 0):
+        raise NotProven("transposes its stacks")
+    left = _turned(step.given(0), bool(step.attribute("transA", 0)))
+    return [matmul(left, _turned(step.given(1), bool(step.attribute("transB", 0))))]
+
+
+def _turned(value: Value, turns: bool) -> Value:
+    if not turns:
+        return value
+    shape = (*_dims(value)[:-2], *_dims(value)[-2:][::-1])
+    if isinstance(value, Rows):
+        last = value.rank - 1
+        axis = {last: last - 1, last - 1: last}.get(value.axis, value.axis)
+        return rows_at(shape, axis, value)
+    return Constant(shape)
+
+
+def gemm(step: Step) -> list[Value]:
+    """Gemm, whose third operand is broadcast to the product."""
+    left = _turned(step.given(0), bool(step.attribute("transA", 0)))
+    found = matmul(left, _turned(step.given(1), bool(step.attribute("transB", 0))))
+    return [broadcast([found, step.given(2)]) if step.has(2) else found]
+
+
+def quantised_gemm(step: Step) -> list[Value]:
+    """QGemm of com.microsoft."""
+    step.only_rows_in(0)
+    left = _turned(step.given(0), bool(step.attribute("transA", 0)))
+    return [matmul(left, _turned(step.given(3), bool(step.attribute("transB", 0))))]
+
+
+def packed_product(step: Step) -> list[Value]:
+    """MatMulNBits: the weights are packed, and their number of columns is an attribute."""
+    step.only_rows_in(0)
+    source = step.rows()
+    if source.axis == source.rank - 1:
+        raise NotProven(_CONTRACTED)
+    return [rows_at((*source.shape[:-1], step.attribute("N")), source.axis, source)]
+
+
+def einsum(step: Step) -> list[Value]:
+    """Einsum, where one letter stands for the batch wherever it is."""
+    text = str(step.attribute("equation", "")).replace(" ", "")
+    operands, arrow, result = text.partition("->")
+    terms = operands.split(",")
+    if not arrow or "." in text or len(terms) != len(step.inputs):
+        raise NotProven("has an equation that isn't followed")
+    letter, source = "", None
+    sizes: dict[str, Dim] = {}
+    for term, value in zip(terms, step.inputs, strict=True):
+        if value is None or len(_dims(value)) != len(term):
+            raise NotProven("has an equation that isn't followed")
+        if isinstance(value, Rows):
+            if source is not None and (term[value.axis] != letter or not value.same_slices(source)):
+                raise NotProven(_OTHERS)
+            letter, source = term[value.axis], value
+        sizes |= zip(term, _dims(value), strict=True)
+    if source is None or letter not in result:
+        raise NotProven(_CONTRACTED)
+    for term, value in zip(terms, step.inputs, strict=True):
+        places = [place for place, each in enumerate(term) if each == letter]
+        if not isinstance(value, Rows) and places:
+            raise NotProven("has a constant along the batch")
+        if len(places) > 1:
+            raise NotProven(_OTHERS)
+    return [rows_at(tuple(sizes[each] for each in result), result.index(letter), source)]
+
+
+def attention(first: Sequence[int], *, masks: Sequence[int] = (), biases: Sequence[int] = ()) -> Rule:
+    """Return the rule of attention within each row, whose queries, keys and values are the inputs ``first``.
+
+    ``masks`` may be constants along no batch, or have the batch first; ``biases`` too, which are broadcast to
+    the four axes of the scores. Everything else is constant.
+    """
+
+    def rule(step: Step) -> list[Value]:
+        step.only_rows_in(*first, *masks, *biases)
+        source = step.rows(first[0])
+        for place in (*first, *masks, *biases):
+            value = step.given(place) if step.has(place) else None
+            if isinstance(value, Rows) and (value.axis != 0 or not value.same_slices(source)):
+                raise NotProven("has the batch on different axes")
+            if place in biases and isinstance(value, Rows) and value.rank != 4:
+                raise NotProven("has a mask with the batch where a sequence belongs")
+            if place not in first and isinstance(value, Constant) and not _is_shared(value, source.rank):
+                raise NotProven("has a mask along the batch")
+            if place in first and place != first[0] and isinstance(value, Constant):
+                raise NotProven("has constant keys or values")
+        if source.axis != 0 or source.outer != 1 or source.inner != 1:
+            raise NotProven("has the batch where a sequence belongs")
+        ranks = (source.rank, *[4] * (len(step.node.output) - 1))
+        return [rows_at((None,) * rank, 0, source) for rank in ranks]
+
+    return rule
+
+
+def _is_shared(value: Constant, rank: int) -> bool:
+    return value.shape is not None and (len(value.shape) < max(rank, 3) or value.shape[0] == 1)
+
+
+def recurrent(step: Step) -> list[Value]:
+    """LSTM, GRU and RNN: each row is a sequence; in the layout 0 the batch is the second axis."""
+    source = step.rows()
+    first = bool(step.attribute("layout", 0))
+    if source.axis != (0 if first else 1):
+        raise NotProven("has the batch where time belongs")
+    step.only_rows_in(0, 4, 5, 6)
+    for place, axis in ((4, 0), (5, 0 if first else 1), (6, 0 if first else 1)):
+        if not step.has(place):
+            continue
+        value = step.given(place)
+        if not isinstance(value, Rows) or value.axis != axis or not value.same_slices(source):
+            raise NotProven("has lengths or a first state of a fixed number of rows")
+    axes = (0, 0, 0) if first else (2, 1, 1)
+    return step.placed(*axes, like=source, ranks=(4, 3, 3))

@@ -1,0 +1,182 @@
+"""One node, as the rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
+
+from mainspring.compiler.independence.values import (
+    Batch,
+    Constant,
+    Counted,
+    NotProven,
+    Numbers,
+    Rows,
+    Shape,
+    Value,
+    rows_at,
+)
+
+_ROWS = 10_007
+"""Stands for the number of rows where dimensions are inferred: a prime that divides hardly any other one."""
+
+FOLLOWS_FROM_ROWS = "has an operand that depends on the number of rows"
+
+
+class Step:
+    """A node with what is known of its inputs, none of them lost."""
+
+    def __init__(self, node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> None:
+        self.node = node
+        self.inputs = list(inputs)
+        self.opset = opset
+        """Version of the operators of the node's domain."""
+        self._attributes = {each.name: each for each in node.attribute}
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute's value; strings as text."""
+        if name not in self._attributes:
+            return default
+        value = helper.get_attribute_value(self._attributes[name])
+        return value.decode() if isinstance(value, bytes) else value
+
+    def has(self, index: int) -> bool:
+        """Whether this optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def given(self, index: int) -> Value:
+        """Return an input that the operator needs."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise NotProven(f"lacks input {index}")
+        return value
+
+    def rows(self, index: int = 0) -> Rows:
+        """Return an input that has to have the batch axis."""
+        value = self.given(index)
+        if not isinstance(value, Rows):
+            raise NotProven(f"has no rows in input {index}")
+        return value
+
+    def numbers(self, index: int) -> Numbers | None:
+        """Return the values of an input that follow from the number of rows at most; None if not given."""
+        if not self.has(index):
+            return None
+        value = self.inputs[index]
+        if isinstance(value, Counted) and not any(item is None for item in value.items.reshape(-1)):
+            return value.items
+        if isinstance(value, Constant) and value.array is not None:
+            return value.array
+        raise NotProven(f"has an input, {self.node.input[index]!r}, whose values aren't known beforehand")
+
+    def dims(self, index: int) -> list[int | Batch]:
+        """Return the numbers of an input that the operator needs."""
+        found = self.numbers(index)
+        if found is None:
+            raise NotProven(f"lacks input {index}")
+        return [item if isinstance(item, Batch) else int(item) for item in found.reshape(-1)]
+
+    def integers(self, index: int, name: str = "") -> list[int] | None:
+        """Return plain integers, from an attribute ``name`` or an input; None if neither is given."""
+        if name and name in self._attributes:
+            value = self.attribute(name)
+            return [int(item) for item in (value if isinstance(value, list | tuple) else [value])]
+        found = self.numbers(index)
+        if found is None:
+            return None
+        if any(isinstance(item, Batch) for item in found.reshape(-1)):
+            raise NotProven(FOLLOWS_FROM_ROWS)
+        return [int(item) for item in found.reshape(-1)]
+
+    def only_rows_in(self, *indices: int) -> None:
+        """Raise `NotProven` unless all other inputs are constants."""
+        for index, value in enumerate(self.inputs):
+            if index not in indices and value is not None and not isinstance(value, Constant):
+                raise NotProven(
+                    FOLLOWS_FROM_ROWS
+                    if isinstance(value, Counted)
+                    else f"has rows in input {index} ({self.node.input[index]!r}), where they mix"
+                )
+
+    def inferred(self, node: onnx.NodeProto | None = None, domain: str | None = None) -> list[Shape | None]:
+        """Return the shapes of the outputs as ONNX's own rules have them; None for what they leave open.
+
+        The batch's axis is among them as a plain number: a rule says where it is.
+        """
+        node = node or self.node
+        types: dict[str, onnx.TypeProto] = {}
+        data: dict[str, TensorProto] = {}
+        for name, value in zip(node.input, self.inputs, strict=True):
+            if value is not None and name:
+                types[name], known = _typed(value)
+                if known is not None:
+                    data[name] = known
+        try:
+            schema = defs.get_schema(node.op_type, self.opset, node.domain if domain is None else domain)
+            found = shape_inference.infer_node_outputs(schema, node, types, data)
+        except Exception:  # onnx raises what it likes; what is not inferred is not known.
+            found = {}
+        return [_shape_of(found.get(name)) for name in node.output]
+
+    def placed(self, *axes: int | None, like: Rows | None = None, ranks: Sequence[int] = ()) -> list[Value]:
+        """Return the outputs, each with the batch at its axis, and otherwise as inferred.
+
+        ``ranks`` are for operators that nothing infers the shape of. None for an output that is not used.
+        """
+        source = like or self.rows()
+        shapes = self.inferred()
+        found: list[Value] = []
+        for index, axis in enumerate(axes[: len(shapes)]):
+            shape = shapes[index]
+            if axis is None:
+                found.append(Constant())
+                continue
+            if shape is None:
+                if index >= len(ranks):
+                    raise NotProven("has outputs of a shape that can't be inferred")
+                shape = (None,) * ranks[index]
+            expected = source.outer * source.inner * _ROWS
+            if not 0 <= axis < len(shape) or shape[axis] not in (None, expected):
+                raise NotProven("has outputs whose shape doesn't follow the rows")
+            found.append(rows_at(shape, axis, source))
+        return found
+
+
+Rule = Callable[[Step], Sequence[Value]]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front."""
+    return axis + rank if axis < 0 else axis
+
+
+def _typed(value: Value) -> tuple[onnx.TypeProto, TensorProto | None]:
+    """Return a type with the shape, and the value if it is known."""
+    if isinstance(value, Constant):
+        array = value.array
+        if array is not None and array.dtype != object:
+            element = helper.np_dtype_to_tensor_dtype(array.dtype)
+            return helper.make_tensor_type_proto(element, array.shape), numpy_helper.from_array(array)
+        return helper.make_tensor_type_proto(TensorProto.FLOAT, _plain(value.shape)), None
+    if isinstance(value, Counted):
+        items = [item.times * _ROWS if isinstance(item, Batch) else item for item in value.items.reshape(-1)]
+        array = np.array(items, np.int64).reshape(value.items.shape)
+        return helper.make_tensor_type_proto(TensorProto.INT64, array.shape), numpy_helper.from_array(array)
+    assert isinstance(value, Rows)
+    return helper.make_tensor_type_proto(TensorProto.FLOAT, _plain(value.shape)), None
+
+
+def _plain(shape: Shape | None) -> list[int | str | None] | None:
+    if shape is None:
+        return None
+    return [dim.times * _ROWS if isinstance(dim, Batch) else dim for dim in shape]
+
+
+def _shape_of(found: onnx.TypeProto | None) -> Shape | None:
+    if found is None or not found.tensor_type.HasField("shape"):
+        return None
+    return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in found.tensor_type.shape.dim)

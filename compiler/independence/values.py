@@ -1,0 +1,158 @@
+"""What is known of a tensor while the batch axis is followed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class NotProven(Exception):
+    """Rows influence each other at this node, or nothing shows that they don't; the text follows its name."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A multiple of the number of rows: a dimension, or a number computed from dimensions.
+
+    Arithmetic with it gives another multiple or a plain number; anything else is `NotProven`.
+    """
+
+    times: int = 1
+
+    def __add__(self, other: Any) -> Any:
+        """Add; a sum with a plain number is no multiple."""
+        if isinstance(other, Batch):
+            return _multiple(self.times + other.times)
+        return self if other == 0 else _unfollowed()
+
+    def __sub__(self, other: Any) -> Any:
+        """Subtract."""
+        return self + other * -1
+
+    def __rsub__(self, other: Any) -> Any:
+        """Subtract from a plain number."""
+        return self * -1 + other
+
+    def __mul__(self, other: Any) -> Any:
+        """Multiply; the square of the number of rows is no multiple."""
+        if isinstance(other, Batch):
+            return _unfollowed()
+        product = self.times * other
+        return _multiple(int(product)) if product == int(product) else _unfollowed()
+
+    def __floordiv__(self, other: Any) -> Any:
+        """Divide without a rest."""
+        divisor = other.times if isinstance(other, Batch) else other
+        if not divisor or self.times % divisor:
+            return _unfollowed()
+        return self.times // divisor if isinstance(other, Batch) else _multiple(int(self.times // divisor))
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        """Divide a plain number by it: zero stays zero."""
+        return 0 if other == 0 else _unfollowed()
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+    __truediv__ = __floordiv__
+    __rtruediv__ = __rfloordiv__
+
+
+def _multiple(times: int) -> Batch | int:
+    return Batch(times) if times else 0
+
+
+def _unfollowed() -> Any:
+    raise NotProven("computes with the number of rows what can't be followed")
+
+
+Dim = int | Batch | None
+"""A dimension; None if it is the same for every batch but not known."""
+Shape = tuple[Dim, ...]
+Numbers = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same whatever the inputs are and however many rows there are."""
+
+    shape: Shape | None = None
+    """None if not even the rank is known."""
+    array: Numbers | None = None
+    """Its value, of a small one."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A tensor of numbers that follow from the number of rows alone: shapes, and what is computed of them."""
+
+    items: Numbers
+    """Of Python's ``int`` and `Batch`; None for one that is the same for every batch but not known."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Slice by slice along ``axis``, a function of one row that is the same for every row and batch.
+
+    The axis has ``outer * rows * inner`` slices: of row ``i`` those at ``(o * rows + i) * inner + j``.
+    """
+
+    shape: Shape
+    axis: int = 0
+    outer: int = 1
+    inner: int = 1
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dim(self) -> Batch:
+        """Size of the batch axis."""
+        return Batch(self.outer * self.inner)
+
+    def same_slices(self, other: Rows) -> bool:
+        """Whether slices of both that have the same number are of the same row."""
+        return (self.outer, self.inner) == (other.outer, other.inner)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What is not proven, and why: the first node on the way here."""
+
+    reason: str
+
+
+Value = Constant | Counted | Rows | Lost
+
+
+def rows_at(shape: Shape, axis: int, like: Rows) -> Rows:
+    """Return a value of this shape whose slices along ``axis`` are arranged as those of ``like``."""
+    dims = list(shape)
+    dims[axis] = like.dim
+    return Rows(tuple(dims), axis, like.outer, like.inner)
+
+
+def counted(items: Any) -> Value:
+    """Return numbers as what they are: a constant unless one of them grows with the rows.
+
+    None stands for one that is the same for every batch but not known.
+    """
+    array = np.asarray(items, dtype=object)
+    if any(isinstance(item, Batch) for item in array.reshape(-1)):
+        return Counted(array)
+    if any(item is None for item in array.reshape(-1)):
+        return Constant(array.shape)
+    kinds = {type(item) for item in array.reshape(-1)}
+    dtype = np.float64 if float in kinds else bool if kinds == {bool} else np.int64
+    return Constant(array.shape, array.astype(dtype))
+
+
+def product(shape: Shape) -> int | None:
+    """Return the product of dimensions without the batch; None if one of them is not known."""
+    known = [dim for dim in shape if isinstance(dim, int)]
+    return math.prod(known) if len(known) == len(shape) else None

@@ -1,0 +1,120 @@
+"""The way of the batch axis through a graph, from the inputs to the outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import numpy_helper
+
+from mainspring.compiler.independence.counting import MOST_ELEMENTS, count, shape_of, size_of
+from mainspring.compiler.independence.step import Step
+from mainspring.compiler.independence.table import rule_of
+from mainspring.compiler.independence.values import (
+    Batch,
+    Constant,
+    Counted,
+    Lost,
+    NotProven,
+    Rows,
+    Value,
+)
+
+
+def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> str:
+    """Return why requests of different callers can't share a batch; empty if no row depends on another.
+
+    Every input of ``model`` has the batch as its open first axis, but those named in ``weights``, which are
+    constants. The text names the first node of which it is not proven.
+    """
+    values = _beginning(model.graph, weights)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
+    for node in model.graph.node:
+        found = _after(node, values, opsets)
+        values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
+    for output in model.graph.output:
+        value = values.get(output.name)
+        if isinstance(value, Lost):
+            return value.reason
+        if not isinstance(value, Rows) or (value.axis, value.outer, value.inner) != (0, 1, 1):
+            return f"the first axis of output {output.name!r} isn't proven to be the rows"
+    return ""
+
+
+def _beginning(graph: onnx.GraphProto, weights: frozenset[str]) -> dict[str, Value]:
+    """Return the values that the nodes begin with."""
+    values: dict[str, Value] = {}
+    for tensor in graph.initializer:
+        shape = tuple(tensor.dims)
+        small = math.prod(shape) <= MOST_ELEMENTS and tensor.data_type != onnx.TensorProto.STRING
+        values[tensor.name] = Constant(shape, numpy_helper.to_array(tensor) if small else None)
+    for sparse in graph.sparse_initializer:
+        values[sparse.values.name] = Constant(tuple(sparse.dims))
+    for value in graph.input:
+        dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in
+                value.type.tensor_type.shape.dim]  # fmt: skip
+        if value.name in weights:
+            values[value.name] = Constant(tuple(dims))
+        elif value.name not in values:
+            values[value.name] = Rows((Batch(), *dims[1:]))
+    return values
+
+
+def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[str, int]) -> Sequence[Value]:
+    """Return what the node makes of its inputs; never raises."""
+    inputs = [values.get(name, Lost(f"{name!r} is not computed")) if name else None for name in node.input]
+    lost = next((value for value in inputs if isinstance(value, Lost)), None)
+    if lost is not None:
+        return [lost] * len(node.output)
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    step = Step(node, inputs, opsets.get(domain, 1))
+    try:
+        found = _followed(step, domain)
+        if len(found) == len(node.output):
+            return found
+        why = "has other outputs than are known"
+    except NotProven as error:
+        why = str(error)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # A graph that contradicts itself proves nothing.
+        why = f"can't be followed ({type(error).__name__}: {error})"
+    of = f" of {node.domain}" if domain else ""
+    return [Lost(f"node {node.name!r} ({node.op_type}{of}) {why}")] * len(node.output)
+
+
+def _followed(step: Step, domain: str) -> Sequence[Value]:
+    """Return the outputs by the operator's rule; raise `NotProven`."""
+    node = step.node
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        raise NotProven("is control flow")
+    if domain == "" and node.op_type == "Shape":
+        return [shape_of(step)]
+    if domain == "" and node.op_type == "Size":
+        return [size_of(step)]
+    given = [value for value in step.inputs if value is not None]
+    if all(isinstance(value, Constant) for value in given):
+        return _constants(step, domain)
+    rule = rule_of(domain, node.op_type)
+    if not any(isinstance(value, Rows) for value in given) and domain == "":
+        return [count(step)]
+    if rule is None:
+        raise NotProven("isn't known to keep rows apart")
+    return rule(step)
+
+
+def _constants(step: Step, domain: str) -> list[Value]:
+    """Return what is computed of constants alone: a constant, whose value is needed if it may be a shape."""
+    if domain == "" and all(value is None or _is_small(value) for value in step.inputs):
+        try:
+            return [count(step)]
+        except (NotProven, AttributeError, LookupError, TypeError, ValueError):
+            pass
+    return [Constant(shape) for shape in step.inferred()]
+
+
+def _is_small(value: Value) -> bool:
+    return isinstance(value, Constant | Counted) and (
+        not isinstance(value, Constant) or (value.array is not None and value.array.size <= MOST_ELEMENTS)
+    )

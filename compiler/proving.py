@@ -1,0 +1,83 @@
+"""Which models may share executions among requests: decided at compilation, or for a store at the start.
+
+The proof is `independence.walk`'s. An artifact without one is proved from its graph; where that fails, its
+rows run one at a time until it is compiled again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+import onnx
+
+from mainspring.compiler.errors import CompileError, StoreError
+from mainspring.compiler.independence.walk import why_rows_mix
+from mainspring.compiler.manifest import ONNXRUNTIME, PROOF_VERSION, Independence, Manifest
+from mainspring.compiler.stock import optimise_portably
+from mainspring.compiler.store import Store, recompile_command
+from mainspring.messages.model import ModelSpec
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def judge(model: onnx.ModelProto) -> Independence:
+    """Return whether the rows of a model whose batch is open are proven to be independent.
+
+    What the graph as it is does not show may show once its constants are folded.
+    """
+    why = why_rows_mix(model)
+    # Whether ONNX Runtime takes the model at all is for the compiler to say.
+    with suppress(CompileError):
+        if why and not why_rows_mix(optimise_portably(model)):
+            why = ""
+    return Independence(PROOF_VERSION, why)
+
+
+def proved(store: Store, manifest: Manifest) -> Manifest:
+    """Return the manifest with a verdict of the present rules, from the stored graph if it has none.
+
+    A proof is kept in the store if that may be written. Raises `StoreError` if the graph can't be read.
+    """
+    known = manifest.independence
+    if manifest.whole or (known is not None and known.version == PROOF_VERSION):
+        return manifest
+    verdict = Independence(PROOF_VERSION, _why_not(store, manifest))
+    found = msgspec.structs.replace(manifest, independence=verdict)
+    if not verdict.mixes:
+        try:
+            store.put_manifest(found)
+        except StoreError:
+            _LOGGER.info("the proof of %s can't be kept in %s", manifest.name, store.root)
+    return found
+
+
+def proved_specs(store: Store, manifests: Sequence[Manifest]) -> list[ModelSpec]:
+    """Return the models' specifications, with a warning for each that was batched and can't be proved."""
+    found = []
+    for manifest in manifests:
+        checked = proved(store, manifest)
+        if checked.unshared and len(manifest.batch_sizes) > 1:
+            _LOGGER.warning(
+                "%s is served one row at a time: %s; %s, and proves more of it if the file shows it",
+                manifest.name,
+                checked.unshared,
+                recompile_command(manifest.name, manifest.source, store.root),
+            )
+        found.append(checked.spec())
+    return found
+
+
+def _why_not(store: Store, manifest: Manifest) -> str:
+    if manifest.engine != ONNXRUNTIME:
+        return (
+            "it was compiled before rows were proved independent, and its plans hold no graph to prove it of"
+        )
+    path = store.executable_path(manifest)
+    weights = frozenset(tensor.name for tensor in store.executable_info(manifest).weights)
+    try:
+        return why_rows_mix(onnx.load(path), weights)
+    except Exception as error:  # protobuf raises what it likes on what is no model.
+        return f"its stored graph can't be read ({type(error).__name__})"

@@ -1,0 +1,100 @@
+"""What a ``config.pbtxt`` says for clients to read, though nothing acts upon it. Pure.
+
+Names and types are those of Triton's ``model_config.proto``; a value of another type is a `ConfigFault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mainspring.repository.fields import INSTANCE_KINDS
+from mainspring.repository.reading import ConfigFault, Fields
+
+_MOST = 2**31 - 1
+_MESSAGE, _MESSAGES, _MAP = "message", "messages", "map"
+_TEXT, _FLAG, _NUMBER, _NUMBERS = "text", "flag", "number", "numbers"
+
+_FORMATS = frozenset({"FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"})
+_PRIORITIES = frozenset({"PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"})
+
+_TYPES: Mapping[str, Mapping[str, str | frozenset[str]]] = {
+    "": {
+        "instance_group": _MESSAGES,
+        "optimization": _MESSAGE,
+        "metric_tags": _MAP,
+        "cc_model_filenames": _MAP,
+        "runtime": _TEXT,
+    },
+    "input": {
+        "format": _FORMATS,
+        "reshape": _MESSAGE,
+        "allow_ragged_batch": _FLAG,
+        "optional": _FLAG,
+        "is_non_linear_format_io": _FLAG,
+    },
+    "output": {"label_filename": _TEXT, "reshape": _MESSAGE, "is_non_linear_format_io": _FLAG},
+    "reshape": {"shape": _NUMBERS},
+    "instance_group": {
+        "name": _TEXT,
+        "count": _NUMBER,
+        "kind": INSTANCE_KINDS,
+        "gpus": _NUMBERS,
+        "passive": _FLAG,
+        "host_policy": _TEXT,
+    },
+    "optimization": {
+        "graph": _MESSAGE,
+        "priority": _PRIORITIES,
+        "cuda": _MESSAGE,
+        "execution_accelerators": _MESSAGE,
+        "input_pinned_memory": _MESSAGE,
+        "output_pinned_memory": _MESSAGE,
+        "gather_kernel_buffer_threshold": _NUMBER,
+        "eager_batching": _FLAG,
+    },
+    "graph": {"level": "signed"},
+    "cuda": {"graphs": _FLAG, "busy_wait_events": _FLAG, "output_copy_stream": _FLAG},
+    "execution_accelerators": {
+        "gpu_execution_accelerator": _MESSAGES,
+        "cpu_execution_accelerator": _MESSAGES,
+    },
+    "gpu_execution_accelerator": {"name": _TEXT, "parameters": _MAP},
+    "cpu_execution_accelerator": {"name": _TEXT, "parameters": _MAP},
+    "input_pinned_memory": {"enable": _FLAG},
+    "output_pinned_memory": {"enable": _FLAG},
+}
+"""By the message that they are in; "" is the file itself. A set holds the names that an enum may have."""
+
+
+def passed_on(fields: Fields, kind: str = "") -> dict[str, Any]:
+    """Return what a message of this kind says of those fields, as JSON has it; raise `ConfigFault`."""
+    return {name: _value(fields, name, wanted) for name, wanted in _TYPES[kind].items() if fields.has(name)}
+
+
+def _value(fields: Fields, name: str, wanted: str | frozenset[str]) -> Any:
+    if isinstance(wanted, frozenset):
+        word = fields.word(name, "")
+        if word not in wanted:
+            raise ConfigFault(
+                f"{fields.place(name)}: {name} {word} is none; it is one of {', '.join(sorted(wanted))}"
+            )
+        return word
+    match wanted:
+        case "message":
+            message = fields.message(name)
+            return {} if message is None else passed_on(message, name)
+        case "messages":
+            return [passed_on(message, name) for message in fields.messages(name)]
+        case "map":
+            return {each.text("key", ""): each.text("value", "") for each in fields.messages(name)}
+        case "text":
+            return fields.text(name, "")
+        case "flag":
+            return fields.flag(name)
+        case "number":
+            return fields.count(name, 0, 0, _MOST)
+        case "signed":
+            return fields.count(name, 0, -1, _MOST)
+        case _:
+            return list(fields.numbers(name, 0, _MOST))
