@@ -22,8 +22,8 @@ from onnx import numpy_helper
 from mainspring.compiler.arrays import aligned_array
 from mainspring.compiler.errors import CompileError, StoreError
 from mainspring.compiler.executable import open_executable
-from mainspring.compiler.manifest import Manifest
-from mainspring.compiler.pipeline import MOST_ROWS, compile_file
+from mainspring.compiler.manifest import MOST_ROWS, Manifest
+from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.stock import StockSession
 from mainspring.compiler.store import Store
 from mainspring.experiments.suite_cases import Case

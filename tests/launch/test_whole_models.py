@@ -1,4 +1,4 @@
-"""Models with ``max_batch_size: 0`` in a cluster: shapes are whole, over every protocol, as Triton has them."""
+"""Models with ``max_batch_size: 0`` in a cluster: their shapes are whole, over every protocol."""
 
 from __future__ import annotations
 
