@@ -26,6 +26,8 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_FAULT_CHARACTERS = 1_000
 """Of what is said about a configuration that quotes itself."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MOST_NAMED = 3
+"""Of files that are no model: what a sentence names."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _DEFAULTS = ModelConfig()
 
@@ -131,8 +133,7 @@ class Layout:
             config, given = self._config(folder, name, now_ns)
             if config is None:
                 return FoundModel(name=name, given=True, settling=(0,))
-            numbers = [each for each in versions if os.path.isfile(f"{folder}/{each}/{config.file_name}")]
-            return self._versions(name, config, given, numbers, now_ns, failed)
+            return self._versions(name, config, given, versions, now_ns, failed)
         except ConfigFault as error:
             return FoundModel(name=name, given=True, fault=f"{CONFIG_FILE}, {error}")
         except OSError as error:
@@ -159,10 +160,12 @@ class Layout:
         name: str,
         config: ModelConfig,
         given: bool,
-        numbers: list[int],
+        versions: list[int],
         now_ns: int,
         failed: Failed,
     ) -> FoundModel:
+        folder = f"{self.root}/{name}"
+        numbers = [each for each in versions if os.path.isfile(f"{folder}/{each}/{config.file_name}")]
         digests: dict[int, str] = {}
         settling: list[int] = []
         broken: set[int] = set()
@@ -183,7 +186,7 @@ class Layout:
             name=name,
             config=config,
             given=given,
-            fault="" if chosen or broken else _nothing(name, config, numbers),
+            fault="" if chosen or broken else _nothing(self.root, name, config, numbers, versions),
             digests=digests,
             chosen=tuple(each for each in chosen if each in digests),
             numbers=tuple(numbers),
@@ -239,6 +242,13 @@ def _versions_in(folder: str) -> list[int] | None:
         return None
 
 
+def _other_files(folder: str) -> list[str]:
+    """Return the names of some files or folders in a version's folder; raise OSError."""
+    with os.scandir(folder) as entries:
+        found = sorted(each.name for each in entries if not each.name.startswith("."))
+    return [name[:80] for name in found[:_MOST_NAMED]]
+
+
 def _read(path: str, model: str, stamp: Stamp) -> _Config:
     """Read a ``config.pbtxt``; raise OSError."""
     try:
@@ -254,13 +264,21 @@ def _read(path: str, model: str, stamp: Stamp) -> _Config:
         return _Config(stamp, None, str(error)[:MAX_FAULT_CHARACTERS])
 
 
-def _nothing(name: str, config: ModelConfig, numbers: list[int]) -> str:
-    """Say why a model has no version to be served."""
+def _nothing(root: str, name: str, config: ModelConfig, numbers: list[int], versions: list[int]) -> str:
+    """Say why a model has no version to be served; ``numbers`` are the ``versions`` that have its file."""
     if numbers:
         return (
             f"none of its versions ({', '.join(map(str, numbers[-8:]))}) is one that version_policy names; "
             "add it, or name others"
         )
+    for version in reversed(versions):
+        others = _other_files(f"{root}/{name}/{version}")
+        if others:
+            return (
+                f"{name}/{version} holds {', '.join(others)} and no {config.file_name}; only ONNX models are "
+                f"served: put its file at {name}/{version}/{config.file_name}, exported as ONNX, "
+                "or name another with default_model_filename"
+            )
     return (
         f"there is no version: put its file at {name}/1/{config.file_name}; a version's folder is "
         "a number from 1 up"

@@ -41,7 +41,7 @@ class Questions:
         if isinstance(question, GetIndex):
             return Index(index_of(self._book))
         if self._config.mode != "explicit":
-            return NotChanged(Reason.BAD_MESSAGE, OFF)
+            return NotChanged(Reason.FORBIDDEN, OFF)
         if not await _until(lambda: self._book.cluster.known and self._book.looked, CLUSTER_WAIT_S):
             return NO_CONTROLLER
         change = self._load if isinstance(question, LoadModel) else self._unload

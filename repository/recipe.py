@@ -100,7 +100,8 @@ def _is_whole(config: ModelConfig) -> bool:
 def _batch_sizes(config: ModelConfig) -> tuple[int, ...]:
     most = config.max_batch_size
     if most == 0:
-        return DEFAULT_SIZES
+        said = any(tensor.dims is not None for tensor in config.inputs)
+        return (1,) if said and _is_whole(config) else DEFAULT_SIZES
     if most is None:
         return tuple(sorted({*DEFAULT_SIZES, *config.preferred_batch_sizes}))
     powers = [1 << exponent for exponent in range(most.bit_length())]

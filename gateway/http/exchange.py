@@ -10,6 +10,7 @@ import msgspec
 
 from mainspring.gateway.http import wire
 from mainspring.gateway.oip.compression import TooLarge
+from mainspring.gateway.oip.datatypes import Unserved
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
@@ -145,6 +146,8 @@ def reply_to_error(exchange: Exchange, error: Exception) -> None:
             exchange.refuse(error.reason, error.detail)
         case Fault():
             exchange.fail(error.status, error.detail)
+        case Unserved():
+            exchange.fail(501, str(error))
         case _:
             log.exception("no reply to %s %s", exchange.method, exchange.target[:200])
             exchange.fail(500, "internal: the gateway failed at this request; its log says how")

@@ -30,6 +30,10 @@ class Unfit(BadRequest):
     """What came in the protocol's words can't be made a request: a reason code, and what would be right."""
 
 
+class Unserved(Exception):
+    """The protocol has what a request asks for, and this server has not; the text says what it is."""
+
+
 def datatype_of(dtype: str) -> str:
     """Return the protocol's name of a dtype that `mainspring.messages.model.is_dtype` knows."""
     return DATATYPES.get(dtype, BYTES)

@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Unfit, dtype_of
+from mainspring.gateway.oip.datatypes import Unfit, Unserved, dtype_of
 from mainspring.gateway.validation import Signature, rows_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
@@ -157,7 +157,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
     for tensor in request.inputs:
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
         if parameters.shared_memory_region is not None:
-            raise Unfit(Reason.BAD_INPUT, f"input {tensor.name!r} is in shared memory, which is not served")
+            raise Unserved(f"input {tensor.name!r} is in shared memory, which is not served here")
         data: json_data.Data | memoryview | None = tensor.data
         size = parameters.binary_data_size
         if size is not None:
@@ -307,9 +307,7 @@ def _wanted(signature: Signature, request: _Request | _LooseRequest) -> Wanted:
         if parameters is None:
             continue
         if parameters.shared_memory_region is not None:
-            raise Unfit(
-                Reason.BAD_OUTPUT, f"output {output.name!r} is to go to shared memory, which is not served"
-            )
+            raise Unserved(f"output {output.name!r} is to go to shared memory, which is not served here")
         check_classes(signature, output.name, parameters.classification)
         asked = default.binary if parameters.binary_data is None else parameters.binary_data
         plain = BINARY if asked else JSON

@@ -78,3 +78,23 @@ def test_texts_that_are_no_shapes(text: str) -> None:
     with pytest.raises(CompileError, match="isn't an input's name and its dimensions"):
         parse_shapes([text])
     assert parse_shapes(["a=b=1,2"]) == {"a=b": (1, 2)}
+
+
+@pytest.mark.parametrize("dims", [[-1, 4], ["?", 4]])
+def test_a_dimension_that_is_written_as_unknown_is_open(
+    store: Store, tmp_path: Path, make_model: MakeModel, dims: list[int | str]
+) -> None:
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": dims}, {"y": dims})
+    onnx.save_model(model, tmp_path / "m.onnx")
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), {"x": (1, 4)}).manifest
+    assert (manifest.inputs[0].shape, manifest.batch_sizes) == ((4,), (1, 2))
+    assert compile_file(tmp_path / "m.onnx", "m", store, (1, 2)).manifest.inputs == manifest.inputs
+
+
+def test_unknown_dimensions_are_not_one_dimension(
+    store: Store, tmp_path: Path, make_model: MakeModel
+) -> None:
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [-1, "?", "?"]}, {"y": [-1, "?", "?"]})
+    onnx.save_model(model, tmp_path / "m.onnx")
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, (1,), {"x": (1, 4, 6)}).manifest
+    assert manifest.inputs[0].shape == (4, 6)

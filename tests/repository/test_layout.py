@@ -48,6 +48,15 @@ def test_a_repository_that_can_not_be_read_says_why(tmp_path: Path) -> None:
         Layout(tmp_path / "nowhere", 0).names()
 
 
+@pytest.mark.parametrize("name", ["model.pt", "model.py", "model.plan"])
+def test_a_file_that_is_no_onnx_model_is_named(layout: Layout, name: str) -> None:
+    folder = layout.root / "net" / "1"
+    folder.mkdir(parents=True)
+    (folder / name).write_bytes(b"a")
+    fault = look(layout, "net").fault
+    assert f"net/1 holds {name} and no model.onnx; only ONNX models are served" in fault
+
+
 def test_versions_are_numbers_whose_folders_hold_the_file(layout: Layout) -> None:
     for version in (1, 2, 10):
         put(layout.root, "net", version, b"a")

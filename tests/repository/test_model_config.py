@@ -52,7 +52,7 @@ model_transaction_policy { decoupled: false }
 
 def test_what_is_honoured_and_what_is_warned_of() -> None:
     config = read_config(WHOLE, "net")
-    assert msgspec.structs.replace(config, warnings=()) == ModelConfig(
+    assert msgspec.structs.replace(config, warnings=(), passed={}) == ModelConfig(
         max_batch_size=8,
         inputs=(
             TensorConfig(name="x", data_type="TYPE_FP32", dims=(2, -1)),
@@ -161,6 +161,10 @@ def test_the_configuration_as_json_is_what_the_file_says() -> None:
         "response_cache": {"enable": True},
         "parameters": {"mode": {"string_value": "fast"}, "other": {"string_value": "1"}},
         "default_model_filename": "weights.onnx",
+        "input": [{"name": "n", "reshape": {"shape": []}}],
+        "output": [{"name": "y", "label_filename": "labels.txt"}],
+        "instance_group": [{"count": 2, "gpus": [0], "kind": "KIND_GPU"}],
+        "optimization": {"graph": {"level": 1}},
     }
     assert json.loads(as_json(ModelConfig(), given=False)) == {
         "version_policy": {"latest": {"num_versions": 1}},
@@ -201,7 +205,8 @@ X = TensorConfig(name="x", dims=(3, 4))
             ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
             Recipe(DEFAULT_SIZES, {"x": (1, 12)}),
         ),
-        (ModelConfig(max_batch_size=0, inputs=(X,)), Recipe((1,), {"x": (3, 4)})),
+        (ModelConfig(max_batch_size=0, inputs=(X,)), Recipe((1,), {"x": (3, 4)}, True)),
+        (ModelConfig(max_batch_size=0), Recipe(DEFAULT_SIZES, {}, True)),
         (
             ModelConfig(max_batch_size=0, inputs=(msgspec.structs.replace(X, dims=(-1, 4)),)),
             Recipe(DEFAULT_SIZES, {"x": (1, 4)}),
@@ -219,8 +224,9 @@ def test_an_artifact_is_called_by_all_that_it_is_made_of() -> None:
         artifact_name("net", 1, "b" * 64, Recipe((1,))),
         artifact_name("net", 1, "a" * 64, Recipe((1, 2))),
         artifact_name("net", 1, "a" * 64, Recipe((1,), {"x": (1, 2)})),
+        artifact_name("net", 1, "a" * 64, Recipe((1,), {"x": (1, 2)}, True)),
     }
-    assert len(names) == 5
+    assert len(names) == 6
     assert all(is_artifact_name(name) and model_and_version(name)[0] == "net" for name in names)
     assert not is_artifact_name("net-1")
 
@@ -249,6 +255,64 @@ def test_what_clients_see() -> None:
     assert served_spec(made(x=("int64", ())), "net", 3, ModelConfig(inputs=(scalar,))).inputs[0].shape == (1,)
     unbatched = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(-1, 3, -1)),))
     assert served_spec(made(x=("float32", (3, 4))), "net", 3, unbatched).inputs[0].shape == (3, 4)
+
+
+def test_what_clients_see_of_whole_shapes() -> None:
+    whole = msgspec.structs.replace(made(x=("float32", (1, 3, 4))), whole=True)
+    for dims, reshape in (((1, 3, 4), None), ((3, 4), (1, 3, 4)), ((1, -1, 4), None)):
+        config = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=dims, reshape=reshape),))
+        assert served_spec(whole, "net", 3, config).inputs[0].shape == (
+            (1, 3, 4) if reshape is None else (3, 4)
+        )
+    scalar = msgspec.structs.replace(made(x=("float32", ())), whole=True)
+    config = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(1,)),))
+    assert served_spec(scalar, "net", 3, config).inputs[0].shape == (1,)
+    wrong = ModelConfig(max_batch_size=0, inputs=(TensorConfig(name="x", dims=(3, 4)),))
+    with pytest.raises(ConfigFault, match=r"dims \[3, 4\] in config.pbtxt and \[1, 3, 4\] in the model$"):
+        served_spec(whole, "net", 3, wrong)
+
+
+PASSED = """
+input { name: "x" data_type: TYPE_FP32 dims: [3, 4] format: FORMAT_NCHW }
+output { name: "y" label_filename: "labels.txt" }
+instance_group { name: "both" count: 2 kind: KIND_GPU gpus: [0, 1] }
+optimization {
+  graph { level: -1 } priority: PRIORITY_MAX cuda { graphs: true }
+  execution_accelerators {
+    gpu_execution_accelerator { name: "tensorrt" parameters { key: "p" value: "FP16" } }
+  }
+}
+metric_tags { key: "team" value: "search" }
+"""
+
+
+def test_what_nothing_acts_upon_is_passed_on() -> None:
+    found = json.loads(as_json(read_config(PASSED, "net"), given=True))
+    assert found["input"] == [{"name": "x", "format": "FORMAT_NCHW"}]
+    assert found["output"] == [{"name": "y", "label_filename": "labels.txt"}]
+    assert found["instance_group"] == [{"name": "both", "count": 2, "kind": "KIND_GPU", "gpus": [0, 1]}]
+    assert found["optimization"] == {
+        "graph": {"level": -1},
+        "priority": "PRIORITY_MAX",
+        "cuda": {"graphs": True},
+        "execution_accelerators": {
+            "gpu_execution_accelerator": [{"name": "tensorrt", "parameters": {"p": "FP16"}}]
+        },
+    }
+    assert found["metric_tags"] == {"team": "search"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('input { name: "x" format: FORMAT_CHW }', "format FORMAT_CHW is none"),
+        ('output { name: "y" label_filename: 3 }', "label_filename must be a text"),
+        ("optimization { priority: HIGH }", "priority HIGH is none"),
+    ],
+)
+def test_what_is_passed_on_has_the_types_of_the_protocol(text: str, says: str) -> None:
+    with pytest.raises(ConfigFault, match=says):
+        read_config(text, "net")
 
 
 @pytest.mark.parametrize(

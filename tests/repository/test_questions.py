@@ -103,5 +103,7 @@ def test_without_workers_or_a_controller_nobody_waits_for_ever(world: World) -> 
 
 def test_loading_is_off_but_for_mode_explicit_and_the_index_never_is(world: World) -> None:
     for mode in ("poll", "none"):
-        assert "is off" in refusal(ask(world, LoadModel("net"), mode))[1]
+        reason, detail = refusal(ask(world, LoadModel("net"), mode))
+        assert reason is Reason.FORBIDDEN
+        assert "is off" in detail
         assert isinstance(ask(world, GetIndex(), mode), Index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
+import json
 import threading
 import weakref
 from collections.abc import Callable
@@ -50,6 +51,18 @@ def token_file(tmp_path: Path) -> str:
     digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("search", "slow")}
     path.write_text(TOKENS.format(**digests))
     return str(path)
+
+
+def test_shared_memory_is_not_served(served: Served) -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    asked = {"name": "in", "shape": [1, 4], "datatype": "FP32", "parameters": region}
+    with Peer(served.host) as peer:
+        (model, *_) = peer.ask("POST", "/v2/repository/index", b"{}").json
+        reply = peer.ask(
+            "POST", f"/v2/models/{model['name']}/infer", json.dumps({"inputs": [asked]}).encode()
+        )
+    assert reply.status == 501
+    assert "shared memory" in reply.json["error"]
 
 
 def test_tokens_are_asked_for(fake: Fake, token_file: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from mainspring.gateway.oip.datatypes import Unfit, datatype_of
+from mainspring.gateway.oip.datatypes import Unfit, Unserved, datatype_of
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Parsed, parse
 from mainspring.gateway.validation import Signature
 from mainspring.messages.codes import Reason
@@ -158,7 +158,6 @@ GOOD = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
         ({"shape": [1, "2"]}, "inputs[0].shape"),
         ({"parameters": {"binary_data_size": 8}}, "0 bytes are left"),
         ({"parameters": {"binary_data_size": -1}}, "binary_data_size -1"),
-        ({"parameters": {"shared_memory_region": "r"}}, "shared memory"),
     ],
 )
 def test_a_wrong_input_is_refused_with_what_is_wrong(change: dict[str, Any], said: str) -> None:
@@ -180,16 +179,19 @@ def test_a_wrong_input_is_refused_with_what_is_wrong(change: dict[str, Any], sai
             b'{"inputs": [], "outputs": [{"name": "o", "parameters": {"classification": -1}}]}',
             "classification -1",
         ),
-        (
-            b'{"inputs": [], "outputs": [{"name": "o", "parameters": {"shared_memory_region": "r"}}]}',
-            "shared",
-        ),
         (b"[" * 100_000, "can't be read"),
         (b'{"inputs":' * 100_000, "can't be read"),
     ],
 )
 def test_a_body_that_says_nothing_is_refused(body: bytes, said: str) -> None:
     assert said in refused(ONE, body).detail
+
+
+def test_shared_memory_is_not_served() -> None:
+    region = {"parameters": {"shared_memory_region": "r"}}
+    for fields in ({"inputs": [{**GOOD, **region}]}, {"inputs": [], "outputs": [{"name": "o", **region}]}):
+        with pytest.raises(Unserved, match="shared memory, which is not served here"):
+            parsed(ONE, json.dumps(fields).encode())
 
 
 def test_lengths_that_lie_are_refused() -> None:

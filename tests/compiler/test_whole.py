@@ -1,0 +1,108 @@
+"""Models that have no axis for rows, and branches that are decided before a model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import Source
+from mainspring.compiler.pipeline import compile_file, compile_model
+from mainspring.compiler.store import Store, recompile_command
+
+MakeModel = Callable[..., onnx.ModelProto]
+Run = Callable[..., list[Any]]
+WHOLE = Source("onnx", "m.onnx", whole=True)
+
+
+def state_model(make_model: MakeModel, opset: int = 17) -> onnx.ModelProto:
+    """Two inputs of unlike first axes, a scalar output, and one of the second input's shape."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Mul", ["state", "most"], ["next"]),
+    ]
+    shapes = {"x": [1, 4], "state": [2, 1, 3]}
+    return make_model(nodes, shapes, {"most": [], "next": [2, 1, 3]}, opset=opset)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_shapes_are_those_of_the_file(
+    store: Store, make_model: MakeModel, run_stored: Run, opset: int
+) -> None:
+    model = state_model(make_model, opset)
+    manifest = compile_model(model, "m", store, (1, 2, 4), WHOLE).manifest
+    spec = manifest.spec()
+    assert (manifest.batch_sizes, spec.whole, spec.unshared) == ((1,), True, "")
+    assert [tensor.shape for tensor in (*spec.inputs, *spec.outputs)] == [(1, 4), (2, 1, 3), (), (2, 1, 3)]
+    random = np.random.default_rng(1)
+    x, state = random.standard_normal((1, 4), np.float32), random.standard_normal((2, 1, 3), np.float32)
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "state": state})
+    found = run_stored(store, manifest, [x[None], state[None]])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one[0], other, rtol=1e-6)
+
+
+def test_the_way_out_is_named(store: Store, make_model: MakeModel, tmp_path: Path) -> None:
+    onnx.save_model(state_model(make_model), tmp_path / "m.onnx")
+    with pytest.raises(CompileError, match=r"--whole.*max_batch_size: 0"):
+        compile_file(tmp_path / "m.onnx", "m", store, (1, 2))
+    manifest = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), whole=True).manifest
+    assert "--whole" in recompile_command("m", manifest.source, store.root)
+
+
+def test_an_open_first_axis_of_every_input_is_the_rows(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    onnx.save_model(
+        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": ["n", 4]}, {"y": ["n", 4]}),
+        tmp_path / "m.onnx",
+    )
+    rows = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), whole=True).manifest
+    assert (rows.whole, rows.batch_sizes) == (False, (1, 2))
+    fixed = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), {"x": (3, 4)}, whole=True).manifest
+    assert (fixed.whole, fixed.inputs[0].shape) == (True, (3, 4))
+
+
+def test_a_dimension_that_is_left_open_is_named(store: Store, make_model: MakeModel) -> None:
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [3, "length"]}, {"y": [3, "length"]})
+    with pytest.raises(
+        CompileError, match=r"dimension 1 of input 'x' is dynamic \(length\).*--shape x=3,length"
+    ):
+        compile_model(model, "m", store, (1,), WHOLE)
+
+
+def with_branch(make_model: MakeModel, condition: str) -> onnx.ModelProto:
+    branches = {}
+    for name, operator in (("then_branch", "Relu"), ("else_branch", "Neg")):
+        branches[name] = helper.make_graph(
+            [helper.make_node(operator, ["x"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "zero"], ["data"]),
+        helper.make_node("If", [condition], ["y"], name="branch", **branches),
+    ]
+    weights = {"constant": np.array(True), "zero": np.float32(0)}
+    return make_model(nodes, {"x": ["n", 4]}, {"y": ["n", 4]}, weights)
+
+
+def test_a_branch_that_a_constant_decides_is_taken(
+    store: Store, make_model: MakeModel, run_stored: Run
+) -> None:
+    source = Source("onnx", "m.onnx")
+    manifest = compile_model(with_branch(make_model, "constant"), "m", store, (1, 2), source).manifest
+    assert manifest.batch_sizes == (1, 2)
+    (found,) = run_stored(store, manifest, [np.array([[-1, 2, -3, 4]], np.float32)])
+    assert found.tolist() == [[0, 2, 0, 4]]
+    with pytest.raises(CompileError, match="node 'branch' \\(If\\) is control flow"):
+        compile_model(with_branch(make_model, "data"), "m", store, (1, 2), source)
