@@ -186,7 +186,7 @@ class Layout:
             name=name,
             config=config,
             given=given,
-            fault="" if chosen or broken else _nothing(self.root, name, config, numbers, versions),
+            fault="" if chosen or broken else _nothing(str(self.root), name, config, numbers, versions),
             digests=digests,
             chosen=tuple(each for each in chosen if each in digests),
             numbers=tuple(numbers),

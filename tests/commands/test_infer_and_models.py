@@ -111,7 +111,7 @@ def test_a_model_that_is_served_already_is_not_said_to_be_added(
             assert path == tmp_path
 
         def manifest(self, name: str) -> SimpleNamespace:
-            return SimpleNamespace(spec=lambda: make_spec(name))
+            return SimpleNamespace(spec=lambda: make_spec(name), whole=True, unshared="")
 
     monkeypatch.setattr(store, "Store", Stored)
     monkeypatch.setattr(Client, "add_model", lambda self, spec: None)
