@@ -89,12 +89,13 @@ def list_models(
 ) -> None:
     """Show the models: what they take and give, their size, and where they are."""
     from mainspring.client.client import Client
-    from mainspring.compiler.proving import proved_specs
-    from mainspring.compiler.store import Store
     from mainspring.launch.models_view import state_of
 
     states: dict[str, ModelStatus] = {}
     if store is not None:
+        from mainspring.compiler.proving import proved_specs
+        from mainspring.compiler.store import Store
+
         opened = Store(store)
         specs: Sequence[ModelSpec] = proved_specs(opened, opened.manifests())
     else:

@@ -1,7 +1,8 @@
 """Which models may share executions among requests: decided at compilation, or for a store at the start.
 
 The proof is `independence.walk`'s. An artifact without one is proved from its graph; where that fails, its
-rows run one at a time until it is compiled again.
+rows run one at a time until it is compiled again. Libraries that compiling needs are imported where they are
+used: a store whose models have their proofs is read without them.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
-import onnx
 
 from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.independence.walk import why_rows_mix
 from mainspring.compiler.manifest import ONNXRUNTIME, PROOF_VERSION, Independence, Manifest
-from mainspring.compiler.stock import optimise_portably
 from mainspring.compiler.store import Store, recompile_command
 from mainspring.messages.model import ModelSpec
+
+if TYPE_CHECKING:
+    import onnx
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -28,6 +30,9 @@ def judge(model: onnx.ModelProto) -> Independence:
 
     What the graph as it is does not show may show once its constants are folded.
     """
+    from mainspring.compiler.independence.walk import why_rows_mix
+    from mainspring.compiler.stock import optimise_portably
+
     why = why_rows_mix(model)
     # Whether ONNX Runtime takes the model at all is for the compiler to say.
     with suppress(CompileError):
@@ -41,8 +46,10 @@ def proved(store: Store, manifest: Manifest) -> Manifest:
 
     A proof is kept in the store if that may be written. Raises `StoreError` if the graph can't be read.
     """
+    if manifest.whole:
+        return manifest
     known = manifest.independence
-    if manifest.whole or (known is not None and known.version == PROOF_VERSION):
+    if known is not None and known.version == PROOF_VERSION:
         return manifest
     verdict = Independence(PROOF_VERSION, _why_not(store, manifest))
     found = msgspec.structs.replace(manifest, independence=verdict)
@@ -75,6 +82,10 @@ def _why_not(store: Store, manifest: Manifest) -> str:
         return (
             "it was compiled before rows were proved independent, and its plans hold no graph to prove it of"
         )
+    import onnx
+
+    from mainspring.compiler.independence.walk import why_rows_mix
+
     path = store.executable_path(manifest)
     weights = frozenset(tensor.name for tensor in store.executable_info(manifest).weights)
     try:

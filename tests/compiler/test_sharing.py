@@ -64,7 +64,7 @@ def test_one_scale_for_the_batch_of_a_small_vocabulary_is_found(tmp_path: Path) 
 
 
 def test_samples_contradict_what_the_rules_prove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.compiler.proving.why_rows_mix", lambda *_: "")
+    monkeypatch.setattr("mainspring.compiler.independence.walk.why_rows_mix", lambda *_: "")
     manifest = compile_model(small_vocabulary(), "m", Store(tmp_path), (1, 2, 4), SOURCE).manifest
     assert manifest.batch_sizes == (1,)
     assert "depends on the other rows of the batch" in manifest.unshared
