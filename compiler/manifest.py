@@ -131,6 +131,15 @@ class Source(msgspec.Struct, frozen=True):
     whole: bool = False
     """Whether the shapes are whole, without an axis for rows."""
 
+    @property
+    def options(self) -> str:
+        """What was asked for, as options of the command line, each after a space."""
+        said = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
+        said += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
+        said += [f" --device {self.device}"] if self.device != CPU else []
+        said += [" --whole"] if self.whole else []
+        return "".join(said)
+
 
 class Independence(msgspec.Struct, frozen=True):
     """Whether each row's outputs were proven to depend on that row alone."""

@@ -44,7 +44,7 @@ def judge(model: onnx.ModelProto) -> Independence:
 def proved(store: Store, manifest: Manifest) -> Manifest:
     """Return the manifest with a verdict of the present rules, from the stored graph if it has none.
 
-    A proof is kept in the store if that may be written. Raises `StoreError` if the graph can't be read.
+    A proof is kept in the store if that may be written. A graph that can't be read proves nothing.
     """
     if manifest.whole:
         return manifest
@@ -86,9 +86,8 @@ def _why_not(store: Store, manifest: Manifest) -> str:
 
     from mainspring.compiler.independence.walk import why_rows_mix
 
-    path = store.executable_path(manifest)
-    weights = frozenset(tensor.name for tensor in store.executable_info(manifest).weights)
     try:
-        return why_rows_mix(onnx.load(path), weights)
-    except Exception as error:  # protobuf raises what it likes on what is no model.
+        weights = frozenset(tensor.name for tensor in store.executable_info(manifest).weights)
+        return why_rows_mix(onnx.load(store.executable_path(manifest)), weights)
+    except Exception as error:  # A StoreError, or what protobuf raises on what is no model.
         return f"its stored graph can't be read ({type(error).__name__})"

@@ -24,10 +24,8 @@ import msgspec
 
 from mainspring.compiler.errors import StoreError
 from mainspring.compiler.manifest import (
-    CPU,
     ENTRY_FILES,
     FORMAT,
-    ONNXRUNTIME,
     ExecutableInfo,
     Manifest,
     Source,
@@ -312,15 +310,10 @@ def _move(path: Path, target: Path) -> None:
 
 def recompile_command(name: str, source: Source, root: Path) -> str:
     """Name the command that makes the model again, for an error's remedy."""
-    target = f" --engine {source.engine}" if source.engine != ONNXRUNTIME else ""
-    target += f" --device {source.device}" if source.device != CPU else ""
+    where = f"--store {root}{source.options}"
     if source.kind == "zoo":
-        return f"`mainspring zoo {source.path} --store {root}{target}` (seed {source.seed}) makes it again"
-    target += " --whole" if source.whole else ""
-    shapes = "".join(f" --shape {name}={','.join(map(str, dims))}" for name, dims in source.shapes.items())
-    return (
-        f"`mainspring compile {source.path} --name {name} --store {root}{shapes}{target}` compiles it again"
-    )
+        return f"`mainspring zoo {source.path} {where}` (seed {source.seed}) makes it again"
+    return f"`mainspring compile {source.path} --name {name} {where}` compiles it again"
 
 
 def _hash(value: str) -> str:
