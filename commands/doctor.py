@@ -43,8 +43,8 @@ def doctor(
     found = None
     if store is not None:
         folder = store
-        found = check_store(folder, lambda: _models(folder))
-        models = models or (_models(folder) if found.good else None)
+        found = check_store(folder, lambda: _models(folder), lambda: _damaged(folder))
+        models = models or (None if found.fatal and not found.good else _models(folder))
     findings = [*examine(models or 1000, workers, store or Path()), *gpu_findings()]
     findings += [found] if found is not None else []
     serves = not any(finding.fatal and not finding.good for finding in findings)
@@ -57,14 +57,21 @@ def doctor(
 
 
 def _models(folder: Path) -> int:
-    """Return how many models a store has, every file of it checked to be there and of this CPU."""
+    """Return how many models a store has; raise what is wrong if none can run on this machine."""
     from mainspring.launch.models import ModelSource
 
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is no folder")
     source = ModelSource(store=str(folder))
-    source.check_files(whole=True)
-    return len(source.specs())
+    source.check_files()
+    return len(source.survey()[0])
+
+
+def _damaged(folder: Path) -> list[str]:
+    """Return what is wrong with single models of a store."""
+    from mainspring.launch.models import ModelSource
+
+    return ModelSource(store=str(folder)).damaged()
 
 
 def _json(findings: Sequence[Finding], serves: bool) -> str:

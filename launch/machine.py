@@ -253,10 +253,13 @@ def libraries() -> Finding:
     )
 
 
-def store(folder: Path, check: Callable[[], int]) -> Finding:
-    """Say whether a store can be read and is of this CPU; ``check`` returns its models or raises."""
+def store(folder: Path, check: Callable[[], int], damaged: Callable[[], list[str]] = list) -> Finding:
+    """Say whether a store can be read and is of this CPU; ``check`` returns its models or raises.
+
+    ``damaged`` returns what is wrong with single models, which costs the others nothing.
+    """
     try:
-        count = check()
+        count, wrong = check(), damaged()
     except Exception as error:
         return Finding(
             subject="store",
@@ -265,6 +268,15 @@ def store(folder: Path, check: Callable[[], int]) -> Finding:
             costs="none of its models can be served here",
             remedy="compile the models on this machine: mainspring compile, or mainspring zoo",
             fatal=True,
+        )
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return Finding(
+            subject="store",
+            good=False,
+            found=f"{folder}: {wrong[0]}{more}",
+            costs="that model is not served; the others are",
+            remedy="run the command that is named there: a running cluster serves the model again by itself",
         )
     return Finding(
         subject="store",

@@ -74,6 +74,21 @@ class ModelSource(msgspec.Struct, frozen=True):
         except CompileError as error:
             raise ConfigError(str(error)) from None
 
+    def damaged(self) -> list[str]:
+        """Return what is wrong with the models that can't run on this machine while others can."""
+        from mainspring.compiler.errors import StoreError
+        from mainspring.compiler.store import Store
+
+        store = Store(self.store or "")
+        manifests, unreadable = store.survey()
+        found = [str(error) for error in unreadable.values()]
+        for manifest in manifests:
+            try:
+                _check(store, manifest, "")
+            except StoreError as error:
+                found.append(str(error))
+        return found
+
     def check_files(self, *, whole: bool = False, device: str = "") -> None:
         """Raise the store's error if no model can run on this machine: files missing, or of another CPU.
 

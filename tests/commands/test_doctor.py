@@ -8,6 +8,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from mainspring.commands import doctor
+from mainspring.compiler.manifest import Source
+from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.store import Store
+from mainspring.compiler.zoo import build
 
 
 def run(*arguments: str) -> Result:
@@ -37,6 +41,22 @@ def test_a_store_that_can_not_be_read_fails(tmp_path: Path) -> None:
     bad = [finding for finding in shown["findings"] if finding["fatal"] and not finding["good"]]
     assert [finding["subject"] for finding in bad] == ["store"]
     assert "nowhere is no folder" in bad[0]["found"]
+
+
+def test_one_damaged_model_among_others_is_a_warning(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for seed in (1, 2):
+        source = Source("zoo", "digits", seed=seed)
+        compile_model(build("digits", seed), f"m{seed}", store, (1,), source, quick=True)
+    (store.root / "weights" / f"{store.manifest('m2').weights_hash}.bin").unlink()
+    result = run("--store", str(store.root), "--json")
+    assert result.exit_code == 0
+    (found,) = [each for each in json.loads(result.output)["findings"] if each["subject"] == "store"]
+    assert not found["good"]
+    assert not found["fatal"]
+    assert "`mainspring zoo digits --store" in found["found"]
+    (store.root / "models" / "m1" / "manifest.json").write_text("{")
+    assert run("--store", str(store.root)).exit_code == 1, "none is left"
 
 
 def test_more_models_need_more_files(tmp_path: Path) -> None:
