@@ -19,6 +19,7 @@ from mainspring.gateway.plane import Plane
 from mainspring.gateway.repository import repository_of
 from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.statistics import Statistics
+from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.telemetry.bounded import BoundedLabels
@@ -32,8 +33,10 @@ Done = Callable[[Outcome], None]
 class Calls:
     """See the module's docstring; used in the loop's thread only."""
 
-    def __init__(self, plane: Plane, settle: Callable[[], None]) -> None:
+    def __init__(self, plane: Plane, settle: Callable[[], None], uploads: Uploads | None = None) -> None:
         """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
+        self.uploads = uploads or Uploads()
+        """Where large bodies wait for their turns to be read, whatever they come over."""
         self.plane = plane
         self.statistics = _statistics(plane)
         self.answers = Budget(plane.config.max_answer_bytes)

@@ -71,6 +71,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long such a message may take to come."""
     zeromq_write_timeout_ms: float = 30_000.0
     """How long a ZeroMQ client may read nothing of its replies before its connection is closed."""
+    http_hosts: tuple[str, ...] = ()
+    """Names beside localhost and addresses by which browsers may call HTTP's routes that change something;
+    programs may by any."""
     http_max_connections: int = 20_000
     """HTTP clients at one time; one more closes a connection that has long been idle, or is refused."""
     http_max_header_bytes: int = 32 << 10

@@ -7,7 +7,6 @@ watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import uvloop
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.front_ends import Addresses, Served, start
+from mainspring.gateway.garbage import Garbage
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
@@ -26,10 +26,6 @@ from mainspring.transport.hub import Hub
 
 _STOP_POLL_S = 0.05
 """How long a stop can go unnoticed."""
-_COLLECT_NS = 1_000_000_000
-"""Least time between two collections of garbage while nothing is asked for."""
-_COLLECT_BUSY_NS = 20_000_000_000
-"""Longest time between two while something always is."""
 _FOREVER_NS = 1 << 62
 _ROUNDED_NS = 500_000
 """The loop's timers are rounded to milliseconds: never to one before."""
@@ -85,10 +81,10 @@ async def _serve(
         if on_ready is not None:
             addresses = {name: each.address for name, each in front_ends.items()}
             on_ready(Addresses(server.address, **addresses))
-        with _Garbage() as garbage:
+        with Garbage() as garbage:
             while not stop.is_set():
                 await asyncio.sleep(_STOP_POLL_S)
-                garbage.collect(server.turns)
+                server.collect(garbage)
             await server.drain(front_ends)
     finally:
         server.close()
@@ -113,7 +109,7 @@ class _Server:
         except BaseException:
             self._hub.close()
             raise
-        self.calls = Calls(self._plane, self._settle)
+        self.calls = Calls(self._plane, self._settle, uploads)
 
     @property
     def address(self) -> str:
@@ -124,6 +120,12 @@ class _Server:
         """Serve from now on."""
         self._loop.add_reader(self._hub.epoll.fileno(), self._turn)
         self._turn()
+
+    def collect(self, garbage: Garbage) -> None:
+        """Let garbage be collected, if this is a time for it."""
+        catalog, core = self._plane.catalog, self._plane.core
+        held = len(catalog.signatures) + len(catalog.served) + len(catalog.workers)
+        garbage.consider(monotonic_ns(), turns=self.turns, in_flight=core.in_flight, held=held)
 
     def close(self) -> None:
         """Take leave of the controller and close the sockets."""
@@ -181,31 +183,3 @@ class _Server:
             self._timer_ns = wakeup_ns
             left_ns = max(0, wakeup_ns - monotonic_ns())
             self._timer = self._loop.call_later((left_ns + _ROUNDED_NS) / 1e9, self._tick)
-
-
-class _Garbage:
-    """Keeps the collector's pauses to times when they delay nobody."""
-
-    def __init__(self) -> None:
-        self._collecting = gc.isenabled()
-        self._collected_ns = 0
-        self._turns = 0
-
-    def __enter__(self) -> _Garbage:
-        gc.collect()
-        gc.freeze()
-        gc.disable()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        gc.unfreeze()
-        if self._collecting:
-            gc.enable()
-
-    def collect(self, turns: int) -> None:
-        """Collect if there were no turns since this was last called, or if it has been too long."""
-        idle = turns == self._turns
-        self._turns = turns
-        if monotonic_ns() - self._collected_ns > (_COLLECT_NS if idle else _COLLECT_BUSY_NS):
-            gc.collect()
-            self._collected_ns = monotonic_ns()

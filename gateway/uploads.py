@@ -31,7 +31,6 @@ class Uploads:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Upload] = deque()
         self._reading: Upload | None = None
         self._again = False
@@ -51,7 +50,7 @@ class Uploads:
     def _schedule(self) -> None:
         if not self._again:
             self._again = True
-            self._loop.call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         self._again = False

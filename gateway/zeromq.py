@@ -22,6 +22,7 @@ import msgspec
 from mainspring.gateway.admin import Reply
 from mainspring.gateway.bounds import Budget, Refusal
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.descriptors import share
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.sends import Answer, Connection, Refuse
@@ -332,7 +333,7 @@ def _listener(front_end: ZeroMqFrontEnd, config: GatewayConfig, hub: Hub, upload
             limits,
             front_end,
             uploads=uploads,
-            most=config.max_connections + _SPARE_CONNECTIONS,
+            most=share(config, config.max_connections + _SPARE_CONNECTIONS),
             budget=Budget(config.max_in_flight_bytes),
             backlog_bytes=config.max_answer_bytes,
         )

@@ -199,11 +199,13 @@ def _number(token: _Token) -> int | float:
 
 def _unescaped(token: _Token) -> bytes:
     """Return the bytes that a quoted text stands for."""
-    body, found, at = token.text[1:-1], b"", 0
+    body, found, at = token.text[1:-1], bytearray(), 0
     for escape in _ESCAPE.finditer(body):
-        found += body[at : escape.start()].encode() + _escaped(escape, token.line)
+        found += body[at : escape.start()].encode()
+        found += _escaped(escape, token.line)
         at = escape.end()
-    return found + body[at:].encode()
+    found += body[at:].encode()
+    return bytes(found)
 
 
 def _escaped(escape: re.Match[str], line: int) -> bytes:

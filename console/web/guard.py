@@ -1,22 +1,16 @@
 """Who may talk to the console: browsers that call it by a name of its own, and no other sites' pages.
 
-A page of another site can make the operator's browser send requests here (cross-site request forgery), and
-can have a name of its own point to this machine (DNS rebinding), whereupon the browser takes the console for
-that site. So the name by which the console is called must be one that it knows, and whoever brings an origin
-must bring the same one. See <https://www.rfc-editor.org/rfc/rfc6454> on origins.
+`transport.origins` says what that keeps off.
 """
 
 from __future__ import annotations
-
-import ipaddress
-from collections.abc import Iterable
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from mainspring.console.web.answers import failure
+from mainspring.transport.origins import KnownNames
 
 CONTENT_SECURITY_POLICY = "; ".join(
     [
@@ -46,12 +40,8 @@ HEADERS = {
 """What every answer has."""
 
 
-class Names:
+class Names(KnownNames):
     """The names by which the console may be called."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        """``hosts``: those beside ``localhost`` and numeric addresses."""
-        self._hosts = {"localhost", *(host.strip("[]").lower() for host in hosts)}
 
     def problem(self, headers: Headers) -> str:
         """Return why a request with these headers is refused; empty if it is not."""
@@ -62,28 +52,11 @@ class Names:
                 "localhost, or add the name to hosts in the table [console]"
             )
         origin = headers.get("origin")
-        if origin is not None and not self._own(origin, called[0]):
+        if origin is not None and not self.own(origin, called[0]):
             return f"a page of {origin[:200]!r} may not use the console; open the console's own page"
         if origin is None and headers.get("sec-fetch-site") == "cross-site" and not _navigates(headers):
             return "a page of another site may not use the console; open the console's own page"
         return ""
-
-    def known(self, authority: str) -> bool:
-        """Return whether the console may be called by this host, with or without port."""
-        host = _host(authority)
-        if host is None:
-            return False
-        # A numeric address belongs to no name, so that no site can make its own lead here.
-        return host in self._hosts or _is_numeric(host)
-
-    def _own(self, origin: str, authority: str) -> bool:
-        """Return whether a page of this origin is the console's own, called by ``authority``."""
-        scheme, _, of_page = origin.partition("://")
-        if scheme not in {"http", "https"}:
-            return False
-        # A proxy that ends TLS may pass another port on than browsers see; then the name has to do.
-        same = of_page.lower() == authority.lower()
-        return same or (scheme == "https" and _host(of_page) in self._hosts - {"localhost"})
 
 
 class Guard:
@@ -124,23 +97,3 @@ def _with_headers(send: Send) -> Send:
 def _navigates(headers: Headers) -> bool:
     """Return whether a person follows a link to here, which shows the page and does nothing else."""
     return headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-
-
-def _host(authority: str) -> str | None:
-    """Return the host of ``host`` or ``host:port`` in lower case; None if it is neither."""
-    try:
-        parts = urlsplit(f"//{authority}")
-        _ = parts.port
-    except ValueError:
-        return None
-    if parts.netloc != authority or parts.username is not None or not authority.isprintable():
-        return None
-    return parts.hostname
-
-
-def _is_numeric(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -12,10 +12,14 @@ import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
 
 from mainspring.console.config import ConsoleConfig, parse_address
 
 _BACKLOG = 128
+MOST_FRAGMENTS = 256
+"""Of one message of a page."""
 _KEPT_S = 30
 """How long a connection without requests stays open."""
 
@@ -73,6 +77,21 @@ class _Connection(H11Protocol):
             self._timer = self.loop.call_later(self.patience_s, self.transport.abort)
 
 
+class _Page(WebSocketsSansIOProtocol):
+    """A WebSocket whose messages come in a bounded number of fragments, empty ones too."""
+
+    def handle_cont(self, event: Frame) -> None:
+        """Take a fragment, or end the connection."""
+        if self.close_sent:
+            return
+        if len(self.frames) >= MOST_FRAGMENTS:
+            self.frames = []
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"more than {MOST_FRAGMENTS} fragments")
+            self.handle_parser_exception()
+            return
+        super().handle_cont(event)
+
+
 class Server(uvicorn.Server):
     """Leaves signals to the process."""
 
@@ -89,7 +108,7 @@ def server(application: ASGIApp, config: ConsoleConfig) -> Server:
         uvicorn.Config(
             application,
             http=type("Connection", (_Connection,), bounds),
-            ws="websockets-sansio",
+            ws=_Page,
             ws_max_size=config.max_message_bytes,
             ws_ping_interval=config.ping_interval_ms / 1e3,
             ws_ping_timeout=config.ping_interval_ms / 1e3,

@@ -10,6 +10,7 @@ from grpc import aio
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import share
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Behaviour, Control
 from mainspring.gateway.grpc.health import Health
@@ -81,7 +82,7 @@ def _options(config: GatewayConfig) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", config.grpc_max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", config.grpc_max_metadata_bytes),
-        ("grpc.max_allowed_incoming_connections", config.grpc_max_connections),
+        ("grpc.max_allowed_incoming_connections", share(config, config.grpc_max_connections)),
         ("grpc.max_concurrent_streams", config.grpc_max_streams),
         ("grpc.server_handshake_timeout_ms", round(config.grpc_handshake_timeout_ms)),
         ("grpc.keepalive_time_ms", round(config.grpc_keepalive_ms)),

@@ -14,6 +14,7 @@ from typing import cast
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, Fault, attempt
 from mainspring.gateway.http.host import Host
+from mainspring.gateway.http.reading import Reading
 from mainspring.gateway.http.receiver import Receiver, too_large
 from mainspring.gateway.sends import Connection
 
@@ -56,7 +57,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """What waited to be sent when last looked at."""
         self._since_ns = monotonic_ns()
         """Since when it has been idle, or ending."""
-        self._reading = True
+        self._reading = Reading(host.uploads)
         self.peer: Connection | None = None
         """What the request table knows the client as, once it has asked for something."""
 
@@ -77,12 +78,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         # uvloop's transports are of no class of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
+        self._reading.begin(self._transport)
         if not self._host.admit(self):
             self._break(Fault(503, "overloaded: as many clients are connected as may be; try again"))
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """It is gone."""
         self._transport = None
+        self._reading.end()
         self._receiver.close()
         self._let_go(self._held_bytes)
         for exchange in self._queue:
@@ -95,7 +98,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return where to read to."""
-        return self._receiver.buffer()
+        return self._reading.limited(self._receiver.buffer(), self._receiver.missing)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Something was read."""
@@ -106,6 +109,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         try:
             self._receiver.feed(nbytes, self._host.read_at_ns())
+            self._reading.took(self._receiver.missing)
         except Fault as fault:
             self._break(fault)
 
@@ -188,7 +192,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         elif len(queue) > self._running:
             # Not at once: other clients come first.
             asyncio.get_running_loop().call_soon(self._run_next)
-        elif not self._reading:
+        elif not self._reading.wanted:
             self._resume()
 
     # --- the server's side ---
@@ -200,7 +204,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         limits, receiver = self._limits, self._receiver
         if self._discarding >= 0 or not self._writing or self._transport.is_closing():
             self._check_leaving(now_ns)
-        elif not self._reading:
+        elif not self._reading.wanted:
             # It waits for its own earlier requests.
             pass
         elif receiver.in_body:
@@ -321,12 +325,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             transport.close()
 
     def _pause(self) -> None:
-        if self._reading and self._transport is not None:
-            self._reading = False
-            self._transport.pause_reading()
+        self._reading.pause()
 
     def _resume(self) -> None:
-        if not self._reading and self._writing and self._transport is not None:
-            self._reading = True
+        if self._writing and self._transport is not None and self._reading.resume():
             self._receiver.resume(monotonic_ns())
-            self._transport.resume_reading()

@@ -8,6 +8,7 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.sends import Connection
+from mainspring.gateway.uploads import Uploads
 
 if TYPE_CHECKING:
     from mainspring.gateway.http.connection import HttpConnection
@@ -39,6 +40,8 @@ class Host(Protocol):
     limits: Limits
     budget: Budget
     """Of bodies."""
+    uploads: Uploads
+    """Where large bodies wait for their turns to be read."""
     answers: Budget
     shared: memoryview
     """Where all connections read to."""

@@ -101,6 +101,11 @@ class Receiver:
         """Whether a head is there whole and its body is not."""
         return self._exchange is not None
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are yet to come of a body with memory of its own."""
+        return 0 if self._direct is None else len(self._direct) - self._filled
+
     def buffer(self) -> memoryview:
         """Return where the next bytes are to be read to."""
         return self._shared if self._direct is None else self._direct[self._filled :]

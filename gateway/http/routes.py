@@ -27,6 +27,8 @@ class Route(NamedTuple):
     """Whether it changes what is served."""
     open: bool = False
     """Whether it is there for clients without a token too."""
+    guarded: bool = False
+    """Whether other sites' pages are kept off, though it changes nothing that is served."""
 
 
 class Match(NamedTuple):

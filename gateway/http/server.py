@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import itertools
-import resource
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import NamedTuple
@@ -15,10 +13,12 @@ from urllib.parse import urlsplit
 from mainspring.gateway.bounds import Budget, Refusal
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
+from mainspring.gateway.http.guard import PageGuard
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
@@ -29,10 +29,6 @@ from mainspring.gateway.sends import Connection
 
 SCHEME = "http"
 _BACKLOG = 1_024
-_SPARE_FILES = 512
-"""Descriptors that are kept for everything but HTTP clients."""
-_LEAST_CONNECTIONS = 32
-"""Clients that are taken however few descriptors there are."""
 _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
@@ -49,17 +45,19 @@ class Address(NamedTuple):
 class HttpServer:
     """What `serve_http` returns; its connections' host."""
 
-    def __init__(self, calls: Calls, config: GatewayConfig, table: Routes, end: Callable[[], None]) -> None:
-        """``end`` is called once nobody can ask for anything more."""
+    def __init__(
+        self, calls: Calls, config: GatewayConfig, table: Routes, end: Callable[[], None], most: int = 0
+    ) -> None:
+        """``end`` is called once nobody can ask for anything more; 0: as ``most`` the share of HTTP."""
         self._calls = calls
         self._gate = calls.plane.gate
         self.limits = Limits(config)
         self.shared = memoryview(bytearray(READ_BYTES))
         self.budget = Budget(config.max_in_flight_bytes)
+        self.uploads = calls.uploads
         self.answers = calls.answers
-        self._max_connections = min(
-            config.http_max_connections, max(_file_limit() - _SPARE_FILES, _LEAST_CONNECTIONS)
-        )
+        self._guard = PageGuard(config.http_hosts)
+        self._max_connections = most or share(config, config.http_max_connections)
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
         self._watch = Watch(self.limits.shortest_ns)
@@ -127,6 +125,11 @@ class HttpServer:
         if exchange.handler is None:
             exchange.handler = functools.partial(_not_allowed, b", ".join(route.handlers))
             return False
+        if (route.administers or route.guarded) and exchange.method == b"POST":
+            problem = self._guard.problem(exchange.headers)
+            if problem:
+                exchange.handler = functools.partial(_keep_off, problem)
+                return False
         if self._gate.closed and not route.open:
             refusal = self._gate.authorise(
                 exchange.header(b"authorization"), model, monotonic_ns(), administers=route.administers
@@ -201,15 +204,9 @@ def _not_allowed(allowed: bytes, exchange: Exchange) -> None:
     )
 
 
+def _keep_off(problem: str, exchange: Exchange) -> None:
+    exchange.fail(403, problem)
+
+
 def _turn_away(refusal: Refusal, exchange: Exchange) -> None:
     exchange.refuse(*refusal)
-
-
-def _file_limit() -> int:
-    """Return how many descriptors the process may have, after asking for as many as are allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-    return soft if soft != resource.RLIM_INFINITY else 1 << 30

@@ -52,9 +52,9 @@ def _of_models(control: Control, inference: Inference) -> list[Route]:
 def _settings() -> list[Route]:
     both: dict[bytes, Handler] = {GET: extensions.trace, POST: extensions.trace}
     return [
-        Route("/v2/trace/setting", both),
-        Route(f"{MODEL}/trace/setting", both),
-        Route("/v2/logging", {GET: extensions.logs, POST: extensions.logs}),
+        Route("/v2/trace/setting", both, guarded=True),
+        Route(f"{MODEL}/trace/setting", both, guarded=True),
+        Route("/v2/logging", {GET: extensions.logs, POST: extensions.logs}, guarded=True),
     ]
 
 
@@ -63,7 +63,7 @@ def _shared_memory(kind: str) -> list[Route]:
     return [
         Route(f"/v2/{kind}/status", {GET: extensions.regions}),
         Route(f"{region}/status", {GET: extensions.regions}),
-        Route(f"{region}/register", {POST: extensions.register}),
-        Route(f"{region}/unregister", {POST: extensions.unregister}),
-        Route(f"/v2/{kind}/unregister", {POST: extensions.unregister}),
+        Route(f"{region}/register", {POST: extensions.register}, guarded=True),
+        Route(f"{region}/unregister", {POST: extensions.unregister}, guarded=True),
+        Route(f"/v2/{kind}/unregister", {POST: extensions.unregister}, guarded=True),
     ]

@@ -11,6 +11,7 @@ import logging
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.descriptors import METRICS_CONNECTIONS
 from mainspring.gateway.http.exchange import Exchange
 from mainspring.gateway.http.routes import Route, Routes
 from mainspring.gateway.http.server import HttpServer, listening
@@ -67,5 +68,5 @@ async def serve_metrics(calls: Calls, config: GatewayConfig) -> HttpServer:
         Route("/metrics", {GET: scrapes.metrics}, open=True),
         Route("/", {GET: scrapes.where}, open=True),
     )
-    server = HttpServer(calls, config, Routes(routes), scrapes.close)
+    server = HttpServer(calls, config, Routes(routes), scrapes.close, METRICS_CONNECTIONS)
     return await listening(server, "metrics", config.metrics_address)

@@ -144,6 +144,23 @@ def test_large_messages_end_their_page(start: Start) -> None:
         assert page.close_code == 1009
 
 
+def test_fragments_without_end_end_their_page(start: Start) -> None:
+    console = start()
+    with console.page() as page:
+        with contextlib.suppress(ConnectionClosed):
+            page.send("" for _ in range(100_000))
+        with pytest.raises(ConnectionClosed):
+            page.recv(timeout=PATIENCE_S)
+        assert page.close_code == 1009
+
+
+def test_a_message_may_come_in_fragments(start: Start) -> None:
+    console = start()
+    with console.page() as page:
+        page.send(iter(['{"show": ', '"nothing"', "}"]))
+        assert "error" in said(page)
+
+
 def test_pages_beyond_the_bound_are_told_so(start: Start) -> None:
     console = start(max_pages=1)
     with console.page() as first:

@@ -25,6 +25,7 @@ from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.http.server import HttpServer, serve_http
 from mainspring.gateway.links import WorkerLinks
 from mainspring.gateway.sends import Answer, Connection
+from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.peers import Input, TensorHeader
 from mainspring.transport.blocking import Server
@@ -48,6 +49,7 @@ class Way:
         )
         self.statistics = None
         self.answers = Budget(1 << 30)
+        self.uploads = Uploads()
         self.next_key = itertools.count().__next__
         self._links = links
         self._output = memoryview(bytes(SIZE))

@@ -1,0 +1,42 @@
+"""How many clients each of the gateway's listeners may have of the process's file descriptors.
+
+Each listener has a share of its own, so that idle connections to one of them leave the others theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from typing import Final
+
+from mainspring.gateway.config import GatewayConfig
+
+METRICS_CONNECTIONS: Final = 32
+_SPARE_FILES: Final = 512
+"""Descriptors that are kept for everything but clients: workers, files, libraries."""
+_SPARE_FRACTION: Final = 4
+"""At most one part of so many, where there are few."""
+_LEAST_CONNECTIONS: Final = 32
+"""Clients that are taken however few descriptors there are."""
+
+
+def share(config: GatewayConfig, configured: int) -> int:
+    """Return how many clients a listener may have that is configured for so many."""
+    listeners = 1 + bool(config.http_address) + bool(config.grpc_address)
+    return min(configured, share_of(file_limit(), listeners))
+
+
+def share_of(files: int, listeners: int) -> int:
+    """Return the share of one of so many listeners beside metrics. Pure."""
+    spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
+    return max((files - spare - METRICS_CONNECTIONS) // listeners, _LEAST_CONNECTIONS)
+
+
+def file_limit() -> int:
+    """Return how many descriptors the process may have, after asking for as many as are allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1 << 30

@@ -1,0 +1,19 @@
+"""What each listener may have of the process's descriptors."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.gateway.descriptors import METRICS_CONNECTIONS, share_of
+
+
+@pytest.mark.parametrize("files", [256, 1_024, 20_000, 1 << 20])
+@pytest.mark.parametrize("listeners", [1, 2, 3])
+def test_no_listener_can_take_anothers_descriptors(files: int, listeners: int) -> None:
+    taken = share_of(files, listeners) * listeners + METRICS_CONNECTIONS
+    assert taken <= files * 3 // 4 or taken <= files - 512
+    assert share_of(files, listeners) > files // listeners // 2
+
+
+def test_a_few_clients_are_taken_whatever_the_limit() -> None:
+    assert share_of(64, 3) == 32
