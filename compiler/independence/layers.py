@@ -78,13 +78,15 @@ def resize(step: Step) -> list[Value]:
     """Resize and Upsample of other axes than the batch."""
     source = step.rows()
     step.only_rows_in(0, 3)
+    axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
+    if source.axis in axes and step.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
+        raise NotProven("crops the batch")
     if step.node.op_type == "Resize" and step.has(3):
-        return [_to_sizes(step, source)]
+        return [_to_sizes(step, source, axes)]
     place = 1 if step.node.op_type == "Upsample" or step.opset < 11 else 2
     scales = step.attribute("scales") or step.numbers(place)
     if scales is None:
         raise NotProven("has scales that aren't known")
-    axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
     known = dict(zip(axes, map(float, scales), strict=True))
     if known.get(source.axis, 1.0) != 1.0:
         raise NotProven("resizes the batch")
@@ -93,23 +95,23 @@ def resize(step: Step) -> list[Value]:
     return [rows_at(tuple(dims), source.axis, source)]
 
 
-def _to_sizes(step: Step, source: Rows) -> Rows:
+def _to_sizes(step: Step, source: Rows, axes: list[int]) -> Rows:
     sizes = step.numbers(3)
     if sizes is None:
         raise NotProven("has sizes that aren't known")
-    axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
+    keeps_ratio = step.attribute("keep_aspect_ratio_policy", "stretch") != "stretch"
+    if keeps_ratio and source.axis in axes:
+        # One scale is taken for all axes, the batch too.
+        raise NotProven("resizes the batch with the other axes")
     dims = list(source.shape)
     for axis, size in zip(axes, list(sizes), strict=True):
         if axis == source.axis and size != source.dim:
             raise NotProven("gives the batch a fixed size")
         if axis != source.axis and isinstance(size, Batch):
             raise NotProven("makes the size of a row depend on the number of rows")
-        # Where the aspect ratio is kept, it may become another.
-        dims[axis] = (
-            int(size)
-            if axis != source.axis and step.attribute("keep_aspect_ratio_policy", "stretch") == "stretch"
-            else None
-        )
+        if axis != source.axis:
+            # Where the ratio is kept, sizes are only bounds.
+            dims[axis] = None if keeps_ratio else int(size)
     return rows_at(tuple(dims), source.axis, source)
 
 

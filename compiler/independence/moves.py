@@ -233,9 +233,11 @@ def slice_(step: Step) -> list[Value]:
         axes, steps = step.integers(3), step.integers(4)
     places = [axis_of(axis, source.rank) for axis in (axes or range(len(starts)))]
     for index, axis in enumerate(places):
-        if axis != source.axis:
-            continue
         end, begin = ends[index], starts[index]
+        if axis != source.axis:
+            if isinstance(begin, Batch) or isinstance(end, Batch):
+                raise NotProven("makes the size of a row depend on the number of rows")
+            continue
         whole = end == source.dim if isinstance(end, Batch) else end >= MOST_ROWS * source.dim.times
         if isinstance(begin, Batch) or int(begin) != 0 or not whole or (steps and steps[index] != 1):
             raise NotProven(_ALONG)

@@ -175,6 +175,19 @@ def test_rows_stay_apart(model: onnx.ModelProto) -> None:
         (graph([node("Squeeze", "x")], {"x": ["n", 1, 4]}), "where there is one row"),
         (graph([node("Attention", "x x x z")], {"x": ["n", 2, 5, 6], "z": ["n", 5]}, opset=23),
          "mask with the batch"),
+        (
+            graph([node("Shape", "x", "s", end=1), node("Slice", "x zero s one")], X, zero=[0], one=[1]),
+            "size of a row depend on the number of rows",
+        ),
+        (
+            graph(
+                [node("Resize", "x - - sizes", keep_aspect_ratio_policy="not_larger")],
+                {"x": ["n", 2, 4, 4]},
+                opset=18,
+                sizes=[1, 2, 8, 8],
+            ),
+            "resizes the batch",
+        ),
         (graph([node("Mystery", "x", domain="com.example")], X), "(Mystery of com.example) isn't known"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(each.op_type for each in value.graph.node),
