@@ -50,6 +50,7 @@ REPLIED = np.dtype(
 _SENT_ROW = struct.Struct("<qqqii")
 _REPLIED_ROW = struct.Struct("<qqqqqih?B")
 _INTENDED = struct.Struct("<q")
+_MODEL = struct.Struct("<24xi")
 _CALL = struct.Struct("<q8xq")
 """``intended_ns`` and ``slo_ns``."""
 _SENT_BYTES, _REPLIED_BYTES = SENT.itemsize, REPLIED.itemsize
@@ -72,6 +73,7 @@ class Records:
         self._count = 0
         self._answered = 0
         self._models: dict[str, int] = {}
+        self._names: list[str] = []
         self._workers: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -97,6 +99,8 @@ class Records:
             self._sent.append(bytearray(CHUNK * _SENT_BYTES))
             self._replied.append(bytearray(CHUNK * _REPLIED_BYTES))
         number = self._models.setdefault(model, len(self._models))
+        if number == len(self._names):
+            self._names.append(model)
         left_ns = NO_DEADLINE if slo_ns is None else slo_ns
         _SENT_ROW.pack_into(self._sent[-1], index * _SENT_BYTES, intended_ns, sent_ns, left_ns, number, rows)
         self._count += 1
@@ -154,6 +158,11 @@ class Records:
             row, key % CHUNK * _REPLIED_BYTES, replied_ns, 0, 0, 0, 0, 0, -1, False, outcome
         )
         self._answered += 1
+
+    def model(self, key: int) -> str:
+        """The model that a request asks for."""
+        number: int = _MODEL.unpack_from(self._sent[key // CHUNK], key % CHUNK * _SENT_BYTES)[0]
+        return self._names[number]
 
     def intended_ns(self, key: int) -> int:
         """When the request was meant to be sent."""

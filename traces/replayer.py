@@ -26,6 +26,7 @@ import zmq
 
 from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable, error_of
+from mainspring.client.paths import Paths
 from mainspring.messages.clients import ErrorReply, InferReply, InferRequest, ListModels, ModelList, ToClient
 from mainspring.messages.codec import encode
 from mainspring.messages.model import ModelSpec
@@ -154,6 +155,7 @@ class _Run:
         self._first_key = first_key
         self._clients: dict[int, int] = {}
         self._stragglers: Stragglers | None = None
+        self._paths = Paths()
         self.records = Records(config.max_requests)
         self.tally = Tally()
         self.start_ns = monotonic_ns() + LEAD_NS
@@ -228,7 +230,13 @@ class _Run:
             self.tally.unsent += 1
             self._complete(index, sent_ns)
             return
-        request = InferRequest(self._first_key + index, arrival.model, headers, left_ns)
+        stamp_ns = self.start_ns + sent_ns
+        back_ns = (
+            0 if arrival.slo_ns is None else self._paths.back_ns(stamp_ns, arrival.model, arrival.slo_ns)
+        )
+        request = InferRequest(
+            self._first_key + index, arrival.model, headers, left_ns, sent_ns=stamp_ns, back_ns=back_ns
+        )
         if not self._hand_over(request, frames):
             self.records.unsent(index)
             self.tally.unsent += 1
@@ -251,9 +259,9 @@ class _Run:
                 return
             received = self._connection.receive()
             if received is not None:
-                self._take(received[0], self._now_ns())
+                self._take(*received, self._now_ns())
 
-    def _take(self, reply: ToClient, now_ns: int) -> None:
+    def _take(self, reply: ToClient, frames: list[zmq.Frame], now_ns: int) -> None:
         if not isinstance(reply, InferReply | ErrorReply):
             return
         index = reply.key - self._first_key
@@ -261,6 +269,7 @@ class _Run:
             # Of an earlier play, or a second answer to one request, which must not be.
             self.tally.unexpected += index >= 0
             return
+        self._learn_way_back(index, reply, frames, now_ns)
         if isinstance(reply, InferReply):
             in_time = self.records.outputs(index, now_ns, reply.timing)
             self.tally.goodput += in_time
@@ -272,6 +281,15 @@ class _Run:
         if self._stragglers is not None:
             self._stragglers.replied(now_ns)
         self._complete(index, now_ns)
+
+    def _learn_way_back(
+        self, index: int, reply: InferReply | ErrorReply, frames: list[zmq.Frame], now_ns: int
+    ) -> None:
+        """Learn how long answers take from the gateway to here, by so much earlier they are to leave."""
+        if reply.sent_ns is not None:
+            model = self.records.model(index) if isinstance(reply, InferReply) else None
+            size_bytes = sum([len(frame.buffer) for frame in frames])
+            self._paths.came_back(reply.sent_ns, self.start_ns + now_ns, size_bytes, model)
 
     def _complete(self, index: int, now_ns: int) -> None:
         client = self._clients.pop(index, None) if self._clients else None

@@ -79,6 +79,11 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     sent = records.columns()[0]
     left_ns = sent["intended_ns"] + 100 * MS - sent["sent_ns"]
     assert [request.slo_ns for _, request, _ in seen] == left_ns.tolist(), "what is left as it is sent"
+    starts_ns = [
+        request.sent_ns - sent_ns
+        for (_, request, _), sent_ns in zip(seen, sent["sent_ns"].tolist(), strict=True)
+    ]
+    assert len(set(starts_ns)) == 1, "each bears the instant of its sending, on one clock"
     header = seen[0][1].inputs[0]
     assert (header.name, header.dtype, header.shape) == ("x", "float32", (1, 4))
     assert len({frames[0] for _, _, frames in seen}) == 1, "inputs are made once"
