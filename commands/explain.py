@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.launch.options import DEFAULT_CONTROLLER, AsJson, Token
+from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:
     from mainspring.console.payloads import Story
-
-DEFAULT_CONSOLE = "http://127.0.0.1:8003"
 
 
 def register(app: typer.Typer) -> None:
@@ -29,12 +27,13 @@ def explain(
             help="The request's id, the beginning of one, or last-rejected, last-late, last-lost or last."
         ),
     ],
+    address: GatewayAddress = DEFAULT_GATEWAY,
     console: Annotated[
-        str, typer.Option(help="A console that is running: it remembers some minutes.")
-    ] = DEFAULT_CONSOLE,
+        str | None, typer.Option(help="Ask this console; by default the cluster's, which remembers minutes.")
+    ] = None,
     controller: Annotated[
-        str, typer.Option(help="Watch this controller instead, until the request comes or ends.")
-    ] = DEFAULT_CONTROLLER,
+        str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")
+    ] = None,
     wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
     log: Annotated[
         Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
@@ -45,7 +44,7 @@ def explain(
 ) -> None:
     """Tell a request's story: what was planned, what happened, and what each worker could have done."""
     _check(context, log, run)
-    story = _story(context, request, console, controller, wait, log, run, token)
+    story = _story(request, address, console, controller, wait, log, run, token)
     if as_json:
         import msgspec
 
@@ -65,7 +64,7 @@ def _given(context: typer.Context, name: str) -> bool:
 
 def _check(context: typer.Context, log: Path | None, run: int | None) -> None:
     """Raise BadParameter for options that do not go together."""
-    places = [f"--{name}" for name in ("console", "controller", "log") if _given(context, name)]
+    places = [f"--{name}" for name in ("address", "console", "controller", "log") if _given(context, name)]
     if len(places) > 1:
         raise typer.BadParameter(f"{' and '.join(places)} are two places to look in: give one of them")
     if run is not None and log is None:
@@ -75,10 +74,10 @@ def _check(context: typer.Context, log: Path | None, run: int | None) -> None:
 
 
 def _story(
-    context: typer.Context,
     request: str,
-    console: str,
-    controller: str,
+    address: str,
+    console: str | None,
+    controller: str | None,
     wait: str,
     log: Path | None,
     run: int | None,
@@ -87,15 +86,17 @@ def _story(
     """Look where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.commands.explaining.finding import NoConsole, from_console, from_log, live
     from mainspring.launch.durations import duration_ns
+    from mainspring.launch.places import CONSOLE, CONTROLLER, place
     from mainspring.telemetry.runs import choose_run
 
     if log is not None:
         return from_log(choose_run(log, run), request)
     wait_ns = duration_ns(wait, "--wait")
-    if not _given(context, "controller"):
+    if controller is None:
+        asked = console or place(CONSOLE, address, token)
         try:
-            return from_console(console, request, token)
+            return from_console(asked, request, token)
         except NoConsole:
-            if _given(context, "console"):
+            if console:
                 raise
-    return live(controller, request, wait_ns)
+    return live(controller or place(CONTROLLER, address, token), request, wait_ns)

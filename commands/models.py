@@ -12,11 +12,13 @@ import typer
 from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
+    from mainspring.client.repository import RepositoryClient
     from mainspring.messages.model import ModelSpec
     from mainspring.messages.peers import ModelStatus
 
-Http = Annotated[str, typer.Option(help="Where the gateway serves HTTP, which has the words for this.")]
-DEFAULT_HTTP = "http://127.0.0.1:8000"
+Http = Annotated[
+    str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -146,7 +148,8 @@ def remove(
 
 
 def index(
-    http: Http = DEFAULT_HTTP,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
     token: Token = None,
     ready: Annotated[bool, typer.Option("--ready", help="Only what is served.")] = False,
     as_json: AsJson = False,
@@ -154,10 +157,9 @@ def index(
     """Show what a model repository holds: each version, whether it is served, and if not, why."""
     import msgspec
 
-    from mainspring.client.repository import RepositoryClient
     from mainspring.launch.repository_view import print_index
 
-    entries = RepositoryClient(http, token=token).index(ready=ready)
+    entries = _repository(address, http, token).index(ready=ready)
     if as_json:
         print(json.dumps(msgspec.to_builtins(entries), indent=2))
     else:
@@ -166,13 +168,12 @@ def index(
 
 def load(
     names: Annotated[list[str], typer.Argument(help="Models of the repository.")],
-    http: Http = DEFAULT_HTTP,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Load models of a repository, or what changed of them, where --model-control-mode is explicit."""
-    from mainspring.client.repository import RepositoryClient
-
-    client = RepositoryClient(http, token=token)
+    client = _repository(address, http, token)
     for name in names:
         client.load(name)
         print(f"loaded {name}")
@@ -180,16 +181,23 @@ def load(
 
 def unload(
     names: Annotated[list[str], typer.Argument(help="Models of the repository that are loaded.")],
-    http: Http = DEFAULT_HTTP,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Unload models of a repository, where --model-control-mode is explicit."""
-    from mainspring.client.repository import RepositoryClient
-
-    client = RepositoryClient(http, token=token)
+    client = _repository(address, http, token)
     for name in names:
         client.unload(name)
         print(f"unloaded {name}")
+
+
+def _repository(address: str, http: str | None, token: str | None) -> RepositoryClient:
+    """Return a client of the gateway's HTTP, which has the requests about a repository."""
+    from mainspring.client.repository import RepositoryClient
+    from mainspring.launch.places import HTTP, place
+
+    return RepositoryClient(http or place(HTTP, address, token), token=token)
 
 
 def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:

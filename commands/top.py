@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mainspring.launch.options import DEFAULT_CONTROLLER
+from mainspring.launch.options import DEFAULT_GATEWAY, Controller, GatewayAddress, Token, refuse_with_log
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 def top(
     context: typer.Context,
-    controller: Annotated[str, typer.Option(help="The controller of a live cluster.")] = DEFAULT_CONTROLLER,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    controller: Controller = None,
+    token: Token = None,
     log: Annotated[
         Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
     ] = None,
@@ -59,7 +61,7 @@ def top(
         )
     if as_json and not once:
         raise typer.BadParameter("--json prints one picture: give --once too", param_hint="--json")
-    source = _source(context, controller, log, at, run)
+    source = _source(context, address, controller, token, log, at, run)
     shown = cast("ViewName | None", view)
     try:
         if once:
@@ -71,21 +73,26 @@ def top(
 
 
 def _source(
-    context: typer.Context, controller: str, log: Path | None, at: str | None, run: int | None
+    context: typer.Context,
+    address: str,
+    controller: str | None,
+    token: str | None,
+    log: Path | None,
+    at: str | None,
+    run: int | None,
 ) -> Source:
     from mainspring.console.terminal.source import LiveSource, RecordedSource
+    from mainspring.launch.places import CONTROLLER, place
     from mainspring.launch.spans import chosen_instant
 
     if log is None:
         if at is not None or run is not None:
             raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
         try:
-            return LiveSource(controller)
+            return LiveSource(controller or place(CONTROLLER, address, token))
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--controller") from None
-    given = context.get_parameter_source("controller")
-    if given is not None and given.name == "COMMANDLINE":
-        raise typer.BadParameter("--controller is about a live cluster; leave it out, or leave --log out")
+    refuse_with_log(context, "address", "controller")
     chosen, at_ns = chosen_instant(log, run, at)
     return RecordedSource(log, chosen.number, at_ns)
 

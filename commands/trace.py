@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.launch.options import DEFAULT_CONTROLLER
+from mainspring.launch.options import DEFAULT_GATEWAY, Controller, GatewayAddress, Token, refuse_with_log
 from mainspring.launch.spans import From, Last, RunNumber, To
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ def trace(
             dir_okay=False,
             help="File to write, such as run.json or run.json.gz (compressed).",
         ),
-    ],
+    ] = Path("trace.json.gz"),
     log: Log = None,
-    controller: Annotated[str, typer.Option(help="The controller of a live cluster.")] = DEFAULT_CONTROLLER,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    controller: Controller = None,
+    token: Token = None,
     duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
     from_: From = None,
     to: To = None,
@@ -45,6 +47,7 @@ def trace(
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
     from mainspring.commands.tracing.writing import trace_live, trace_log
     from mainspring.launch.durations import duration_ns
+    from mainspring.launch.places import CONTROLLER, place
     from mainspring.launch.spans import chosen_run
 
     if not perfetto.parent.is_dir():
@@ -56,14 +59,10 @@ def trace(
                 f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
                 "to watch a live cluster, of which the past can't be asked for"
             )
-        file = trace_live(controller, perfetto, duration_ns(duration, "--duration"))
+        watched = controller or place(CONTROLLER, address, token)
+        file = trace_live(watched, perfetto, duration_ns(duration, "--duration"))
     else:
-        for name in ("controller", "duration"):
-            source = context.get_parameter_source(name)
-            if source is not None and source.name == "COMMANDLINE":
-                raise typer.BadParameter(
-                    f"--{name} is about a live cluster; leave it out, or leave --log out"
-                )
+        refuse_with_log(context, "address", "controller", "duration")
         file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)
     _report(file)
 

@@ -55,14 +55,13 @@ GatewayPort = Annotated[
         help="The gateway's port; the controller takes the next, a model repository the one after. 0: any.",
     ),
 ]
-OtherPort = Annotated[
+HttpPort = Annotated[
     str | None,
-    typer.Option(
-        metavar="PORT|off",
-        help="8000 for HTTP, 8001 for gRPC, 8002 for metrics, 8003 for the console by default (any free ones "
-        "with --port 0).",
-    ),
+    typer.Option(metavar="PORT|off", help="8000 by default, like the next three: any free with --port 0."),
 ]
+GrpcPort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8001 by default.")]
+MetricsPort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8002 by default.")]
+ConsolePort = Annotated[str | None, typer.Option(metavar="PORT|off", help="8003 by default.")]
 DeviceName = Annotated[
     str | None, typer.Option(help="cpu, or cuda for a worker on each of this machine's GPUs.")
 ]
@@ -87,10 +86,10 @@ def up(
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
     port: GatewayPort = None,
-    http_port: OtherPort = None,
-    grpc_port: OtherPort = None,
-    metrics_port: OtherPort = None,
-    console_port: OtherPort = None,
+    http_port: HttpPort = None,
+    grpc_port: GrpcPort = None,
+    metrics_port: MetricsPort = None,
+    console_port: ConsolePort = None,
     profiles: ProfilesFile = None,
     copies: Annotated[int | None, typer.Option(min=1, help="Instances of each row of --profiles.")] = None,
     run_dir: RunFolder = None,

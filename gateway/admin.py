@@ -45,6 +45,7 @@ class AdminTable:
         self._limit = config.max_admin_requests
         self._asked: dict[int, _Asked] = {}
         self._next_token = 0
+        self._places = _places(config)
 
     def ask(
         self, now_ns: int, connection: Connection, wish: Wish, connected: bool
@@ -80,7 +81,7 @@ class AdminTable:
             return asked.connection, Done(asked.key)
         dropped = {**message.status.dropped_messages, **counts}
         status = msgspec.structs.replace(message.status, dropped_messages=dropped)
-        return asked.connection, StatusReply(asked.key, status)
+        return asked.connection, StatusReply(asked.key, status, self._places)
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `tick` is to be called next: wishes expire in the order in which they came."""
@@ -101,3 +102,15 @@ class AdminTable:
     def _fail(self, tokens: list[int], reason: Reason, detail: str) -> list[tuple[Connection, Reply]]:
         failed = [self._asked.pop(token) for token in tokens]
         return [(asked.connection, ErrorReply(asked.key, reason, detail)) for asked in failed]
+
+
+def _places(config: GatewayConfig) -> dict[str, str]:
+    """Return the addresses of the listeners that a configuration names."""
+    places = {
+        "controller": config.controller_address,
+        "http": config.http_address,
+        "grpc": config.grpc_address,
+        "metrics": config.metrics_address,
+        "console": config.console_address,
+    }
+    return {name: address for name, address in places.items() if address}

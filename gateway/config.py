@@ -32,6 +32,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Requests traced in one second; more are left out, whatever their clients ask for."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
+    console_address: str = ""
+    """Address of the operator console, for clients that ask; empty if there is none."""
     repository_address: str = ""
     """Address of the model repository's process; empty if there is none."""
     repository_timeout_ms: float = 10_000.0

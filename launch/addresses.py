@@ -57,3 +57,9 @@ def free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("127.0.0.1", 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+def connectable(address: str) -> str:
+    """Return an address that a process of this machine connects to, for one that another listens on."""
+    host, port = parse(address)
+    return f"tcp://127.0.0.1:{port}" if host in {"*", "0.0.0.0"} else address

@@ -117,6 +117,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {
 DERIVED: dict[tuple[str, str], str] = {
     ("gateway", "controller_address"): "it is [controller] address",
     ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
+    ("gateway", "console_address"): "it is [console] address",
     ("gateway", "repository_address"): "it is [repository] address",
     ("repository", "controller_address"): "it is [controller] address",
     ("repository", "store"): "set [cluster] store; without one it is the folder store in run_dir",

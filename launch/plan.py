@@ -12,7 +12,7 @@ import msgspec
 from mainspring.compiler.manifest import CUDA
 from mainspring.compiler.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
-from mainspring.launch.addresses import parse, parse_any
+from mainspring.launch.addresses import connectable, parse_any
 from mainspring.launch.config import ClusterConfig, Config
 from mainspring.launch.gpus import usable_gpus
 from mainspring.launch.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
@@ -257,6 +257,7 @@ def _gateway_job(
         gateway=msgspec.structs.replace(
             config.gateway,
             controller_address=controller,
+            console_address=config.console.address if config.cluster.console else "",
             repository_address=connectable(config.repository.address) if config.repository.path else "",
             drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
         ),
@@ -296,9 +297,3 @@ def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> Con
     tokens = config.console.token_file or config.gateway.token_file
     console = msgspec.structs.replace(config.console, controller_address=controller, token_file=tokens)
     return ConsoleJob(name=CONSOLE, console=console, cores=cores, nice=CONSOLE_NICE)
-
-
-def connectable(address: str) -> str:
-    """Return an address that a process of this machine connects to, for one that another listens on."""
-    host, port = parse(address)
-    return f"tcp://127.0.0.1:{port}" if host in {"*", "0.0.0.0"} else address

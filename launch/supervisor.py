@@ -33,12 +33,23 @@ class ClusterError(Exception):
     """The cluster can't be started; the text says which process failed and why."""
 
 
-class Supervisor:
-    """The processes of one plan. ``say`` is told, in lines for a person, of deaths and restarts."""
+def _no_step(_step: str) -> None:
+    """Show no step."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+
+class Supervisor:
+    """The processes of one plan.
+
+    ``say`` gets lines for a person about deaths and restarts, ``step`` what is being done at the start and at
+    the end, again and again while that lasts.
+    """
+
+    def __init__(
+        self, plan: Plan, say: Callable[[str], None], step: Callable[[str], None] = _no_step
+    ) -> None:
         self._plan = plan
         self._say = say
+        self._step = step
         cluster = plan.cluster
         jobs, self._token = with_own_token(plan.jobs)
         self._processes = [
@@ -70,6 +81,7 @@ class Supervisor:
 
         Raises `ClusterError` if it can't be brought to serve; nothing is left running then.
         """
+        self._step("checking the addresses")
         for address, remedy in self._plan.listening:
             check_free(address, remedy)
         with claimed(self._plan.run_dir):
@@ -78,6 +90,7 @@ class Supervisor:
             (self._plan.run_dir / CHANGES_NAME).unlink(missing_ok=True)
             try:
                 for process in self._processes:
+                    self._step(f"starting {process.job.name}")
                     process.start()
                 self._wait_until_ready(stop)
                 self._wait_for_console(stop)
@@ -98,6 +111,8 @@ class Supervisor:
                 readiness.poll(READINESS_POLL_MS) and (self.first_look.done() or time.monotonic() > give_up)
             ):
                 self._tend()
+                waits_for = readiness.blocked_by or self.first_look.state.waits_for
+                self._step(f"waiting: {waits_for.partition(',')[0]}")
                 if readiness.failure:
                     raise ClusterError(readiness.failure)
                 if time.monotonic() > give_up and readiness.blocked_by:
@@ -112,6 +127,7 @@ class Supervisor:
         give_up = time.monotonic() + CONSOLE_PATIENCE_S
         address = self._plan.console_address
         while address and not stop.is_set() and not answers(address):
+            self._step("waiting: the console does not answer yet")
             if time.monotonic() > give_up:
                 self._say(f"the console does not answer yet; its log is {self._plan.run_dir}/console.log")
                 return
@@ -158,6 +174,7 @@ class Supervisor:
         give_up = time.monotonic() + self._plan.cluster.stop_timeout_s
         for role in self._plan.stop_order:
             group = [process for process in self._processes if process.job.name in role]
+            self._step(f"stopping {', '.join(process.job.name for process in group)}")
             for process in group:
                 process.terminate()
             for process in group:

@@ -79,7 +79,9 @@ def suggestion(key: str, known: list[str], elsewhere: Mapping[str, str]) -> str:
         unit = split_unit(name)[1]
         if unit and split_unit(name)[0] == stem:
             return f": it belongs to [{table}] and is given in {UNITS[unit]}, as {name!r}"
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(key, {*known, *elsewhere}, n=1, cutoff=0.5)
+    if nearest and nearest[0] not in known:
+        return f"; did you mean {nearest[0]!r} in [{elsewhere[nearest[0]]}]?"
     if nearest:
         unit = split_unit(nearest[0])[1]
         given = f", in {UNITS[unit]}" if unit and unit != split_unit(key)[1] else ""

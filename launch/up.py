@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,14 @@ import msgspec
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import Config, Tables, merged, read_config, read_tables
 from mainspring.launch.gpus import with_gpus
-from mainspring.launch.plan import make_plan
+from mainspring.launch.plan import Plan, make_plan
+from mainspring.launch.progress import Progress
 from mainspring.launch.signals import stop_on_signals
 from mainspring.launch.supervisor import Supervisor
 from mainspring.launch.tables import ConfigError
+from mainspring.native.finder import Loaded, Use, install
+from mainspring.native.remedy import how_to_compile
+from mainspring.native.units import CORE
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -44,31 +47,71 @@ class Ports(msgspec.Struct, frozen=True):
 def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     """Run a local cluster in the foreground until SIGINT or SIGTERM, then drain it.
 
-    Prints one line that begins with ``ready`` and names the gateway's address once every worker has
-    prepared every model that it can; all else, such as which it can't, goes to stderr. A second signal ends
-    everything at once.
+    Prints a line that begins with ``ready`` and names the gateway's address once every worker has prepared
+    every model that it can, and below it where else it serves; all else, such as which it can't, goes to
+    stderr. A second signal ends everything at once.
     """
-    plan = make_plan(cluster_config(path, flags, ports))
-    supervisor = Supervisor(plan, _say)
-    stop = threading.Event()
+    progress = Progress()
+    progress.briefly("reading the configuration and checking the models")
+    try:
+        plan = make_plan(cluster_config(path, flags, ports))
+    finally:
+        progress.clear()
+    supervisor = Supervisor(plan, progress.say, progress)
+    stop = Stop(progress, plan)
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
+    warn = remedies(install().loaded(CORE))
 
     def ready() -> None:
-        devices = "1 worker" if plan.cluster.workers == 1 else f"{plan.cluster.workers} workers"
         look = supervisor.first_look.state
-        for problem in (*look.problems, *supervisor.faults[:TOLD_FAULTS]):
-            _say(problem)
+        for problem in (*look.problems, *supervisor.faults[:TOLD_FAULTS], *warn):
+            progress.say(problem)
         if len(supervisor.faults) > TOLD_FAULTS:
-            _say(f"{len(supervisor.faults) - TOLD_FAULTS} more models: mainspring status")
+            progress.say(f"{len(supervisor.faults) - TOLD_FAULTS} more models: mainspring status")
         if not look.settled:
-            _say(f"not all of the model repository is served yet: {look.waits_for}")
-        count = supervisor.served + look.models
-        models = "1 model" if count == 1 else f"{count} models"
-        told = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
-        also = "".join(f", {name} at {address}" for name, address in told)
-        print(f"ready {plan.gateway_address} serves {models} on {devices}{also}", flush=True)
+            progress.say(f"not all of the model repository is served yet: {look.waits_for}")
+        progress.clear()
+        print("\n".join(announcement(plan, supervisor.served + look.models)), flush=True)
 
-    supervisor.run(stop, ready)
+    try:
+        supervisor.run(stop, ready)
+    finally:
+        progress.clear()
+
+
+class Stop(threading.Event):
+    """The wish to stop, which says at once that it was heard."""
+
+    def __init__(self, progress: Progress, plan: Plan) -> None:
+        super().__init__()
+        self._progress = progress
+        self._limit_s = plan.cluster.stop_timeout_s
+
+    def set(self) -> None:
+        """Stop the cluster; called by the handler of a signal."""
+        if not self.is_set():
+            self._progress.say(
+                f"stopping: requests in flight have {self._limit_s:g} s; a second signal ends it at once"
+            )
+        super().set()
+
+
+def announcement(plan: Plan, models: int) -> list[str]:
+    """Return the lines that say that a cluster can serve: the first begins with ``ready`` and the address."""
+    workers = plan.cluster.workers
+    devices = "1 worker" if workers == 1 else f"{workers} workers"
+    serves = "1 model" if models == 1 else f"{models} models"
+    others = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
+    lines = [f"ready {plan.gateway_address} serves {serves} on {devices}"]
+    lines += [f"  {name:8} {address}" for name, address in others]
+    return lines
+
+
+def remedies(core: Loaded) -> list[str]:
+    """Return what is to be said of a scheduler that runs as Python though nobody asked for that."""
+    if core.use in (Use.COMPILED, Use.OFF):
+        return []
+    return [f"{CORE.purpose} run as Python, at {CORE.cost}; to compile them: {how_to_compile(core)}"]
 
 
 def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
@@ -132,7 +175,3 @@ def _told_address(name: str, text: str) -> str:
 
 def _address(name: str, port: int) -> str:
     return f"{'grpc' if name == 'grpc' else 'http'}://127.0.0.1:{port}"
-
-
-def _say(text: str) -> None:
-    print(f"mainspring: {text}", file=sys.stderr, flush=True)

@@ -17,30 +17,14 @@ import typer
 
 from mainspring import extras
 
-VERBS = (
-    "doctor",
-    "up",
-    "demo",
-    "compile",
-    "zoo",
-    "profile",
-    "models",
-    "status",
-    "infer",
-    "replay",
-    "simulate",
-    "compare",
-    "log",
-    "trace",
-    "controller",
-    "worker",
-    "gateway",
-    "console",
-    "top",
-    "explain",
-    "token",
-)
-"""Modules of ``commands/`` in the order in which help shows them."""
+GROUPS = {
+    "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token"),
+    "Look": ("status", "top", "explain", "log", "trace"),
+    "Measure": ("profile", "replay", "simulate", "compare"),
+    "Single processes": ("controller", "worker", "gateway", "console"),
+}
+"""Modules of ``commands/`` under the headings and in the order in which help shows them."""
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 FAILED = 1
 
@@ -65,9 +49,21 @@ def build_app() -> typer.Typer:
     ) -> None:
         pass
 
-    for verb in VERBS:
-        importlib.import_module(f"mainspring.commands.{verb}").register(app)
+    for heading, verbs in GROUPS.items():
+        for verb in verbs:
+            importlib.import_module(f"mainspring.commands.{verb}").register(app)
+        _put_under(app, heading, verbs)
     return app
+
+
+def _put_under(app: typer.Typer, heading: str, verbs: tuple[str, ...]) -> None:
+    """Have help show verbs that are registered under a heading."""
+    for command in app.registered_commands:
+        if command.name in verbs:
+            command.rich_help_panel = heading
+    for group in app.registered_groups:
+        if group.name in verbs:
+            group.rich_help_panel = heading
 
 
 def main() -> None:
@@ -83,7 +79,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get("MAINSPRING_TRACEBACK"):
             raise
-        print(f"mainspring: {describe(error)}", file=sys.stderr)
+        print(f"mainspring: {describe(error)}{_flag_for(error)}", file=sys.stderr)
         sys.exit(FAILED)
 
 
@@ -100,6 +96,13 @@ def describe(error: BaseException) -> str:
         f"internal error, please report it: {type(error).__name__}: {text} "
         "(MAINSPRING_TRACEBACK=1 shows where)"
     )
+
+
+def _flag_for(error: BaseException) -> str:
+    """Return how to name another cluster, of an error that says that none is there."""
+    if type(error).__name__ != "GatewayUnreachable":
+        return ""
+    return "; --address or MAINSPRING_ADDRESS names another"
 
 
 def _print_version(wanted: bool) -> None:

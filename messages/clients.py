@@ -167,6 +167,9 @@ class StatusReply(msgspec.Struct, frozen=True, tag="status_reply"):
 
     key: int
     status: ClusterStatus
+    places: dict[str, str] = {}
+    """Addresses of the cluster's other listeners, as far as the gateway knows them: ``controller``, ``http``,
+    ``grpc``, ``metrics``, ``console``."""
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

@@ -96,7 +96,7 @@ def live(
     finally:
         stream.close()
     if stream.state != "live" and not view.seq:
-        raise NotFound(f"no controller answers at {controller}: {stream.detail}")
+        raise NotFound(f"no controller answers at {controller}: {stream.detail}; --address names the cluster")
     raise NotFound(_unheard(view, which))
 
 

@@ -75,10 +75,20 @@ def test_it_says_ready_once_and_a_signal_drains_it(tmp_path: Path, number: signa
         assert len(children) == 4, "gateway, controller, console and a worker"
         running = client.submit("patient", INPUT, slo_ms=5000)
         wait_until(lambda: client.status().dropped_messages["submitted"] == 2)
+        assert process.stdout is not None
+        block = [process.stdout.readline() for _ in range(4)]
         process.send_signal(number)
         assert "output" in running.result(PATIENCE_S), "what was accepted should be answered before it leaves"
         out, err = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, out, err) == (0, "", "")
+        assert (process.returncode, out) == (0, "")
+        assert [line.split()[0] for line in block] == ["http", "grpc", "metrics", "console"]
+        assert all(len(line) <= 80 for line in block)
+        said = err.splitlines()
+        assert said[0] == "mainspring: checking the addresses ..."
+        steps = ["starting controller ...", "starting worker-0 ...", "stopping: requests in flight have"]
+        found = [next(n for n, line in enumerate(said) if step in line) for step in steps]
+        assert found == sorted(found)
+        assert "died" not in err
         assert gone(children)
 
 

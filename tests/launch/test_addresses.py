@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.launch.addresses import check_free, free_ports, parse
-from mainspring.launch.plan import connectable
+from mainspring.launch.addresses import check_free, connectable, free_ports, parse
 from mainspring.launch.run_dir import claimed, clear
 from mainspring.launch.tables import ConfigError
 

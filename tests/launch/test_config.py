@@ -77,6 +77,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
             r"\[gateway\] max_message_bytes is 268435456 and that of \[worker\] 1048576.* at least as much",
         ),
         ("[cluster]\npolicy = 'clockwork'", r"it belongs to \[scheduler\]"),
+        ("[cluster]\npolcy = 'clockwork'", r"did you mean 'policy' in \[scheduler\]\?"),
         ("[cluster]\nworkers = 1.5", "workers expects a whole number, not 1.5"),
         ("[cluster]\nworkers = '2'", "workers expects a whole number, not '2'"),
         ("[cluster]\nevent_log = 1", "event_log expects true or false, not 1"),
