@@ -10,6 +10,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from mainspring.client.surplus import Surplus
+
 if TYPE_CHECKING:
     from mainspring.client.call import InferCall
 
@@ -19,7 +21,7 @@ _ACKNOWLEDGED_PARTS = 8
 """In how many parts of the bound an acknowledgement is asked for."""
 ACKNOWLEDGE_EVERY_NS = 1_000_000_000
 """At least this often one is asked for: it tells what a round trip takes."""
-_REFUSAL_NS = 100_000
+_REFUSAL_NS = 200_000
 """What it takes to hand one refusal to its caller, about: a thousand that have the same deadline take longer
 than one."""
 _LEAST_SHARE = 64
@@ -46,6 +48,7 @@ class Outbox:
         self._unasked_bytes = 0
         """Sent since an acknowledgement was last asked for."""
         self._asked_ns = -_NEVER_NS
+        self._surplus = Surplus()
         self._best_effort: set[int] = set()
         """Keys of the best-effort requests in flight."""
         self._in_flight: set[int] = set()
@@ -96,9 +99,24 @@ class Outbox:
         needed_ns = back_ns + len(self._waiting) * _REFUSAL_NS
         return deadline_ns - max(slo_ns // _LEAST_SHARE, min(needed_ns, slo_ns // _LARGEST_SHARE))
 
+    def next_look_ns(self) -> int | None:
+        """Return when `surplus` is to be asked next."""
+        return self._surplus.next_look_ns() if self._waiting else None
+
     def _forget_ended(self) -> None:
         while self._waiting and self._waiting[0][2].ended:
             heapq.heappop(self._waiting)
+
+    def surplus(self, now_ns: int) -> list[InferCall]:
+        """Return requests that stand too far behind to be sent in time; they stay until they have ended."""
+        self._forget_ended()
+        if not self._waiting:
+            self._surplus.idle()
+            return []
+        if now_ns < self._surplus.next_look_ns():
+            return []
+        self._waiting = sorted([each for each in self._waiting if not each[2].ended])
+        return self._surplus.of(now_ns, [each[2] for each in self._waiting if each[0] != _NEVER_NS])
 
     def asks(self, now_ns: int, call: InferCall) -> bool:
         """Whether an acknowledgement is to be asked for with this request."""
@@ -108,6 +126,7 @@ class Outbox:
     def sent(self, now_ns: int, call: InferCall, *, asked: bool) -> None:
         """Count a request that went out."""
         key = call.message.key
+        self._surplus.sent()
         self._in_flight.add(key)
         if call.deadline_ns is None:
             self._best_effort.add(key)

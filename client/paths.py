@@ -7,32 +7,12 @@ between the socket and the caller is part of it.
 
 from __future__ import annotations
 
-from mainspring.messages.delays import Delays
+from mainspring.messages.delays import Delays, Smoothed
 
-_HALF_LIFE_NS = 2_000_000_000
-"""An estimate that nothing renews loses half of itself in this time."""
 _LARGEST_SHARE = 4
 """At most this fraction of an SLO is kept for the way back: one bad moment must not end all service."""
 _MODELS = 4_096
 """Models whose answers' sizes are remembered."""
-
-
-class _Estimate:
-    """The smoothed way back of answers of about one size."""
-
-    __slots__ = ("at_ns", "deviation_ns", "mean_ns")
-
-    def __init__(self, sample_ns: int, at_ns: int) -> None:
-        self.mean_ns, self.deviation_ns, self.at_ns = sample_ns, sample_ns // 2, at_ns
-
-    def learn(self, sample_ns: int, at_ns: int) -> None:
-        self.deviation_ns += (abs(sample_ns - self.mean_ns) - self.deviation_ns) // 4
-        self.mean_ns += (sample_ns - self.mean_ns) // 8
-        self.at_ns = at_ns
-
-    def expected_ns(self, now_ns: int) -> int:
-        halves = max(0, now_ns - self.at_ns) // _HALF_LIFE_NS
-        return (self.mean_ns + 4 * self.deviation_ns) >> min(halves, 62)
 
 
 class Paths:
@@ -41,7 +21,7 @@ class Paths:
     def __init__(self) -> None:
         self._back = Delays()
         self._least_round_ns: int | None = None
-        self._estimates: dict[int, _Estimate] = {}
+        self._estimates: dict[int, Smoothed] = {}
         self._bytes_of: dict[str, int] = {}
 
     @property
@@ -64,7 +44,7 @@ class Paths:
         size_class = size_bytes.bit_length()
         known = self._estimates.get(size_class)
         if known is None:
-            self._estimates[size_class] = _Estimate(sample_ns, now_ns)
+            self._estimates[size_class] = Smoothed(sample_ns, now_ns)
         else:
             known.learn(sample_ns, now_ns)
         if model is not None:

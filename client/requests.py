@@ -11,7 +11,7 @@ import zmq
 
 from mainspring.client.call import Call, InferCall
 from mainspring.client.connection import Connection
-from mainspring.client.errors import DeadlinePassed, MainspringError
+from mainspring.client.errors import DeadlinePassed, DeadlineUnreachable, MainspringError
 from mainspring.client.outbox import Outbox
 from mainspring.client.paths import Paths
 from mainspring.messages import clients
@@ -67,7 +67,11 @@ class Requests:
 
     def next_wakeup_ns(self, now_ns: int) -> int | None:
         """Return when there is something to do next, if nothing else happens."""
-        return now_ns if self._more else self._outbox.next_wakeup_ns(self._paths.slowest_ns(now_ns))
+        if self._more:
+            return now_ns
+        hopeless_ns = self._outbox.next_wakeup_ns(self._paths.slowest_ns(now_ns))
+        found = [each for each in (hopeless_ns, self._outbox.next_look_ns()) if each is not None]
+        return min(found, default=None)
 
     def send(self) -> None:
         """Send requests that wait, as many as may be on their way, and no more than a burst."""
@@ -111,6 +115,9 @@ class Requests:
         while (call := self._outbox.hopeless(now_ns, back_ns)) is not None:
             self._calls.end(call, self.unsent_outcome(call, now_ns))
             now_ns = monotonic_ns()
+        if self._connection.welcome is not None:
+            for call in self._outbox.surplus(now_ns):
+                self._calls.end(call, _too_many(call, len(self._outbox), now_ns))
 
     def unsent_outcome(self, call: Call, now_ns: int) -> MainspringError:
         """Return why a call ends that was never sent."""
@@ -138,6 +145,16 @@ class Requests:
         if call.left_gateway_ns is not None:
             model = call.message.model if call.succeeded else None
             self._paths.came_back(call.left_gateway_ns, at_ns, call.reply_bytes, model)
+
+
+def _too_many(call: Call, waiting: int, now_ns: int) -> DeadlineUnreachable:
+    """Return the refusal of a request that others stand before for longer than it has."""
+    waited_ms = (now_ns - call.called_ns) / 1e6
+    return DeadlineUnreachable(
+        f"waited {waited_ms:.1f} ms in this client, where {waiting} requests wait for their turn: more than "
+        "can be sent by its deadline",
+        Reason.DEADLINE_UNREACHABLE,
+    )
 
 
 def _passed(call: Call, now_ns: int) -> DeadlinePassed:

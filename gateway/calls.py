@@ -13,6 +13,7 @@ from typing import Any
 
 from mainspring.gateway import refusals
 from mainspring.gateway.admin import Reply, Wish
+from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.plane import Plane
@@ -41,6 +42,8 @@ class Calls:
         self.statistics = _statistics(plane)
         self.answers = Budget(plane.config.max_answer_bytes)
         """What answers hold until their clients have read them."""
+        self.back = Back()
+        """What answers take to their clients."""
         self._settle = settle
         self._keys = itertools.count()
         self._peers = itertools.count()

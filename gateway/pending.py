@@ -12,6 +12,9 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.sends import Connection, Frame
 from mainspring.gateway.validation import Accepted
 
+_EARLIER_NS = 1_000_000
+_EARLIER_SHARE = 64
+"""So much before an answer would be late, or this part of its SLO if that is less, the client is told."""
 _SPARE_TIMERS = 1_024
 """Timers of answered requests that are kept before the heap is made anew without them."""
 
@@ -93,7 +96,9 @@ class Patience:
         if accepted.slo_ns is not None:
             deadline_ns = now_ns + accepted.slo_ns
             due_ns = deadline_ns - max(0, accepted.back_ns)
-            expires_ns = deadline_ns + self._grace_ns if accepted.late_outputs else max(now_ns, due_ns)
+            # Who has no use for late outputs is told just before they would be late.
+            expires_ns = due_ns - min(_EARLIER_NS, accepted.slo_ns // _EARLIER_SHARE)
+            expires_ns = deadline_ns + self._grace_ns if accepted.late_outputs else max(now_ns, expires_ns)
         return Pending(
             serial=serial,
             connection=connection,

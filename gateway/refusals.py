@@ -24,6 +24,12 @@ def unreachable(now_ns: int, request: Pending) -> Refusal:
 def timed_out(now_ns: int, request: Pending) -> Refusal:
     """Return the refusal of a request that nothing came for."""
     best_effort = request.deadline_ns is None
+    if not best_effort and not request.accepted.late_outputs:
+        waited_ms = (now_ns - request.arrived_ns) / 1e6
+        return (
+            Reason.TIMED_OUT,
+            f"no outputs came in {waited_ms:.1f} ms; others would come after the deadline",
+        )
     limit = "the limit for best effort" if best_effort else "its deadline and the grace"
     waited_ms = (now_ns - request.arrived_ns) / 1e6
     return Reason.TIMED_OUT, f"neither outputs nor a rejection came within {limit} ({waited_ms:.0f} ms)"

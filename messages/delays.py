@@ -7,6 +7,8 @@ least that one took lately is what it was held: in a queue of the sender's, of a
 
 from __future__ import annotations
 
+_HALF_LIFE_NS = 2_000_000_000
+"""An estimate that nothing renews loses half of itself in this time."""
 _SPAN_NS = 10_000_000_000
 """The least is of the last one to two such spans: short enough that two clocks that differ by 50 millionths
 stay within a millisecond, long enough that some message finds the way free."""
@@ -39,3 +41,23 @@ class Delays:
         before = self._least_before
         least = self._least if before is None or self._least < before else before
         return took - least
+
+
+class Smoothed:
+    """What something rarely exceeds: its smoothed mean and four times its smoothed deviation (RFC 6298)."""
+
+    __slots__ = ("_at_ns", "_deviation_ns", "_mean_ns")
+
+    def __init__(self, sample_ns: int, now_ns: int) -> None:
+        self._mean_ns, self._deviation_ns, self._at_ns = sample_ns, sample_ns // 2, now_ns
+
+    def learn(self, sample_ns: int, now_ns: int) -> None:
+        """Take in what it took this time."""
+        self._deviation_ns += (abs(sample_ns - self._mean_ns) - self._deviation_ns) // 4
+        self._mean_ns += (sample_ns - self._mean_ns) // 8
+        self._at_ns = now_ns
+
+    def expected_ns(self, now_ns: int) -> int:
+        """Return what it takes now; less the longer nothing was learnt."""
+        halves = max(0, now_ns - self._at_ns) // _HALF_LIFE_NS
+        return (self._mean_ns + 4 * self._deviation_ns) >> min(halves, 62)

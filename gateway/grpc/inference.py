@@ -58,7 +58,18 @@ class Inference:
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
+        self._learn_back(context, call.connection.peer, taken.answer_bytes)
         return await self._turns.finish(unary(taken.asked, outcome))
+
+    def _learn_back(self, context: Context, way: bytes, answer_bytes: int) -> None:
+        """When the call ends, learn what it took from now until gRPC's library was done with the answer."""
+        began_ns = monotonic_ns()
+
+        def ended(_: object) -> None:
+            now_ns = monotonic_ns()
+            self._calls.back.took(way, answer_bytes, now_ns - began_ns, now_ns)
+
+        context.add_done_callback(ended)
 
     async def stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         """Answer ModelStreamInfer until its client has said all, or is gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from mainspring.gateway.bounds import answer_bytes
@@ -47,14 +48,14 @@ class Taking:
         `BadRequest`, and `Ended` for what the protocol has and this server has not.
         """
         try:
-            taken = self._take(message, raw, arrived_ns, caller)
+            taken = self._take(message, raw, arrived_ns, caller, call)
             call.hold(taken.answer_bytes)
             return taken
         except BadRequest as error:
             self._calls.turned_away(message.model_name, error.reason)
             raise
 
-    def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller) -> Taken:
+    def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
         plane = self._calls.plane
         name = message.model_name
         check(plane.gate, caller, name)
@@ -64,16 +65,20 @@ class Taking:
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
         options = plane.catalog.options(name)
+        slo_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
+        held_bytes = answer_bytes(signature, inputs.headers, text=False)
         request = InferRequest(
             key=self._calls.next_key(),
             model=name,
             inputs=inputs.headers,
-            slo_ns=self._limits.slo_ns(parameters, caller, options, arrived_ns),
+            slo_ns=slo_ns,
             outputs=tuple([output.name for output in message.outputs]) or None,
             version=signature.spec.version,
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
+            back_ns=self._calls.back.expected_ns(call.connection.peer, held_bytes, slo_ns, monotonic_ns()),
+            late_outputs=False,
         )
         classes = requests.classes(message.outputs, signature)
         asked = Asked(message.id, name, signature.spec.version, classes, signature.whole)
-        return Taken(asked, request, inputs.frames, answer_bytes(signature, inputs.headers, text=False))
+        return Taken(asked, request, inputs.frames, held_bytes)

@@ -11,6 +11,7 @@ from time import monotonic_ns
 from typing import Any
 
 from mainspring.gateway import refusals
+from mainspring.gateway.back import HTTP
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
@@ -128,6 +129,8 @@ class Inference:
             wanted_version,
             exchange.header(b"traceparent") or "",
             self._priority(exchange, priority_of(parsed.parameters.priority)),
+            back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
+            late_outputs=False,
         )
         done = functools.partial(self._done, exchange, model, str(signature.spec.version), parsed.wanted)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
@@ -146,40 +149,46 @@ class Inference:
         if not isinstance(outcome, Answer):
             exchange.refuse(outcome.reason, outcome.detail, outcome.earliest_finish_left_ns)
             return
-        left_ns = outcome.timing.left_ns
-        due_ns = None if left_ns is None else monotonic_ns() + left_ns
+        left_ns, began_ns = outcome.timing.left_ns, monotonic_ns()
+        due_ns = None if left_ns is None else began_ns + left_ns
         try:
             body = render_small(model, version, wanted, outcome)
             if body is not None:
-                self._answer(exchange, body, due_ns)
+                self._answer(exchange, body, due_ns, began_ns)
                 return
         except Exception as error:
             reply_to_error(exchange, error)
             return
         self._turns.do(
             render(model, version, wanted, outcome),
-            lambda body: self._answer(exchange, body, due_ns),
+            lambda body: self._answer(exchange, body, due_ns, began_ns),
             functools.partial(reply_to_error, exchange),
             lambda: not exchange.abandoned,
         )
 
-    def _answer(self, exchange: Exchange, body: Body, due_ns: int | None) -> None:
+    def _answer(self, exchange: Exchange, body: Body, due_ns: int | None, began_ns: int) -> None:
+        held_bytes = exchange.answer_bytes
+
+        def reply(parts: Sequence[Any]) -> None:
+            _reply(exchange, due_ns, parts, content_type, more)
+            # The kernel has it, or has been asked to take it: it takes what fits its buffers at once.
+            now_ns = monotonic_ns()
+            self._calls.back.took(HTTP, held_bytes, now_ns - began_ns, now_ns)
+
         content_type, more = wire.JSON_TYPE, b""
         if body.tensors:
             content_type, more = wire.BINARY_TYPE, _JSON_BYTES + b": %d\r\n" % body.text_bytes
         accepted = exchange.headers.get(b"accept-encoding")
         # One alone was asked for; a list is what libraries can read, sent with every request.
         if accepted not in _SENT_ENCODINGS or body.size < _LEAST_COMPRESSED_BYTES:
-            _reply(exchange, due_ns, (*body.texts, *body.tensors), content_type, more)
+            reply((*body.texts, *body.tensors))
             return
         more += b"content-encoding: %s\r\n" % accepted
         work = functools.partial(compression.deflate, (*body.texts, *body.tensors), accepted.decode())
         if body.size <= _AT_ONCE_BYTES:
-            _reply(exchange, due_ns, (work(),), content_type, more)
+            reply((work(),))
             return
-        self._in_thread(
-            exchange, work, lambda packed: _reply(exchange, due_ns, (packed,), content_type, more)
-        )
+        self._in_thread(exchange, work, lambda packed: reply((packed,)))
 
     def _in_thread(
         self, exchange: Exchange, work: Callable[[], bytes], then: Callable[[bytes], None]

@@ -27,7 +27,7 @@ X = np.ones((1, 4), np.float32)
 def test_no_gateway_names_the_address_and_what_to_start() -> None:
     with Client("tcp://127.0.0.1:1", connect_timeout_s=0.2) as client:
         with pytest.raises(
-            mainspring.GatewayUnreachable, match=r"127\.0\.0\.1:1 within 0\.2 s.*mainspring up"
+            mainspring.GatewayUnreachable, match=r"127\.0\.0\.1:1 within 0\.2\d* s.*mainspring up"
         ):
             client.infer("m", {"data": X}, slo_ms=5_000)
         with pytest.raises(mainspring.Unavailable):
