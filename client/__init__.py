@@ -2,7 +2,7 @@
 
 * ``client``, ``asynchronous`` -- `Client` and `AsyncClient`, the same verbs, blocking and awaited
 * ``channel``    -- many calls in flight on one connection; the thread behind `Client`
-* ``call``       -- one call, which is a future
+* ``call``, ``delivery`` -- one call, which is a future; outcomes to event loops
 * ``requests``, ``outbox``, ``paths`` -- when a request is sent, what is on its way, what the way back takes
 * ``connection`` -- the layer below, for a program with a loop of its own: messages in, messages out
 * ``arrays``, ``lists`` -- arrays and Python numbers to tensors on the wire and back

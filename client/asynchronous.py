@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from mainspring.client.arrays import InferResult
 from mainspring.client.catalog import Models
 from mainspring.client.client import Client, delivered
+from mainspring.client.delivery import Delivery
 from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
@@ -44,6 +45,7 @@ class AsyncClient:
         max_unread_bytes: int = MAX_UNREAD_BYTES,
     ) -> None:
         """Begin to connect to ``address``; arguments as for `Client`."""
+        self._delivery = Delivery()
         self._client = Client(
             address,
             name=name,
@@ -101,7 +103,7 @@ class AsyncClient:
             called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo, awaited=True
         )
         try:
-            result = await asyncio.wrap_future(call)
+            result: InferResult = await self._delivery.outcome(call)
         except BaseException:
             call.landed(monotonic_ns())
             raise
@@ -109,7 +111,7 @@ class AsyncClient:
 
     async def models(self) -> Models:
         """Return the models that are served, by name: ``(await client.models())["resnet50"]`` is one."""
-        return Models(await asyncio.wrap_future(self._client.ask_models()))
+        return Models(await self._delivery.outcome(self._client.ask_models()))
 
     async def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""

@@ -15,6 +15,8 @@ from mainspring.gateway.validation import Accepted
 _EARLIER_NS = 1_000_000
 _EARLIER_SHARE = 64
 """So much before an answer would be late, or this part of its SLO if that is less, the client is told."""
+_CONTROLLER_NS = 20_000_000
+"""So long a request waits at least: the controller says when an answer would have been possible."""
 _SPARE_TIMERS = 1_024
 """Timers of answered requests that are kept before the heap is made anew without them."""
 
@@ -98,7 +100,9 @@ class Patience:
             due_ns = deadline_ns - max(0, accepted.back_ns)
             # Who has no use for late outputs is told just before they would be late.
             expires_ns = due_ns - min(_EARLIER_NS, accepted.slo_ns // _EARLIER_SHARE)
-            expires_ns = deadline_ns + self._grace_ns if accepted.late_outputs else max(now_ns, expires_ns)
+            expires_ns = max(expires_ns, now_ns + _CONTROLLER_NS)
+            if accepted.late_outputs or expires_ns > deadline_ns + self._grace_ns:
+                expires_ns = deadline_ns + self._grace_ns
         return Pending(
             serial=serial,
             connection=connection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -166,25 +167,29 @@ def test_an_awaited_request_counts_from_its_call_not_from_its_first_step() -> No
     assert script.requests[0].slo_ns <= 59_800_000_000
 
 
-def test_a_thousand_at_once_each_get_one_outcome_and_no_refusal_after_its_deadline() -> None:
+def test_a_thousand_at_once_each_get_one_outcome_and_most_hear_early_that_they_can_not_be_sent() -> None:
     """With a gateway that answers few of them: the rest waits here, and is refused here."""
     script = Script()
     script.pause_s = 0.01
 
-    async def ask() -> list[tuple[str, int]]:
+    async def ask() -> list[str]:
         async with AsyncClient(address, max_in_flight=4) as client:
 
-            async def one() -> tuple[str, int]:
-                began_ns = time.monotonic_ns()
+            async def one() -> str:
                 try:
                     await client.infer("m", {"data": X}, slo_ms=3_000)
                 except mainspring.DeadlineError as error:
-                    return type(error).__name__, time.monotonic_ns() - began_ns
-                return "answered", time.monotonic_ns() - began_ns
+                    return type(error).__name__
+                return "answered"
 
             return await asyncio.gather(*(one() for _ in range(1_000)))
 
     with fake_gateway(script) as address:
         outcomes = asyncio.run(ask())
-    assert {kind for kind, _ in outcomes} == {"answered", "DeadlinePassed", "DeadlineUnreachable"}
-    assert max(took_ns for kind, took_ns in outcomes if kind != "answered") < 3_000_000_000
+    counts = Counter(outcomes)
+    assert counts.total() == 1_000
+    assert counts["answered"] == len(script.requests) >= 8
+    assert counts["DeadlineUnreachable"] > counts["DeadlinePassed"] > 0
+    assert set(counts) == {"answered", "DeadlinePassed", "DeadlineUnreachable"}
+    left = [each.slo_ns for each in script.requests]
+    assert all(each is not None and each > 0 for each in left)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mainspring.gateway.sends import Arrive, Refuse
+from mainspring.gateway.sends import Arrive, Refuse, Withdraw
 from mainspring.gateway.validation import Accepted
 from mainspring.gateway.ways import Ways
 from mainspring.messages.clients import ClientHello, InferRequest
@@ -83,4 +83,16 @@ def test_who_wants_no_late_outputs_hears_of_it_before_the_deadline() -> None:
     (refuse,) = [each for each in core.drain() if isinstance(each, Refuse)]
     assert (refuse.key, refuse.reason) == (1, Reason.TIMED_OUT)
     assert "deadline" in refuse.detail
+    core.validate()
+
+
+def test_an_slo_too_short_to_ask_the_controller_waits_for_its_word() -> None:
+    core = core_with()
+    short = Accepted("m", 1, MS // 10, (0,), (0,), SIGNATURE, late_outputs=False)
+    core.submit(0, ALICE, 1, short, [b""])
+    core.drain()
+    core.tick(10 * MS)
+    assert not core.drain()
+    core.tick(20 * MS)
+    assert [type(each) for each in core.drain()] == [Withdraw, Refuse]
     core.validate()
