@@ -91,7 +91,7 @@ def test_it_sends_reports_and_writes_both_files(app: typer.Typer, tmp_path: Path
             "--models",
             "c*",
         ]
-        arguments += ["--address", address, "--output", str(tmp_path), "--slo", "20ms"]
+        arguments += ["--address", address, "--output", str(tmp_path), "--slo", "20s"]
         result = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
         table = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0
@@ -99,7 +99,7 @@ def test_it_sends_reports_and_writes_both_files(app: typer.Typer, tmp_path: Path
     assert printed == json.loads((tmp_path / "summary.json").read_text()) | printed
     assert 60 < printed["offered"] < 140
     assert printed["rejected"] == {"overloaded": printed["offered"]}
-    assert (printed["slo_ms"], printed["models"], printed["lost"]) == (20.0, 1, 0)
+    assert (printed["slo_ms"], printed["models"], printed["lost"]) == (20_000.0, 1, 0)
     assert (tmp_path / "report.png").stat().st_size > 10_000
     assert "rejected: overloaded" in table.stdout
     assert "summary.json" in table.stdout

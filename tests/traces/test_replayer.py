@@ -30,7 +30,7 @@ class Regular(Workload):
     count: int
     gap_ns: int
     names: tuple[str, ...] = ("a", "b")
-    slo_ns: int | None = 100 * MS
+    slo_ns: int | None = 60 * SECOND_NS
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -61,14 +61,14 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     answers = [
         answering(),
         answering(reason=Reason.DEADLINE_UNREACHABLE),
-        answering(delay_ns=150 * MS),
+        answering(delay_ns=2_500 * MS),
         answering(cold_start=True),
         answering(reason=Reason.OVERLOADED),
     ]
     shown: list[Progress] = []
     with fake_gateway(lambda number, request: answers[number % 5]).serving() as gateway:
         summary, records = connected(gateway, progress_every_s=0.05).play(
-            Regular(100, 2 * MS), progress=shown.append, notes={"workload": "regular"}
+            Regular(100, 2 * MS, slo_ns=2 * SECOND_NS), progress=shown.append, notes={"workload": "regular"}
         )
         seen = gateway.seen
     assert (summary.offered, summary.goodput, summary.late, summary.lost) == (100, 40, 20, 0)
@@ -77,7 +77,7 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     assert records.columns()[0]["model"].tolist() == [0, 1] * 50
     assert [request.model for _, request, _ in seen] == ["a", "b"] * 50
     sent = records.columns()[0]
-    left_ns = sent["intended_ns"] + 100 * MS - sent["sent_ns"]
+    left_ns = sent["intended_ns"] + 2 * SECOND_NS - sent["sent_ns"]
     assert [request.slo_ns for _, request, _ in seen] == left_ns.tolist(), "what is left as it is sent"
     starts_ns = [
         request.sent_ns - sent_ns
@@ -96,7 +96,7 @@ def test_what_is_not_answered_is_lost_after_the_wait(
     fake_gateway: Any, answering: Any, connected: Open
 ) -> None:
     with fake_gateway(lambda number, request: None if number % 4 == 0 else answering()).serving() as gateway:
-        summary, _ = connected(gateway, guard_s=0.2).play(Regular(40, MS))
+        summary, _ = connected(gateway, guard_s=0.2).play(Regular(40, MS, slo_ns=SECOND_NS))
     assert (summary.offered, summary.goodput, summary.lost, summary.unanswered) == (40, 30, 10, 0)
 
 
@@ -114,7 +114,7 @@ def test_what_could_still_be_answered_when_the_wait_is_cut_short_is_not_lost(
 
 def test_stragglers_are_waited_for(fake_gateway: Any, answering: Any, connected: Open) -> None:
     with fake_gateway(lambda number, request: answering(delay_ns=400 * MS)).serving() as gateway:
-        summary, _ = connected(gateway).play(Regular(10, MS))
+        summary, _ = connected(gateway).play(Regular(10, MS, slo_ns=100 * MS))
     assert (summary.late, summary.lost) == (10, 0), "later than their SLO, whatever the gateway says of it"
     assert summary.gateway_late == 0
     assert summary.p50_ms is not None
@@ -153,7 +153,7 @@ def test_a_late_replayer_tells_its_lag_and_charges_it_to_latency(
 
     with fake_gateway(lambda number, request: answering()).serving() as gateway:
         summary, _ = connected(gateway).play(Slow(30, MS, slo_ns=100 * SECOND_NS))
-        expired, _ = connected(gateway).play(Slow(30, MS))
+        expired, _ = connected(gateway).play(Slow(30, MS, slo_ns=100 * MS))
         seen = len(gateway.seen)
     assert summary.replayer_lag_max_us >= 200_000
     assert summary.max_ms is not None
@@ -214,7 +214,7 @@ def test_plays_on_one_connection_do_not_mix(fake_gateway: Any, answering: Any, c
 
     with fake_gateway(decide).serving() as gateway:
         replayer = connected(gateway, guard_s=0.05)
-        first, _ = replayer.play(Regular(10, MS))
+        first, _ = replayer.play(Regular(10, MS, slo_ns=100 * MS))
         second, _ = replayer.play(Regular(50, 5 * MS))
         keys = [request.key for _, request, _ in gateway.seen]
     assert (first.lost, second.lost, second.goodput + second.late) == (1, 0, 50)
@@ -232,7 +232,9 @@ def test_a_gateway_that_goes_and_comes_back_costs_only_what_it_missed(
         replayer.play(Regular(5, MS))
     second = fake_gateway(lambda number, request: answering(), address=first.address, turns_away=turns_away)
     results = []
-    player = threading.Thread(target=lambda: results.append(replayer.play(Regular(1000, 2 * MS))[0]))
+    player = threading.Thread(
+        target=lambda: results.append(replayer.play(Regular(1000, 2 * MS, slo_ns=SECOND_NS))[0])
+    )
     player.start()
     time.sleep(0.3)
     with second.serving():

@@ -40,7 +40,7 @@ def test_the_best_alternative_of_an_unreachable_deadline_is_what_the_scheduler_f
     stories = unreachable(view)
     wrong = [story for story in stories if not exact(view, story)]
     # An estimate that was doubted for a request which was then served shows only with its INFER.
-    assert len(wrong) <= max(1, len(stories) // 20), f"seed {seed}: {[story.summary for story in wrong[:3]]}"
+    assert len(wrong) <= max(1, len(stories) // 50), f"seed {seed}: {[story.summary for story in wrong[:3]]}"
     for story in stories:
         if exact(view, story):
             assert not any(each.feasible for each in story.alternatives), f"seed {seed}: {story}"
