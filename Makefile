@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCKED := --require-hashes --only-binary :all:
+ITSELF := --no-deps --no-build-isolation -e .
+UV_COMPILE := out/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: \
+	--generate-hashes --no-header --no-annotate pyproject.toml
 # Files that stand for what was installed of pyproject.toml: [serve], [dev] and [docs].
 SERVES := $(VENV)/.serves
 STAMP := $(VENV)/.installed
@@ -14,7 +18,7 @@ ARGS ?=
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native demo test fuzz schemathesis lint types docs suites clean
+.PHONY: help setup lock native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
@@ -34,17 +38,26 @@ $(PIP):
 	$(PYTHON) -m venv $(VENV)
 
 # What serves; the tools of the tests, the documentation's and the rest come when a target needs them.
-$(SERVES): pyproject.toml | $(PIP)
-	$(INSTALL) -e '.[serve]'
+# All of it as requirements/ has it, with hashes and from wheels: what `make lock` wrote is what is tested.
+$(SERVES): pyproject.toml requirements/serve.lock | $(PIP)
+	$(INSTALL) $(LOCKED) -r requirements/serve.lock
+	$(INSTALL) $(ITSELF)
 	@touch $@
 
-$(STAMP): pyproject.toml | $(PIP)
-	$(INSTALL) -e '.[dev]'
+$(STAMP): pyproject.toml requirements/dev.lock | $(PIP)
+	$(INSTALL) $(LOCKED) -r requirements/dev.lock
+	$(INSTALL) $(ITSELF)
 	@touch $@ $(SERVES)
 
-$(WRITES): pyproject.toml | $(PIP)
-	$(INSTALL) -e '.[docs]'
+$(WRITES): requirements/docs.lock $(SERVES)
+	$(INSTALL) $(LOCKED) -r requirements/docs.lock
 	@touch $@
+
+lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allows, for Python 3.11 and later
+	@test -x out/lock/bin/uv || ($(PYTHON) -m venv out/lock && out/lock/bin/pip install --quiet --disable-pip-version-check uv)
+	$(UV_COMPILE) --extra dev -o requirements/dev.lock
+	$(UV_COMPILE) --extra serve -c requirements/dev.lock -o requirements/serve.lock
+	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
 
 native: $(SERVES) ## Compile the pure cores, unless that was done since their last change
 	@$(BIN)/python -m mainspring.native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
