@@ -12,6 +12,8 @@ from typing import Final
 from mainspring.gateway.config import GatewayConfig
 
 METRICS_CONNECTIONS: Final = 32
+FEW_CONNECTIONS: Final = 1_000
+"""Clients of one listener; a limit that leaves fewer is worth a warning."""
 _SPARE_FILES: Final = 512
 """Descriptors that are kept for everything but clients: workers, files, libraries."""
 _SPARE_FRACTION: Final = 4
@@ -30,6 +32,17 @@ def share_of(files: int, listeners: int) -> int:
     """Return the share of one of so many listeners beside metrics. Pure."""
     spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
     return max((files - spare - METRICS_CONNECTIONS) // listeners, _LEAST_CONNECTIONS)
+
+
+def shortage(config: GatewayConfig) -> str | None:
+    """Return what is to be said of a limit that leaves fewer clients than a busy gateway has."""
+    clients = share(config, FEW_CONNECTIONS)
+    if clients >= FEW_CONNECTIONS:
+        return None
+    return (
+        f"this process may open {file_limit():,} files, which leaves {clients:,} clients for each of ZeroMQ, "
+        "HTTP and gRPC; raise nofile in /etc/security/limits.conf (docker run --ulimit nofile=1048576)"
+    )
 
 
 def file_limit() -> int:

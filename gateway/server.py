@@ -7,6 +7,7 @@ watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -17,12 +18,15 @@ import uvloop
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.garbage import Garbage
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
+
+log = logging.getLogger("mainspring.gateway")
 
 _STOP_POLL_S = 0.05
 """How long a stop can go unnoticed."""
@@ -77,6 +81,8 @@ async def _serve(
     front_ends: dict[str, Served] = {}
     try:
         front_ends = await start(server.calls, config)
+        if (few := shortage(config)) is not None:
+            log.warning("%s", few)
         server.watch()
         if on_ready is not None:
             addresses = {name: each.address for name, each in front_ends.items()}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.gateway.descriptors import METRICS_CONNECTIONS, share_of
+from mainspring.gateway import descriptors
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import METRICS_CONNECTIONS, share_of, shortage
 
 
 @pytest.mark.parametrize("files", [256, 1_024, 20_000, 1 << 20])
@@ -17,3 +19,13 @@ def test_no_listener_can_take_anothers_descriptors(files: int, listeners: int) -
 
 def test_a_few_clients_are_taken_whatever_the_limit() -> None:
     assert share_of(64, 3) == 32
+
+
+def test_a_low_limit_is_worth_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
+    said = shortage(GatewayConfig(http_address="http://127.0.0.1:0"))
+    assert said is not None
+    assert "may open 1,024 files" in said
+    assert "nofile" in said
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 20_000)
+    assert shortage(GatewayConfig(http_address="http://127.0.0.1:0")) is None
