@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mainspring.launch.foreground import LogFormat, LogLevel, begin, ready
-from mainspring.launch.options import DEFAULT_CONTROLLER
+from mainspring.launch.options import Controller, SecretFile
 
 
 def register(app: typer.Typer) -> None:
@@ -20,9 +20,8 @@ def console(
     address: Annotated[
         str, typer.Option(help="Where browsers connect; port 0 takes any.")
     ] = "http://127.0.0.1:8003",
-    controller: Annotated[
-        str, typer.Option(help="The address of the controller that is watched.")
-    ] = DEFAULT_CONTROLLER,
+    controller: Controller = None,
+    secret_file: SecretFile = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -47,11 +46,14 @@ def console(
     """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
     from mainspring.console.config import ConsoleConfig
     from mainspring.console.server import run
+    from mainspring.launch.controllers import find
 
+    door = find(controller, secret_file)
     try:
         config = ConsoleConfig(
             address=address,
-            controller_address=controller,
+            controller_address=door.address,
+            secret_file=door.secret_file,
             log_dir="" if log is None else str(log),
             hosts=tuple(host or ()),
             token_file="" if token_file is None else str(token_file),

@@ -19,7 +19,7 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
-from mainspring.launch.options import DEFAULT_CONTROLLER
+from mainspring.launch.options import SecretFile
 
 if TYPE_CHECKING:
     import threading
@@ -35,6 +35,22 @@ StateFile = Annotated[
         "forgets it."
     ),
 ]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Where workers and gateways connect: unix:///PATH, or tcp://HOST:PORT with --secret-file; "
+        "port * takes any. Default: a socket of this user's own.",
+        show_default=False,
+    ),
+]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Folder of the model store; all of it is served. More: `models add`."),
+]
+EventLog = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,25 +59,16 @@ def register(app: typer.Typer) -> None:
 
 
 def controller(
-    address: Annotated[
-        str, typer.Option(help="Where workers and gateways connect; port * takes any.")
-    ] = DEFAULT_CONTROLLER,
-    store: Annotated[
-        Path | None,
-        typer.Option(
-            readable=False, help="Folder of the model store; all of it is served. More: `models add`."
-        ),
-    ] = None,
+    address: Address = None,
+    secret_file: SecretFile = None,
+    store: StoreFolder = None,
     profiles: Annotated[
         Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
     ] = None,
     copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
     policy: PolicyName = None,
     policy_option: PolicyOptions = None,
-    event_log: Annotated[
-        Path | None,
-        typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
-    ] = None,
+    event_log: EventLog = None,
     state_file: StateFile = None,
     drain_timeout: DrainTimeout = DEFAULT_DRAIN,
     log_level: LogLevel = "WARNING",
@@ -69,6 +76,7 @@ def controller(
 ) -> None:
     """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.controller.config import ControllerConfig
+    from mainspring.launch.controllers import check_guarded, personal_address
     from mainspring.launch.models import ModelSource
     from mainspring.launch.policies import check_policy, parse_options
     from mainspring.launch.run_dir import claimed
@@ -79,8 +87,11 @@ def controller(
     given: dict[str, Any] = {} if policy is None else {"policy": policy}
     scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
     check_policy(scheduler.policy, scheduler.policy_options)
+    where = address or personal_address()
+    check_guarded(where, secret_file, "--address")
     config = ControllerConfig(
-        address=address,
+        address=where,
+        secret_file=_text(secret_file) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
         drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),

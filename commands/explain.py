@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
+from mainspring.launch.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, SecretFile, Token
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def explain(
     controller: Annotated[
         str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")
     ] = None,
+    secret_file: SecretFile = None,
     wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
     log: Annotated[
         Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
@@ -44,7 +45,7 @@ def explain(
 ) -> None:
     """Tell a request's story: what was planned, what happened, and what each worker could have done."""
     _check(context, log, run)
-    story = _story(request, address, console, controller, wait, log, run, token)
+    story = _story(request, address, console, controller, secret_file, wait, log, run, token)
     if as_json:
         import msgspec
 
@@ -78,6 +79,7 @@ def _story(
     address: str,
     console: str | None,
     controller: str | None,
+    secret_file: Path | None,
     wait: str,
     log: Path | None,
     run: int | None,
@@ -85,6 +87,7 @@ def _story(
 ) -> Story:
     """Look where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.commands.explaining.finding import NoConsole, from_console, from_log, live
+    from mainspring.launch.controllers import find
     from mainspring.launch.durations import duration_ns
     from mainspring.launch.places import CONSOLE, CONTROLLER, place
     from mainspring.telemetry.runs import choose_run
@@ -99,4 +102,4 @@ def _story(
         except NoConsole:
             if console:
                 raise
-    return live(controller or place(CONTROLLER, address, token), request, wait_ns)
+    return live(find(controller or place(CONTROLLER, address, token), secret_file), request, wait_ns)

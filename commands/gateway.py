@@ -15,7 +15,7 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
-from mainspring.launch.options import DEFAULT_CONTROLLER, DEFAULT_GATEWAY
+from mainspring.launch.options import DEFAULT_GATEWAY, Controller, SecretFile
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,8 @@ def gateway(
     ] = "",
     grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
     metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
-    controller: Annotated[str, typer.Option(help="The controller's address.")] = DEFAULT_CONTROLLER,
+    controller: Controller = None,
+    secret_file: SecretFile = None,
     name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
     grace: Annotated[
         str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
@@ -42,15 +43,18 @@ def gateway(
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.gateway.config import GatewayConfig
     from mainspring.gateway.server import run
+    from mainspring.launch.controllers import find
     from mainspring.launch.durations import duration_ns
 
+    door = find(controller, secret_file)
     try:
         config = GatewayConfig(
             address=address,
             http_address=http,
             grpc_address=grpc,
             metrics_address=metrics,
-            controller_address=controller,
+            controller_address=door.address,
+            secret_file=door.secret_file,
             name=name,
             grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,
             drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from mainspring.launch.options import DEFAULT_GATEWAY, Controller, GatewayAddress, Token, refuse_with_log
+from mainspring.launch.options import (
+    DEFAULT_GATEWAY,
+    Controller,
+    GatewayAddress,
+    SecretFile,
+    Token,
+    refuse_with_log,
+)
 from mainspring.launch.spans import RunNumber
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ def top(
     context: typer.Context,
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
+    secret_file: SecretFile = None,
     token: Token = None,
     log: Annotated[
         Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
@@ -61,7 +69,7 @@ def top(
         )
     if as_json and not once:
         raise typer.BadParameter("--json prints one picture: give --once too", param_hint="--json")
-    source = _source(context, address, controller, token, log, at, run)
+    source = _source(context, address, controller, secret_file, token, log, at, run)
     shown = cast("ViewName | None", view)
     try:
         if once:
@@ -76,12 +84,14 @@ def _source(
     context: typer.Context,
     address: str,
     controller: str | None,
+    secret_file: Path | None,
     token: str | None,
     log: Path | None,
     at: str | None,
     run: int | None,
 ) -> Source:
     from mainspring.console.terminal.source import LiveSource, RecordedSource
+    from mainspring.launch.controllers import find
     from mainspring.launch.places import CONTROLLER, place
     from mainspring.launch.spans import chosen_instant
 
@@ -89,7 +99,8 @@ def _source(
         if at is not None or run is not None:
             raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
         try:
-            return LiveSource(controller or place(CONTROLLER, address, token))
+            door = find(controller or place(CONTROLLER, address, token), secret_file)
+            return LiveSource(door.address, secret=door.secret())
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--controller") from None
     refuse_with_log(context, "address", "controller")

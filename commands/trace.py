@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.launch.options import DEFAULT_GATEWAY, Controller, GatewayAddress, Token, refuse_with_log
+from mainspring.launch.options import (
+    DEFAULT_GATEWAY,
+    Controller,
+    GatewayAddress,
+    SecretFile,
+    Token,
+    refuse_with_log,
+)
 from mainspring.launch.spans import From, Last, RunNumber, To
 
 if TYPE_CHECKING:
@@ -37,6 +44,7 @@ def trace(
     log: Log = None,
     address: GatewayAddress = DEFAULT_GATEWAY,
     controller: Controller = None,
+    secret_file: SecretFile = None,
     token: Token = None,
     duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
     from_: From = None,
@@ -46,6 +54,7 @@ def trace(
 ) -> None:
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
     from mainspring.commands.tracing.writing import trace_live, trace_log
+    from mainspring.launch.controllers import find
     from mainspring.launch.durations import duration_ns
     from mainspring.launch.places import CONTROLLER, place
     from mainspring.launch.spans import chosen_run
@@ -59,7 +68,7 @@ def trace(
                 f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
                 "to watch a live cluster, of which the past can't be asked for"
             )
-        watched = controller or place(CONTROLLER, address, token)
+        watched = find(controller or place(CONTROLLER, address, token), secret_file)
         file = trace_live(watched, perfetto, duration_ns(duration, "--duration"))
     else:
         refuse_with_log(context, "address", "controller", "duration")

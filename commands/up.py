@@ -52,7 +52,7 @@ GatewayPort = Annotated[
     typer.Option(
         min=0,
         max=65533,
-        help="The gateway's port; the controller takes the next, a model repository the one after. 0: any.",
+        help="The gateway's port. 0: any.",
     ),
 ]
 HttpPort = Annotated[

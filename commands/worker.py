@@ -17,7 +17,16 @@ from mainspring.launch.foreground import (
     duration_ms,
     ready,
 )
-from mainspring.launch.options import DEFAULT_CONTROLLER
+from mainspring.launch.options import Controller, SecretFile
+
+DataAddress = Annotated[
+    str,
+    typer.Option(
+        help="Where gateways connect: unix:///PATH, or tcp://HOST:PORT with --secret-file; port * takes any. "
+        "Default: a socket beside the controller's, or any port of 127.0.0.1 if that has none.",
+        show_default=False,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -27,10 +36,9 @@ def register(app: typer.Typer) -> None:
 
 def worker(
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
-    controller: Annotated[str, typer.Option(help="Address of the controller.")] = DEFAULT_CONTROLLER,
-    data_address: Annotated[
-        str, typer.Option(help="Where gateways connect; port * takes any.")
-    ] = "tcp://127.0.0.1:*",
+    controller: Controller = None,
+    secret_file: SecretFile = None,
+    data_address: DataAddress = "",
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = Path("store"),
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
@@ -51,13 +59,17 @@ def worker(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.launch.controllers import check_guarded, find
     from mainspring.worker.config import DEFAULT_PAGES, WorkerConfig
     from mainspring.worker.server import run
 
     _check(engine, device, store, exec_core)
+    door = find(controller, secret_file)
+    check_guarded(data_address, door.secret_file, "--data-address")
     config = WorkerConfig(
         name=name,
-        controller=controller,
+        controller=door.address,
+        secret_file=door.secret_file,
         data_address=data_address,
         store=str(store),
         engine=engine,

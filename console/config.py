@@ -10,6 +10,9 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str = "http://127.0.0.1:8003"
     """Where browsers connect; port 0 takes any free one."""
+    secret_file: str = ""
+    """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
+    the same user's, on this host."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller that is watched."""
     log_dir: str = ""

@@ -22,8 +22,11 @@ from mainspring.messages.codec import TO_OBSERVER, BadMessage, Codec, encode
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import ObserverHello, OfPicture, Records, Stage
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome
+from mainspring.messages.roles import Role
 from mainspring.telemetry.log import Entry
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -71,9 +74,19 @@ class LiveStream:
     """Follows one controller."""
 
     def __init__(
-        self, address: str, observer: str = "console", clock: Callable[[], int] = monotonic_ns
+        self,
+        address: str,
+        observer: str = "console",
+        clock: Callable[[], int] = monotonic_ns,
+        *,
+        secret: bytes | None = None,
+        operates: bool = False,
     ) -> None:
-        """Begin to connect; raise ValueError if the address is none."""
+        """Begin to connect; raise ValueError if the address is none.
+
+        ``secret``: the run's, which a process of another user or host needs. ``operates``: wishes of
+        operators are passed on, whom the caller has checked.
+        """
         self.state: State = "connecting"
         """``connecting`` while nothing is heard of the controller, ``catching_up`` until its picture is
         whole."""
@@ -87,8 +100,9 @@ class LiveStream:
         self._clock = clock
         self._hub = Hub()
         self._address = address
-        self._name = f"observer:{observer}:{os.getpid()}-{secrets.token_hex(4)}".encode()
-        self._link = Link(self._hub, address, LIMITS, name=self._name)
+        self._name = f"{observer}:{os.getpid()}-{secrets.token_hex(4)}".encode()
+        self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret)
+        self._link = self._connect()
         self._ended = 0
         self._hello_ns = 0
         self._heard_ns = self.since_ns
@@ -198,6 +212,8 @@ class LiveStream:
                 self._become("connecting", "the connection to the controller ended")
         if not self._link.connected:
             self._heard_ns = now_ns
+            if self._link.refusal:
+                self.detail = f"no connection to {self._address}: {self._link.refusal}"
         elif now_ns - self._heard_ns > SILENCE_NS:
             self._become("connecting", "the controller is silent")
             self._connect_anew(now_ns)
@@ -208,9 +224,13 @@ class LiveStream:
     def _connect_anew(self, now_ns: int) -> None:
         """Give a connection up whose other end may be gone without a word."""
         self._link.close(now_ns)
-        self._link = Link(self._hub, self._address, LIMITS, name=self._name)
+        self._link = self._connect()
         self._ended = self._hello_ns = 0
         self._heard_ns = now_ns
+
+    def _connect(self) -> Link:
+        there = Identity(Role.CONTROLLER)
+        return Link(self._hub, self._address, LIMITS, name=self._name, shows=self._shows, expects=there)
 
     def _become(self, state: State, detail: str) -> None:
         if state != self.state:

@@ -8,8 +8,13 @@ import msgspec
 class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of the controller. Raises ValueError on a value that can't work."""
 
-    address: str = "tcp://127.0.0.1:7401"
-    """Address that workers and gateways connect to; port ``*`` takes any free one."""
+    address: str = ""
+    """Address that workers and gateways connect to: ``unix:///PATH``, or ``tcp://HOST:PORT`` where some of
+    them run on other hosts; port ``*`` takes any free one. Empty: the socket controller.sock in the run
+    folder."""
+    secret_file: str = ""
+    """File of the run's secret, which processes of other users and hosts must know; empty: only processes of
+    the same user on this host may connect."""
     event_log_dir: str | None = None
     """Folder of the event log; None for no log."""
     event_log_segment_bytes: int = 64 << 20

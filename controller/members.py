@@ -7,6 +7,7 @@ another, each on the heels of the last pong, until ``join_pongs`` have come back
 from __future__ import annotations
 
 import logging
+import re
 
 from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.config import ControllerConfig
@@ -30,15 +31,21 @@ from mainspring.messages.peers import (
 )
 
 _LOGGER = logging.getLogger(__name__)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 MAX_REASONS = 64
 """Reasons for which a worker may count messages; a longer list is taken for nonsense."""
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with a peer's name, or None."""
-    if 0 < len(name) <= MAX_NAME_CHARACTERS:
-        return None
-    return f"its name has {len(name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    """Return what is wrong with a process's name, or None: it goes into logs, terminals and file names."""
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        return f"its name has {len(name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    if NAME.fullmatch(name) is None:
+        return (
+            f"its name is {name!a}; it must begin with a letter or digit and have only letters, digits "
+            "and . _ - : @ + of ASCII"
+        )
+    return None
 
 
 def memory_fault(hello: WorkerHello) -> str | None:

@@ -8,7 +8,6 @@ import msgspec
 
 from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.feed import LoggedScheduler
-from mainspring.controller.members import name_fault
 from mainspring.controller.specs import MAX_DURATION_NS, MAX_NAME_CHARACTERS
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
@@ -59,9 +58,10 @@ class Operators:
     def _refusal(self, asked: Operate) -> str | None:
         if self._catalogue.draining:
             return "the controller is stopping"
-        fault = name_fault(asked.who)
-        if fault is not None:
-            return f"who asks can't be recorded: {fault}"
+        if not 0 < len(asked.who) <= MAX_NAME_CHARACTERS or not asked.who.isprintable():
+            return (
+                f"who asks can't be recorded: a name has 1 to {MAX_NAME_CHARACTERS} characters, all printable"
+            )
         if _longest(asked.wish) > MAX_NAME_CHARACTERS:
             return f"no model and no worker has a name of more than {MAX_NAME_CHARACTERS} characters"
         if isinstance(asked.wish, SetDefaultSlo):

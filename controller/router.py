@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from mainspring.messages.roles import Role, may_connect
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.listener import Listener
 
 BACKLOG_BYTES = 256 << 20
 """Bytes that may wait for one peer, beside the bound in messages."""
+MOST_TENSORS = 4
+WATCHING_BYTES = 64 << 10
+"""Size of one incoming message of those that only watch or operate."""
 
 
 class Router:
@@ -25,16 +30,23 @@ class Router:
         message_max_bytes: int,
         linger_ms: float,
         on_violation: Callable[[str], object],
+        secret: bytes | None = None,
     ) -> None:
         """Listen. Raises OSError that names the address if that is not possible.
 
-        ``on_violation`` is told what a peer has sent that is no message at all; its connection is ended.
+        ``on_violation`` is told what a peer has sent that is no message at all, and who was refused; its
+        connection is ended. ``secret``: the run's; without one, only this user's processes of this host.
         """
         self._linger_ns = round(linger_ms * 1e6)
         self._hub = Hub()
-        limits = Limits(message_max_bytes, BACKLOG_BYTES, backlog_messages)
+        served = _limits(message_max_bytes, backlog_messages)
+        watching = _limits(min(message_max_bytes, WATCHING_BYTES), backlog_messages)
+        limits = {
+            str(role): watching if role in (Role.OBSERVER, Role.OPERATOR) else served
+            for role in may_connect(Role.CONTROLLER)
+        }
         try:
-            self._listener = Listener(self._hub, address, limits)
+            self._listener = Listener(self._hub, address, limits, Pass(Role.CONTROLLER, secret))
         except (OSError, ValueError) as error:
             self._hub.close()
             number = getattr(error, "errno", None) or errno.EINVAL
@@ -50,7 +62,7 @@ class Router:
         return self._listener.address
 
     def receive(self) -> list[Any] | None:
-        """Return the next message's parts, the sender's name first; None if none is waiting."""
+        """Return the next message's parts, the sender (``ROLE/NAME``) first; None if none is waiting."""
         received = self._listener.receive()
         return None if received is None else [received[0], *received[1]]
 
@@ -82,3 +94,8 @@ class Router:
     def close(self) -> None:
         """Close; what is still unsent has ``linger_ms`` to leave."""
         self._hub.close(self._linger_ns)
+
+
+def _limits(message_bytes: int, backlog_messages: int) -> Limits:
+    """A message to the controller has no tensors: one with a few is answered, one with more is not read."""
+    return Limits(message_bytes, BACKLOG_BYTES, backlog_messages, message_bytes, MOST_TENSORS)

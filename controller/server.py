@@ -22,6 +22,7 @@ from mainspring.messages.model import ModelSpec, ServedModel
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter
+from mainspring.transport.greeting import read_secret
 
 _LOGGER = logging.getLogger(__name__)
 SHORTEST_WAIT_NS = 50_000
@@ -60,6 +61,7 @@ class Controller:
             config.message_max_bytes,
             config.goodbye_linger_ms,
             lambda _: self._dropped.count("bad_framing"),
+            read_secret(config.secret_file),
         )
         log = None
         if config.event_log_dir is not None:

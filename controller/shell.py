@@ -40,6 +40,7 @@ from mainspring.messages.peers import (
     ToController,
     WorkerHello,
 )
+from mainspring.messages.roles import MAY_SAY, Role, fault
 
 _LOGGER = logging.getLogger(__name__)
 Received = ToController | FromObserver | Result
@@ -58,6 +59,10 @@ class _Hello(msgspec.Struct):
 HELD_ARRIVALS = 100_000
 """Requests that are held, after the start, for the first worker to join; more go straight on."""
 RETURNING = "the controller has just started and no worker is back yet: send the request again"
+_MAY_SAY = {
+    sender.encode(): (sender, says) for (sender, to), says in MAY_SAY.items() if to is Role.CONTROLLER
+}
+"""By the role with which a routing id begins."""
 _HELLOS = (WorkerHello, GatewayHello)
 _HELLO = msgspec.msgpack.Decoder(_Hello)
 
@@ -119,7 +124,7 @@ class Shell:
         return self._grace.next_ns()
 
     def receive(self, now_ns: int, frames: list[bytes]) -> None:
-        """Take one message in: its sender's routing id and its frames."""
+        """Take one message in: its sender's routing id, which begins with ``ROLE/``, and its frames."""
         routing_id = frames[0]
         session = self.sessions.find(routing_id)
         if session is not None:
@@ -130,6 +135,11 @@ class Shell:
             message = TO_CONTROLLER.decode(frames[1])
         except BadMessage as error:
             self._undecodable(now_ns, routing_id, session, frames, error)
+            return
+        role, says = _MAY_SAY[routing_id[: routing_id.index(b"/")]]
+        if type(message) not in says:
+            detail = fault(role, Role.CONTROLLER, message) or ""
+            self._post.refuse(now_ns, routing_id, "bad_message", detail)
             return
         if isinstance(message, _HELLOS):
             self.observers.forget(routing_id)

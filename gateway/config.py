@@ -30,6 +30,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the requests that are traced, of those whose client does not say by ``traceparent``."""
     trace_max_per_s: int = 100
     """Requests traced in one second; more are left out, whatever their clients ask for."""
+    secret_file: str = ""
+    """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
+    the workers are the same user's, on this host."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     console_address: str = ""

@@ -12,7 +12,10 @@ import msgspec
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.codec import encode
+from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -34,8 +37,16 @@ class ControllerLink:
             config.max_message_bytes, CONTROLLER_BACKLOG_BYTES, config.controller_backlog_messages
         )
         # What can't be sent now is not kept for a controller to come: it would not know this gateway.
-        self.port = connect(hub, config.controller_address, "controller", limits, name=identity)
+        shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
+        there = Identity(Role.CONTROLLER)
+        self.port = connect(hub, config.controller_address, limits, shows, there, name=identity)
         self.port.on_violation = on_violation
+        self._opened = 0
+
+    def connected_anew(self) -> bool:
+        """Say whether there is a connection that was not there at the last call."""
+        before, self._opened = self._opened, self.port.opened
+        return self._opened != before
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""
@@ -48,10 +59,12 @@ class ControllerLink:
 
 
 class WorkerLinks:
-    """A connection to each worker's data address."""
+    """A connection to each worker's data address, where the worker of that name must prove to be."""
 
     def __init__(self, hub: Hub, config: GatewayConfig, on_violation: OnViolation) -> None:
+        """Raise OSError if the secret file can't be used."""
         self._hub = hub
+        self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
         self._limits = Limits(
             config.max_message_bytes, config.input_backlog_bytes, config.input_backlog_messages
         )
@@ -65,7 +78,8 @@ class WorkerLinks:
         if known is not None and known[0] == address:
             return
         self.disconnect(worker)
-        link = connect(self._hub, address, f"worker {worker}", self._limits, keeps=True)
+        there = Identity(Role.WORKER, worker.encode())
+        link = connect(self._hub, address, self._limits, self._shows, there, keeps=True)
         link.on_violation = self._on_violation
         self._links[worker] = (address, link)
         self._workers[link] = worker
@@ -93,10 +107,18 @@ class WorkerLinks:
 
 
 def connect(
-    hub: Hub, address: str, whom: str, limits: Limits, *, name: bytes = b"", keeps: bool = False
+    hub: Hub,
+    address: str,
+    limits: Limits,
+    shows: Pass,
+    there: Identity,
+    *,
+    name: bytes = b"",
+    keeps: bool = False,
 ) -> Link:
-    """Begin to connect; raise OSError if the address is none."""
+    """Begin to connect to whom must be there; raise OSError if the address is none."""
     try:
-        return Link(hub, address, limits, name=name, keeps=keeps)
+        return Link(hub, address, limits, name=name, keeps=keeps, shows=shows, expects=there)
     except ValueError as error:
+        whom = f"{there.role} {there.name.decode()}".strip()
         raise OSError(f"{address!r} is no address of the {whom}: {error}") from None

@@ -71,8 +71,10 @@ class Plane:
         """Why nothing is known of any model, if it is for want of a controller."""
         if self.catalog.signatures or self._session.welcomed:
             return None
-        return self._session.refusal or (
-            f"the gateway has not reached its controller at {self.config.controller_address} yet"
+        return (
+            self._session.refusal
+            or self._controller.port.refusal
+            or (f"the gateway has not reached its controller at {self.config.controller_address} yet")
         )
 
     def submit(self, connection: Connection, request: InferRequest, frames: Sequence[zmq.Frame]) -> None:
@@ -124,6 +126,8 @@ class Plane:
         self.counts[why] += 1
 
     def _serve_controller(self, limit: int) -> None:
+        if self._controller.connected_anew():
+            self._session.connected(monotonic_ns())
         for _ in range(limit):
             data = self._controller.receive()
             if data is None:

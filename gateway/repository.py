@@ -31,6 +31,11 @@ from mainspring.messages.repository import (
     Reply,
     UnloadModel,
 )
+from mainspring.messages.roles import Role
+from mainspring.transport import streams
+from mainspring.transport.ended import Ended
+from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.handshake import Identity
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -62,6 +67,7 @@ class ModelRepository:
 
     def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
         self._address = config.repository_address
+        self._shows = Pass(Role.GATEWAY, read_secret(config.secret_file))
         self._timeout_s = config.repository_timeout_ms / 1e3
         self._catalog = catalog
 
@@ -126,7 +132,7 @@ class ModelRepository:
             raise RepositoryError(
                 Reason.TIMED_OUT, f"the model repository did not answer within {self._timeout_s:g} s"
             ) from None
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, Ended, ValueError) as error:
             raise RepositoryError(
                 Reason.CONTROLLER_UNREACHABLE,
                 f"the model repository's process is away ({error}); what is served stays so, and "
@@ -137,9 +143,10 @@ class ModelRepository:
         return reply
 
     async def _exchange(self, question: bytes, timeout_s: float | None) -> bytes:
-        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         async with asyncio.timeout(self._timeout_s):
-            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            reader, writer = await streams.open_connection(
+                self._address, self._shows, Identity(Role.REPOSITORY)
+            )
         try:
             writer.write(len(question).to_bytes(LENGTH_BYTES, "little") + question)
             async with asyncio.timeout(timeout_s):

@@ -26,6 +26,11 @@ class ControllerSession:
         self.refusal = ""
         """Why the controller's last refusal said it does not take this gateway."""
 
+    def connected(self, now_ns: int) -> None:
+        """There is a new connection: say hello over it at once."""
+        if not self.welcomed:
+            self._hello_ns = now_ns
+
     def heard(self, now_ns: int) -> None:
         """Note a sign of life."""
         self._silent_ns = now_ns + self._timeout_ns

@@ -61,5 +61,7 @@ def free_ports(count: int) -> list[int]:
 
 def connectable(address: str) -> str:
     """Return an address that a process of this machine connects to, for one that another listens on."""
+    if not address.startswith(PREFIX):
+        return address
     host, port = parse(address)
     return f"tcp://127.0.0.1:{port}" if host in {"*", "0.0.0.0"} else address

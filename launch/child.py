@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.launch.jobs import Job
+from mainspring.launch.jobs import Job, RepositoryJob
 from mainspring.launch.logs import set_up_logging
 from mainspring.launch.signals import stop_on_signals
 
@@ -29,6 +29,9 @@ def main(path: str) -> int:
     """Run the job described by the file at ``path``; return the exit code."""
     job = msgspec.json.decode(Path(path).read_bytes(), type=Job)
     die_with_parent(job.parent_pid)
+    if not isinstance(job, RepositoryJob):
+        # What others may read of the store is for its owner to say.
+        os.umask(0o077)
     if job.cores:
         os.sched_setaffinity(0, job.cores)
     with contextlib.suppress(PermissionError):

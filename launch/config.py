@@ -51,7 +51,12 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
     copies: int = 1
     """Instances of each row of ``profiles``."""
     run_dir: str = "out/run"
-    """Folder for the processes' logs, their jobs and the event log. Relative to the file."""
+    """Folder for the processes' logs, their jobs, their sockets and the event log, which it keeps to its user
+    (mode 0700). Relative to the file."""
+    secret_file: str = ""
+    """File of the secret by which the cluster's processes know each other, its user's alone (mode 0600), for
+    processes on other hosts to have the same. Empty: a new one at each start, in ``run_dir/secret``. Relative
+    to the file."""
     event_log: bool = True
     """Keep the controller's event log in ``run_dir/events``."""
     console: bool = False
@@ -115,6 +120,10 @@ TABLES: dict[str, type[msgspec.Struct]] = {
 }
 
 DERIVED: dict[tuple[str, str], str] = {
+    **{
+        (table, "secret_file"): "set [cluster] secret_file"
+        for table in ("controller", "gateway", "worker", "repository", "console")
+    },
     ("gateway", "controller_address"): "it is [controller] address",
     ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
     ("gateway", "console_address"): "it is [console] address",
@@ -137,7 +146,7 @@ DERIVED: dict[tuple[str, str], str] = {
 """Keys of the structs that the launcher sets, and what to set instead."""
 
 PATH_KEYS = (
-    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir")),
+    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir"), ("cluster", "secret_file")),
     ("repository", "path"),
 )
 """Keys that are paths, relative to the configuration file, by table."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 DEFAULT_GATEWAY = "tcp://127.0.0.1:7400"
-DEFAULT_CONTROLLER = "tcp://127.0.0.1:7401"
-"""Where both listen unless they are told otherwise."""
+"""Where it listens unless it is told otherwise."""
 
 
 def _given_or_known(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
@@ -31,7 +31,21 @@ GatewayAddress = Annotated[
     ),
 ]
 Controller = Annotated[
-    str | None, typer.Option(help="The controller's address, if the gateway can't be asked for it.")
+    str | None,
+    typer.Option(
+        help="The controller's address, or a cluster's run folder. Default: the cluster of mainspring.toml "
+        "or out/run here, else a controller that you have started singly.",
+        envvar="MAINSPRING_CONTROLLER",
+        show_default=False,
+    ),
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of the run's secret (mode 0600), for a controller of another host or user.",
+        envvar="MAINSPRING_SECRET_FILE",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Token = Annotated[

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mainspring.client.address import ADDRESS_VARIABLE, gateway_address
-from mainspring.launch.addresses import connectable, parse
+from mainspring.launch.addresses import connectable
 
 CONFIG_FILE = Path("mainspring.toml")
 PATIENCE_S = 2.0
-"""How long a gateway is asked before its controller is looked for at the port after its own."""
+"""How long a gateway is asked before its controller is looked for in the run folder."""
 CONTROLLER, HTTP, CONSOLE = "controller", "http", "console"
 DEFAULT_PLACES = {HTTP: "http://127.0.0.1:8000", CONSOLE: "http://127.0.0.1:8003"}
 """Where `mainspring up` serves these unless it is told otherwise."""
@@ -32,15 +32,13 @@ def gateway(given: str | None = None) -> str:
 def place(name: str, address: str, token: str | None) -> str:
     """Return where one of a cluster's listeners is, as its gateway says or, if none answers, as by default.
 
-    ``name`` is `CONTROLLER`, `HTTP` or `CONSOLE`.
+    ``name`` is `CONTROLLER`, `HTTP` or `CONSOLE`. A controller is nowhere by default ("");
+    `controllers.find` looks for its socket then.
     """
     told = asked(address, token).get(name)
     if told:
         return told
-    if name == CONTROLLER:
-        host, port = parse(address)
-        return f"tcp://{f'[{host}]' if ':' in host else host}:{port + 1}"
-    return DEFAULT_PLACES[name]
+    return DEFAULT_PLACES.get(name, "")
 
 
 def asked(address: str, token: str | None, patience_s: float = PATIENCE_S) -> Mapping[str, str]:

@@ -21,6 +21,7 @@ from mainspring.launch.placement import lent_to_gateway, place, place_near, spre
 from mainspring.launch.policies import check_policy
 from mainspring.launch.repository import NAME as REPOSITORY
 from mainspring.launch.repository import repository_job, with_store
+from mainspring.launch.sockets import is_tcp, listens_by_tcp, with_sockets
 from mainspring.launch.tables import ConfigError
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config import RepositoryConfig
@@ -41,6 +42,8 @@ CHANGES_NAME = "controller.changes"
 
 CONSOLE = "console"
 CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or off"
+CHOOSE_CONTROLLER = "choose another with [controller] address"
+CHOOSE_REPOSITORY = "choose another with [repository] address"
 CONSOLE_NICE = 5
 """It may wait for whoever serves."""
 
@@ -73,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def make_plan(config: Config) -> Plan:
     """Return the processes of a configuration; raise `ConfigError` for what can't work together."""
     run_dir = Path(config.cluster.run_dir).absolute()
-    config = with_store(config, run_dir)
+    config = with_sockets(with_store(config, run_dir), run_dir)
     cluster, repository = config.cluster, config.repository
     if repository.path and cluster.device == CUDA:
         raise ConfigError(
@@ -105,12 +108,12 @@ def make_plan(config: Config) -> Plan:
         console_address=config.console.address if cluster.console else "",
         listening=(
             (config.gateway.address, "choose another with --port or [gateway] address"),
-            (config.controller.address, "choose another with [controller] address"),
+            *([(config.controller.address, CHOOSE_CONTROLLER)] if is_tcp(config.controller.address) else []),
             *(
                 (address, f"choose another with --{name}-port or [gateway] {name}_address, or off")
                 for name, address in also_serves(config.gateway)
             ),
-            *([(repository.address, "choose another with [repository] address")] if repository.path else []),
+            *([(config.repository.address, CHOOSE_REPOSITORY)] if listens_by_tcp(config.repository) else []),
             *([(config.console.address, CHOOSE_CONSOLE)] if cluster.console else []),
         ),
         run_dir=run_dir,
@@ -141,15 +144,16 @@ def _check_addresses(config: Config) -> None:
     """Raise `ConfigError` if two processes were to listen on one address."""
     gateway, controller = config.gateway.address, config.controller.address
     data = config.worker.data_address
-    if not data.endswith(":*") and config.cluster.workers > 1:
+    if data and not data.endswith(":*") and config.cluster.workers > 1:
         raise ConfigError(
             f"[worker] data_address is {data} for each of {config.cluster.workers} workers, and only one can"
             " listen there; end it with :* for any free port"
         )
-    places = [("[gateway] address", gateway), ("[controller] address", controller)]
-    places.append(("[worker] data_address", data))
+    places = [("[gateway] address", gateway)]
+    places += [("[controller] address", controller)] if is_tcp(controller) else []
+    places += [("[worker] data_address", data)] if is_tcp(data) else []
     places += [(f"[gateway] {name}_address", address) for name, address in also_serves(config.gateway)]
-    if config.repository.path:
+    if listens_by_tcp(config.repository):
         places.append(("[repository] address", config.repository.address))
     if config.cluster.console:
         places.append(("[console] address", config.console.address))

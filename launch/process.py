@@ -12,6 +12,7 @@ import msgspec
 
 from mainspring.launch.backoff import Backoff
 from mainspring.launch.jobs import Job
+from mainspring.launch.run_dir import open_private
 
 LOG_TAIL_BYTES = 4096
 
@@ -45,8 +46,9 @@ class Process:
         if not self.starts or not self._job_path.exists():
             # Not at each start: the disk may be full by then.
             job = msgspec.structs.replace(self.job, parent_pid=os.getpid())
-            self._job_path.write_bytes(msgspec.json.format(msgspec.json.encode(job)))
-        with self.log_path.open("ab" if self.starts else "wb") as log:
+            with open(self._job_path, "wb", opener=open_private) as file:
+                file.write(msgspec.json.format(msgspec.json.encode(job)))
+        with open(self.log_path, "ab" if self.starts else "wb", opener=open_private) as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "mainspring.launch.child", str(self._job_path)],
                 stdin=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,18 @@ def claimed(folder: Path, user: str = "another cluster", remedy: str = RUN_DIR_R
         except BlockingIOError:
             raise ConfigError(f"{user} is using the folder {folder}; {remedy}") from None
         yield
+
+
+def make_private(folder: Path) -> None:
+    """Keep other users out of a folder; raise `ConfigError` if it is one of theirs."""
+    if folder.stat().st_uid != os.geteuid():
+        raise ConfigError(f"the folder {folder} belongs to another user; {RUN_DIR_REMEDY}")
+    folder.chmod(0o700)
+
+
+def open_private(path: str, flags: int) -> int:
+    """Open a file for `open`; a new one is this user's alone."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def clear(folder: Path, remedy: str = RUN_DIR_REMEDY) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from mainspring.launch import sockets
 from mainspring.launch.addresses import answers, check_free
 from mainspring.launch.backoff import Backoff
 from mainspring.launch.own_token import with_own_token
@@ -17,7 +18,7 @@ from mainspring.launch.plan import CHANGES_NAME, Plan
 from mainspring.launch.process import Process
 from mainspring.launch.readiness import Readiness
 from mainspring.launch.repository import FirstLook
-from mainspring.launch.run_dir import claimed
+from mainspring.launch.run_dir import claimed, make_private
 
 TEND_INTERVAL_S = 0.05
 READINESS_POLL_MS = 50
@@ -85,6 +86,8 @@ class Supervisor:
         for address, remedy in self._plan.listening:
             check_free(address, remedy)
         with claimed(self._plan.run_dir):
+            make_private(self._plan.run_dir)
+            sockets.prepare(self._plan.cluster.secret_file, self._plan.run_dir)
             self.first_look.prepare()
             # What was changed lasts as long as this cluster: another begins with what it is told.
             (self._plan.run_dir / CHANGES_NAME).unlink(missing_ok=True)

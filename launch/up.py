@@ -35,8 +35,7 @@ class Ports(msgspec.Struct, frozen=True):
     """The command line's ports; None for what it does not say."""
 
     gateway: int | None = None
-    """ZeroMQ's; the controller takes the next one, the model repository the one after it. 0: any of these,
-    and any for whatever else is not set."""
+    """ZeroMQ's. 0: any, and any for what else is not set."""
     http: str | None = None
     """A port, 0 for any, or `OFF`; so are the others."""
     grpc: str | None = None
@@ -128,9 +127,8 @@ def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
         if one in flags.get("cluster", {}) and other not in flags["cluster"]:
             tables.get("cluster", {}).pop(other, None)
     if ports.gateway is not None:
-        free = free_ports(3) if ports.gateway == 0 else range(ports.gateway, ports.gateway + 3)
-        for name, port in zip(("gateway", "controller", "repository"), free, strict=True):
-            overrides[name] = {**overrides.get(name, {}), "address": f"tcp://127.0.0.1:{port}"}
+        port = ports.gateway or free_ports(1)[0]
+        overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
     served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
     return read_config(with_gpus(served), str(path) if path is not None else "the command line")
 

@@ -22,8 +22,10 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Between two looks at the folder."""
     settle_ms: float = 1_000.0
     """How long files must have been left alone before they are taken for whole."""
-    address: str = "tcp://127.0.0.1:7402"
-    """Where gateways reach the process, for the index and for loading; port ``*`` takes any free one."""
+    address: str = ""
+    """Where gateways reach the process, for the index and for loading: ``unix:///PATH`` or
+    ``tcp://HOST:PORT``, where port ``*`` takes any free one. Empty: the socket repository.sock in the run
+    folder."""
     compile_timeout_s: float = 1_800.0
     """How long the compilation of one version may take; then it is given up."""
     compile_memory_bytes: int = 16 << 30
@@ -32,6 +34,9 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a version that one worker has prepared waits for the others before it is served."""
     warm_patience_s: float = 5.0
     """How long a version that takes the place of one in use waits for a worker to have time to load it."""
+    secret_file: str = ""
+    """File of the run's secret, which processes of other users and hosts must know; empty: the controller is
+    the same user's, on this host."""
     controller_address: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     controller_timeout_ms: float = 1_000.0

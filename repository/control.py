@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import MAX_MESSAGE_BYTES, NotChanged, Question, Reply
+from mainspring.messages.roles import Role
+from mainspring.transport import streams
+from mainspring.transport.ended import Ended
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Violation
+
+_LOGGER = logging.getLogger("mainspring.repository")
 
 Answer = Callable[[Question], Awaitable[Reply]]
 
@@ -27,8 +35,10 @@ _ENCODER = msgspec.msgpack.Encoder()
 class Control:
     """Listens, and has each question answered."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, secret: bytes | None = None) -> None:
+        """``secret``: the run's; without one, only this user's processes of this host are answered."""
         self._answer = answer
+        self._shows = Pass(Role.REPOSITORY, secret)
         self._questions = 0
         self._server: asyncio.Server | None = None
         self.address = ""
@@ -36,17 +46,13 @@ class Control:
 
     async def listen(self, address: str) -> None:
         """Take questions from now on; raise OSError, which names the address, if that can't be."""
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
         try:
-            self._server = await asyncio.start_server(
-                self._serve, None if host == "*" else host.strip("[]"), 0 if port == "*" else int(port)
-            )
+            self.address, self._server = await streams.serve(address, self._serve)
         except (OSError, ValueError, OverflowError) as error:
             raise OSError(
                 f"the model repository can't listen at {address}: {error}; "
                 "choose another with [repository] address"
             ) from None
-        self.address = f"tcp://{host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
         """Take no more questions."""
@@ -56,6 +62,7 @@ class Control:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._questions += 1
         try:
+            await streams.accept(reader, writer, self._shows, (Role.GATEWAY,))
             reply = await self._reply(reader)
             if reply is not None:
                 data = _ENCODER.encode(reply)
@@ -63,7 +70,9 @@ class Control:
                     data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
                 writer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
                 await writer.drain()
-        except (OSError, EOFError):
+        except Violation as error:
+            _LOGGER.info("%s ends a new connection: %s", self.address, error)
+        except (OSError, EOFError, Ended):
             pass
         finally:
             self._questions -= 1

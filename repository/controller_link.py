@@ -19,9 +19,12 @@ import msgspec
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
+from mainspring.messages.roles import Role
 from mainspring.repository.cluster import Cluster
 from mainspring.repository.warming import Warming
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -52,18 +55,24 @@ class ControllerLink:
     """Keeps a session with the controller; `changed` is called after whatever it told."""
 
     def __init__(
-        self, address: str, timeout_ms: float, cluster: Cluster, changed: Callable[[], None]
+        self,
+        address: str,
+        timeout_ms: float,
+        cluster: Cluster,
+        changed: Callable[[], None],
+        secret: bytes | None = None,
     ) -> None:
         """Begin to connect; raise ValueError if the address is none."""
         self._cluster = cluster
         self._changed = changed
         self._timeout_ns = round(timeout_ms * 1e6)
         self._hub = Hub()
-        identity = f"gateway:{NAME}:{os.getpid()}-{secrets.token_hex(4)}"
-        self._link = Link(self._hub, address, LIMITS, name=identity.encode())
+        identity = f"{NAME}:{os.getpid()}-{secrets.token_hex(4)}".encode()
+        shows, there = Pass(Role.REPOSITORY, secret), Identity(Role.CONTROLLER)
+        self._link = Link(self._hub, address, LIMITS, name=identity, shows=shows, expects=there)
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
-        self._warming = Warming(self._hub, LIMITS)
+        self._warming = Warming(self._hub, LIMITS, shows)
         self._welcomed = False
         self._hello_ns = self._silent_ns = 0
         self._said = ""
@@ -189,6 +198,6 @@ class ControllerLink:
         if self._welcomed:
             if now_ns > self._silent_ns:
                 self._lose("it is silent")
-        elif now_ns >= self._hello_ns:
+        elif now_ns >= self._hello_ns and self._link.connected:
             self._hello_ns = now_ns + HELLO_NS
             self._send(peers.GatewayHello(PROTOCOL_VERSION, NAME))

@@ -27,6 +27,7 @@ from mainspring.repository.looking import SETTLING_POLL_S, Looking
 from mainspring.repository.questions import Questions
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.repository.sweeping import sweep
+from mainspring.transport.greeting import read_secret
 
 _LOGGER = logging.getLogger("mainspring.repository")
 STOP_POLL_S = 0.05
@@ -64,7 +65,7 @@ async def _run(
     config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
 ) -> None:
     repository = Repository(config)
-    control = Control(repository.questions.answer)
+    control = Control(repository.questions.answer, read_secret(config.secret_file))
     await control.listen(config.address)
     if on_ready is not None:
         on_ready(control.address)
@@ -99,7 +100,11 @@ class Repository:
         )
         self._looking = Looking(config, self.book, self._wake.set)
         self._link = ControllerLink(
-            config.controller_address, config.controller_timeout_ms, self.book.cluster, self._wake.set
+            config.controller_address,
+            config.controller_timeout_ms,
+            self.book.cluster,
+            self._wake.set,
+            read_secret(config.secret_file),
         )
         self._compiler = Compiler(config.store, config.compile_timeout_s, config.compile_memory_bytes)
         self._busy: dict[str, asyncio.Task[None]] = {}

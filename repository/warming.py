@@ -13,7 +13,10 @@ import msgspec
 
 from mainspring.messages import peers
 from mainspring.messages.codec import encode
+from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -24,8 +27,9 @@ NUMBER_SHIFT = 40
 class Warming:
     """The requests of one session with a controller, and the connections to its workers."""
 
-    def __init__(self, hub: Hub, limits: Limits) -> None:
+    def __init__(self, hub: Hub, limits: Limits, shows: Pass) -> None:
         self._hub = hub
+        self._shows = shows
         self._limits = limits
         self._serials = itertools.count(1)
         self._number = 0
@@ -70,7 +74,10 @@ class Warming:
             return
         if message.worker not in self._links:
             address = self._addresses[message.worker]
-            self._links[message.worker] = Link(self._hub, address, self._limits, keeps=True)
+            there = Identity(Role.WORKER, message.worker.encode())
+            self._links[message.worker] = Link(
+                self._hub, address, self._limits, keeps=True, shows=self._shows, expects=there
+            )
         for request_id in message.request_ids:
             withdrawn: msgspec.Struct = peers.Input(message.action_id, request_id, withdrawn=True)
             self._links[message.worker].send((encode(withdrawn),))

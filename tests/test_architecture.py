@@ -63,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "launch": {
         "messages",
+        "transport",
         "scheduler",
         "telemetry",
         "controller",

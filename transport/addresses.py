@@ -1,9 +1,10 @@
 """Sockets for addresses like ``tcp://127.0.0.1:7401``, and the shorter way between processes of one host.
 
-Whoever listens at a TCP address listens under a name made of it as well, on a Unix-domain socket of Linux's
-abstract kind (unix(7)), which needs no file and ends with its process. Whoever connects to an address of
-this host tries that name first: a hop over it costs two thirds of one over TCP. The name belongs to the
-network namespace, as the port does; that nobody else's process has taken it is checked by its user.
+A listener at a TCP address listens under a name made of it as well, on a Unix-domain socket of Linux's
+abstract kind (unix(7)), which needs no file and ends with its process. A connector to an address of this host
+tries that name first: a hop over it costs two thirds of one over TCP. The name belongs to the network
+namespace, as the port does; that no other user's process has taken it is checked. Addresses like
+``unix:///PATH`` are those of `local`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ import os
 import socket
 import struct
 from typing import Any, NamedTuple
+
+from mainspring.transport import local
+from mainspring.transport.local import Local
 
 PREFIX = "tcp://"
 BACKLOG = 1024
@@ -37,7 +41,13 @@ class Address(NamedTuple):
         return f"{PREFIX}{host}:{self.port}"
 
 
-def parse(address: str, listens: bool = False) -> Address:
+def parse(address: str, listens: bool = False) -> Address | Local:
+    """Return what an address names; raise ValueError unless it is like ``tcp://127.0.0.1:7401`` or
+    ``unix:///PATH``."""
+    return local.parse_local(address) if address.startswith(local.PREFIX) else parse_tcp(address, listens)
+
+
+def parse_tcp(address: str, listens: bool = False) -> Address:
     """Return host and port; raise ValueError unless it is like ``tcp://127.0.0.1:7401``.
 
     Whoever listens may write ``*`` for all interfaces and for any free port.
@@ -53,12 +63,14 @@ def parse(address: str, listens: bool = False) -> Address:
     return Address(host, number)
 
 
-def listen(address: str) -> tuple[Address, list[socket.socket]]:
+def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
     """Listen at an address; return where, and the sockets: by TCP, and by name if that is free.
 
     Raises OSError if the address is taken, ValueError if it is none.
     """
     wanted = parse(address, listens=True)
+    if isinstance(wanted, Local):
+        return wanted, [local.listen_local(wanted, BACKLOG)]
     family, target = resolve(wanted, socket.AI_PASSIVE)
     by_tcp = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
@@ -79,8 +91,13 @@ def listen(address: str) -> tuple[Address, list[socket.socket]]:
     return bound, [by_tcp, by_name]
 
 
-def connect_by_name(address: Address) -> socket.socket | None:
-    """Return a connection by name, None if the address is another host's or nobody listens by name."""
+def connect_at_once(address: Address | Local) -> socket.socket | None:
+    """Return a connection within this host; None if an address of TCP is another host's or has no name here.
+
+    Raises OSError if nobody listens at a local address.
+    """
+    if isinstance(address, Local):
+        return local.connect_local(address)
     try:
         target = str(ipaddress.ip_address("127.0.0.1" if address.host == "localhost" else address.host))
     except ValueError:
@@ -91,7 +108,7 @@ def connect_by_name(address: Address) -> socket.socket | None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             sock.connect(_name(host, address.port))
-            if _user_of(sock) in {os.geteuid(), 0}:
+            if user_of(sock) in {os.geteuid(), 0}:
                 return sock
         except OSError:
             pass
@@ -155,7 +172,7 @@ def _is_local(host: str) -> bool:
     return True
 
 
-def _user_of(sock: socket.socket) -> int:
+def user_of(sock: socket.socket) -> int:
     """Return the user of the process at the other end of a Unix-domain socket."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(data)[1])

@@ -1,7 +1,7 @@
 """Conversations that wait: for tools and tests, which have no loop of their own.
 
 `Server` and `Client` are a `Listener` and a `Link` with a hub each. A message is a list of parts; with a
-server, the peer's name goes before them, in both directions.
+server, the peer's ``ROLE/NAME`` goes before them, in both directions. On one host no secret is needed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.channel import Message
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
@@ -69,9 +70,17 @@ class _Conversation:
 class Server(_Conversation):
     """Listens; raises OSError if the address is taken."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:*", limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        address: str = "tcp://127.0.0.1:*",
+        limits: Limits = LIMITS,
+        *,
+        role: str = "tool",
+        name: bytes = b"",
+        secret: bytes | None = None,
+    ) -> None:
         super().__init__()
-        self.listener = Listener(self._hub, address, limits)
+        self.listener = Listener(self._hub, address, limits, Pass(role, secret), name)
         self.address = self.listener.address
 
     def _take(self) -> Message | None:
@@ -87,9 +96,17 @@ class Server(_Conversation):
 class Client(_Conversation):
     """Connects, and sends once it is connected."""
 
-    def __init__(self, address: str, name: bytes = b"", limits: Limits = LIMITS) -> None:
+    def __init__(
+        self,
+        address: str,
+        name: bytes = b"",
+        limits: Limits = LIMITS,
+        *,
+        role: str = "tool",
+        secret: bytes | None = None,
+    ) -> None:
         super().__init__()
-        self.link = Link(self._hub, address, limits, name=name, keeps=True)
+        self.link = Link(self._hub, address, limits, name=name, keeps=True, shows=Pass(role, secret))
 
     def _take(self) -> Message | None:
         return self.link.receive()

@@ -6,6 +6,14 @@ from enum import Enum
 
 import msgspec
 
+from mainspring.transport.framing import MAX_TENSORS
+
+PARTS_BYTES = 4
+"""Longest parts that one message may add up to, where nothing else is said."""
+PROGRESS_NS = 10_000_000_000
+"""In this time an unfinished message has to grow by `PROGRESS_BYTES`, or its connection is ended."""
+PROGRESS_BYTES = 1 << 16
+
 
 class Delivery(Enum):
     """What became of a message that was to be sent."""
@@ -27,3 +35,12 @@ class Limits(msgspec.Struct, frozen=True):
     """Bytes that may wait to be sent; what is asked for beyond them is refused."""
     backlog_messages: int
     """The same in messages."""
+    message_bytes: int = 0
+    """All parts of one message together; 0 for those of `PARTS_BYTES` times ``part_bytes``."""
+    tensors: int = MAX_TENSORS
+    """Of one message."""
+
+    @property
+    def whole_bytes(self) -> int:
+        """All parts of one message together; beyond it the connection is ended."""
+        return self.message_bytes or PARTS_BYTES * self.part_bytes

@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.framing import HEAD, MAX_TENSORS, Violation, head, read_preamble, size_of, sizes_of
+from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Limits
+from mainspring.transport.ended import Ended
+from mainspring.transport.framing import HEAD, head, size_of, sizes_of
+from mainspring.transport.handshake import Violation
 
 BUFFER_BYTES = 1 << 14
 """What one read takes at most beside the rest of a large part: some hundred small messages."""
@@ -30,10 +32,6 @@ BOTH = READABLE | WRITABLE
 
 Message = list[Any]
 """The message proper as bytes, then each tensor as bytes or as a memoryview of bytes."""
-
-
-class Ended(Exception):
-    """The connection is over; the text says why."""
 
 
 class Backlog:
@@ -88,25 +86,31 @@ class Backlog:
 
 
 class Channel:
-    """One connection. ``peer`` is the other end's name, None until its preamble has come."""
+    """One connection whose ends know each other. ``peer`` is what its owner calls the other end."""
 
-    def __init__(self, sock: socket.socket, epoll: select.epoll, limits: Limits) -> None:
+    def __init__(self, sock: socket.socket, epoll: select.epoll, limits: Limits, peer: bytes) -> None:
         self.fd = sock.fileno()
-        self.peer: bytes | None = None
+        self.peer = peer
         self.queued = False
         """Whether its owner has it among those that may have a message."""
         self._socket = sock
         self._epoll = epoll
         self._limits = limits
+        self._whole_bytes = limits.whole_bytes
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._drained = True
+        self._partial = False
+        """Whether the buffer has no whole message."""
         self._sizes: list[int] = []
         """Of the parts that are yet to come of the message under way, the next one last."""
         self._parts: Message = []
         self._part: memoryview | None = None
         self._filled = 0
+        self._grown = 0
+        """Bytes that came all in all."""
+        self._grown_before = 0
         self._backlog = Backlog(limits)
         self._broken = False
 
@@ -119,7 +123,22 @@ class Channel:
     @property
     def more(self) -> bool:
         """Whether `next` might find another message."""
-        return not self._drained or self._end > self._start
+        return not self._drained or (self._end > self._start and not self._partial)
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that the kernel is known to have has been read."""
+        return self._drained
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a message has begun to come that has not come whole, once `next` returned None."""
+        return bool(self._sizes) or self._end > self._start
+
+    def grows(self) -> bool:
+        """Say whether enough came since the last call for a message to count as under way."""
+        grown, self._grown_before = self._grown - self._grown_before, self._grown
+        return grown >= PROGRESS_BYTES
 
     def next(self) -> Message | None:
         """Return the next message, None if it has not come whole.
@@ -127,18 +146,11 @@ class Channel:
         Raises `Ended` after the last message of a connection, and `Violation`.
         """
         while True:
-            message = self._assemble() if self.peer is not None else self._greet()
+            message = self._assemble()
+            self._partial = message is None
             if message is not None or self._drained:
                 return message
             self._read()
-
-    def _greet(self) -> Message | None:
-        name = read_preamble(self._view[self._start : self._end])
-        if name is None:
-            return None
-        self._start += 8 + len(name)
-        self.peer = name
-        return self._assemble()
 
     def _assemble(self) -> Message | None:
         """Make a message of what has been read, as far as it goes."""
@@ -167,9 +179,9 @@ class Channel:
         if have < HEAD.size:
             return False
         size, tensors = HEAD.unpack_from(self._buffer, self._start)
-        if tensors > MAX_TENSORS:
-            raise Violation(f"a message of it has {tensors} tensors; {MAX_TENSORS} are allowed")
-        self._check(size)
+        if tensors > self._limits.tensors:
+            raise Violation(f"a message of it has {tensors} tensors; {self._limits.tensors} are allowed")
+        self._check(size, size)
         if not tensors:
             self._start += HEAD.size
             self._sizes = [size]
@@ -178,15 +190,16 @@ class Channel:
         if have < HEAD.size + layout.size:
             return False
         sizes = layout.unpack_from(self._buffer, self._start + HEAD.size)
-        for each in sizes:
-            self._check(each)
+        self._check(max(size, *sizes), size + sum(sizes))
         self._start += HEAD.size + layout.size
         self._sizes = [*sizes[::-1], size]
         return True
 
-    def _check(self, size: int) -> None:
-        if size > self._limits.part_bytes:
-            raise Violation(f"a part of {size} bytes came; at most {self._limits.part_bytes} are allowed")
+    def _check(self, longest: int, whole: int) -> None:
+        if longest > self._limits.part_bytes:
+            raise Violation(f"a part of {longest} bytes came; at most {self._limits.part_bytes} are allowed")
+        if whole > self._whole_bytes:
+            raise Violation(f"a message of {whole} bytes came; at most {self._whole_bytes} are allowed")
 
     def _begin_part(self, size: int) -> None:
         """Give a part that is not in the buffer memory of its own; what has come of it goes there."""
@@ -221,6 +234,7 @@ class Channel:
         if not count:
             raise Ended("it closed the connection")
         self._drained = count < wanted
+        self._grown += count
         if self._part is not None:
             self._filled += (of_part := min(count, rest_of_part.nbytes))
             count -= of_part
@@ -243,10 +257,6 @@ class Channel:
         sizes = [size_of(part) for part in parts]
         first = head(sizes)
         return self._send((first, *parts), len(first) + sum(sizes), volatile)
-
-    def greet(self, preamble: bytes) -> None:
-        """Send what comes before the first message."""
-        self._send((preamble,), len(preamble), False)
 
     def _send(self, parts: Sequence[Any], size: int, volatile: bool) -> Delivery:
         if self._broken:

@@ -1,5 +1,7 @@
 """A connection that one end keeps up: connects, connects again when it is over, waits longer each time.
 
+It counts as connected once both ends have proved that they belong together (`handshake`).
+
 What is sent while there is no connection is either refused, or kept until there is one, within the bounds
 of `Limits`. What a broken connection had not sent is not sent again: nobody knows what of it arrived.
 """
@@ -17,9 +19,12 @@ from typing import Any
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.channel import READABLE, WRITABLE, Channel, Ended, Message
+from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message
+from mainspring.transport.ended import Ended
 from mainspring.transport.flush import flush_all
-from mainspring.transport.framing import Violation, preamble, size_of
+from mainspring.transport.framing import size_of
+from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
+from mainspring.transport.handshake import Connecting, Identity, Unproved, Violation
 from mainspring.transport.hub import Hub
 from mainspring.transport.lookup import Lookup
 
@@ -36,25 +41,39 @@ class Link:
     """A connection to one address; see the module's docstring."""
 
     def __init__(
-        self, hub: Hub, address: str, limits: Limits, *, name: bytes = b"", keeps: bool = False
+        self,
+        hub: Hub,
+        address: str,
+        limits: Limits,
+        *,
+        name: bytes = b"",
+        keeps: bool = False,
+        shows: Pass = TOOL,
+        expects: Identity | None = None,
     ) -> None:
         """Begin to connect as ``name``; raise ValueError if the address or the name is none.
 
-        ``keeps``: messages are kept while there is no connection.
+        ``keeps``: messages are kept while there is no connection. ``expects``: who must be there.
         """
         self.address = addresses.parse(address)
+        self.opened = 0
+        """Connections that were made."""
         self.ended = 0
         """Connections that are over, whoever ended them."""
+        self.refusal = ""
+        """Why the two ends did not take each other at the last attempt; empty if that is not what failed."""
         self.on_violation: Callable[[str], object] = lambda _: None
         """Told what the other end has sent that breaks the framing; the connection is ended."""
         self._hub = hub
         self._limits = limits
-        self._preamble = preamble(name)
+        self._identity, self._secret, self._expects = Identity(shows.role, name), shows.secret, expects
+        self._handshake(trust=False)
         self._keeps = keeps
         self._kept: deque[Sequence[Any]] = deque()
         self._kept_bytes = 0
         self._lookup: Lookup | None = None
         self._attempt: socket.socket | None = None
+        self._greeting: Greeting | None = None
         self._channel: Channel | None = None
         self._retry_ns = FIRST_RETRY_NS
         self._next_ns = 0
@@ -93,14 +112,10 @@ class Link:
         if channel is None or not channel.more:
             return None
         try:
-            known = channel.peer is not None
-            message = channel.next()
+            return channel.next()
         except (Ended, Violation) as error:
             self._end(error)
             return None
-        if not known and channel.peer is not None:
-            self._retry_ns = FIRST_RETRY_NS
-        return message
 
     def pending(self) -> bool:
         """Whether a message may have been read already."""
@@ -113,6 +128,8 @@ class Link:
             return False
         if self._attempt is not None:
             self._settle()
+            return False
+        if self._greeting is not None and not self._advance():
             return False
         assert self._channel is not None, f"{fd} is not this link's"
         if mask & WRITABLE:
@@ -129,7 +146,7 @@ class Link:
         if self._lookup is not None:
             return IDLE_NS
         if now_ns >= self._next_ns:
-            if self._attempt is not None:
+            if self._attempt is not None or self._greeting is not None:
                 self._fail("no answer")
             else:
                 self._connect(now_ns)
@@ -139,8 +156,7 @@ class Link:
         """End the connection for good; what waits to be sent has until then to leave."""
         if self._lookup is not None:
             self._drop_lookup()
-        if self._attempt is not None:
-            self._drop_attempt()
+        self._drop_attempt()
         if self._channel is not None:
             flush_all([self._channel], until_ns)
             self._hub.disown(self._channel.fd)
@@ -151,10 +167,15 @@ class Link:
 
     def _connect(self, now_ns: int) -> None:
         self._next_ns = now_ns + CONNECT_NS
-        by_name = addresses.connect_by_name(self.address)
-        if by_name is not None:
-            self._begin(by_name)
+        try:
+            at_once = addresses.connect_at_once(self.address)
+        except OSError as error:
+            self._fail(str(error.strerror))
             return
+        if at_once is not None:
+            self._greet(at_once)
+            return
+        assert isinstance(self.address, addresses.Address), f"{self.address} is reached at once or not at all"
         target = addresses.in_numbers(self.address)
         if target is not None:
             self._attempt_at(target)
@@ -195,31 +216,69 @@ class Link:
             return
         sock, self._attempt = self._attempt, None
         self._hub.epoll.unregister(sock.fileno())
-        self._begin(sock)
+        self._hub.disown(sock.fileno())
+        self._greet(sock)
 
-    def _begin(self, sock: socket.socket) -> None:
-        """Connected: say who this is, and what was kept."""
+    def _handshake(self, trust: bool) -> Connecting:
+        return Connecting(self._identity, self._secret, trust, new_nonce(), self._expects)
+
+    def _greet(self, sock: socket.socket) -> None:
+        """Connected: prove who this is."""
         addresses.prepare(sock)
-        self._channel = Channel(sock, self._hub.epoll, self._limits)
-        self._hub.own(self._channel.fd, self)
-        self._hub.epoll.register(self._channel.fd, READABLE)
-        self._channel.greet(self._preamble)
+        try:
+            self._greeting = Greeting(sock, self._handshake(trusted(sock)))
+        except Ended as error:
+            sock.close()
+            self._fail(str(error))
+            return
+        self._hub.own(sock.fileno(), self)
+        self._hub.epoll.register(sock.fileno(), READABLE)
+
+    def _advance(self) -> bool:
+        """Go on with the handshake; return whether it is done."""
+        assert self._greeting is not None
+        try:
+            if not self._greeting.advance():
+                return False
+        except (Ended, Violation) as error:
+            self._refused(error)
+            return False
+        greeting, self._greeting = self._greeting, None
+        self._begin(greeting)
+        return True
+
+    def _begin(self, greeting: Greeting) -> None:
+        """Both ends know each other: send what was kept."""
+        self.refusal = ""
+        self.opened += 1
+        self._retry_ns = FIRST_RETRY_NS
+        self._channel = Channel(greeting.sock, self._hub.epoll, self._limits, greeting.handshake.peer.name)
         kept, self._kept, self._kept_bytes = self._kept, deque(), 0
         for parts in kept:
             self._channel.send(parts)
 
+    def _refused(self, why: Exception) -> None:
+        """The handshake failed."""
+        if isinstance(why, Violation):
+            if str(why) != self.refusal:
+                LOG.warning("no connection to %s: %s", self.address, why)
+            self.refusal = str(why)
+            if not isinstance(why, Unproved):
+                self.on_violation(str(why))
+        self._fail(str(why))
+
     def _fail(self, why: str) -> None:
         LOG.debug("can't reach %s: %s", self.address, why)
-        if self._attempt is not None:
-            self._drop_attempt()
+        self._drop_attempt()
         self._again()
 
     def _drop_attempt(self) -> None:
-        assert self._attempt is not None
-        self._hub.epoll.unregister(self._attempt.fileno())
-        self._hub.disown(self._attempt.fileno())
-        self._attempt.close()
-        self._attempt = None
+        for sock in (self._attempt, None if self._greeting is None else self._greeting.sock):
+            if sock is not None:
+                self._hub.epoll.unregister(sock.fileno())
+                self._hub.disown(sock.fileno())
+                sock.close()
+        self._attempt = self._greeting = None
 
     def _drop_lookup(self) -> None:
         assert self._lookup is not None

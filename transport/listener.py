@@ -1,7 +1,9 @@
-"""Listens at one address, and keeps the connections that come, by their peers' names.
+"""Listens at one address, and keeps the connections that come, by their peers' roles and names.
 
-A peer that gives no name is given one for as long as its connection lasts. One that gives a name which a
-connection has already takes its place: it is back before the end of its former connection was noticed.
+A connection counts once its peer has proved that it belongs (`handshake`), in bounded time and memory; those
+that have not are few, and the oldest makes room. A peer that gives no name is given one for as long as its
+connection lasts. One that gives a name which a connection of the same role has already takes its place: it is
+back before the end of its former connection was noticed.
 """
 
 from __future__ import annotations
@@ -11,21 +13,27 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.channel import READABLE, WRITABLE, Channel, Ended, Message
+from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message
+from mainspring.transport.ended import Ended
 from mainspring.transport.flush import flush_all
-from mainspring.transport.framing import Violation, preamble
+from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
+from mainspring.transport.handshake import Accepting, Identity, Violation
 from mainspring.transport.hub import Hub
+from mainspring.transport.local import Local, inode_of, remove_local
+from mainspring.transport.progress import Progress
 
 LOG = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 4096
+MAX_GREETINGS = 256
+"""Connections at one time that have not proved that they belong; one more ends the oldest of them."""
 GREETING_NS = 5_000_000_000
-"""Time that a new connection has for its preamble."""
+"""Time that a new connection has to prove it."""
 AGAIN_NS = 100_000_000
 """Time until connections are accepted again after the process ran out of descriptors."""
 IDLE_NS = 1 << 61
@@ -35,21 +43,35 @@ ACCEPTS_AT_ONCE = 64
 class Listener:
     """All connections to one address; see the module's docstring."""
 
-    def __init__(self, hub: Hub, address: str, limits: Limits) -> None:
-        """Listen; raise OSError if the address is taken, ValueError if it is none."""
-        where, self._sockets = addresses.listen(address)
-        self.address = str(where)
+    def __init__(
+        self,
+        hub: Hub,
+        address: str,
+        limits: Limits | Mapping[str, Limits],
+        shows: Pass = TOOL,
+        name: bytes = b"",
+    ) -> None:
+        """Listen as ``name``; raise OSError if the address is taken, ValueError if it is none.
+
+        ``limits``: of each role that may connect, or of any.
+        """
+        self._where, self._sockets = addresses.listen(address)
+        self.address = str(self._where)
         """With the real port."""
         self.ended = 0
         """Connections that are over, whoever ended them."""
         self.on_violation: Callable[[str], object] = lambda _: None
-        """Told what a peer has sent that breaks the framing; its connection is ended."""
+        """Told what breaks the framing, or why a peer is refused; the connection is ended."""
+        self._inode = inode_of(self._where) if isinstance(self._where, Local) else 0
         self._hub = hub
         self._limits = limits
+        self._identity, self._secret = Identity(shows.role, name), shows.secret
         self._channels: dict[int, Channel] = {}
         self._peers: dict[bytes, Channel] = {}
-        self._greeting: dict[int, int] = {}
-        """When each connection without a preamble is given up, by descriptor."""
+        self._greeting: dict[int, tuple[Greeting, int]] = {}
+        """Connections that have not proved that they belong, and when each is given up, by descriptor, the
+        oldest first."""
+        self._progress = Progress()
         self._ready: deque[Channel] = deque()
         self._unnamed = 0
         self._paused = False
@@ -59,24 +81,24 @@ class Listener:
             hub.epoll.register(each.fileno(), READABLE)
 
     def receive(self) -> tuple[bytes, Message] | None:
-        """Return the next message and its sender's name, None if there is none; peers take turns."""
+        """Return the next message and its sender, ``ROLE/NAME``; None if there is none. Peers take turns."""
         ready = self._ready
         while ready:
             channel = ready.popleft()
             channel.queued = False
             try:
-                known = channel.peer is not None
                 message = channel.next()
-                if not known and channel.peer is not None:
-                    self._named(channel)
             except (Ended, Violation) as error:
                 self._end(channel, error)
                 continue
             if message is not None:
+                if self._progress:
+                    self._progress.finished(channel)
                 if channel.more:
                     self._queue(channel)
-                assert channel.peer is not None
                 return channel.peer, message
+            if channel.unfinished:
+                self._hub.due(self._progress.unfinished(channel, time.monotonic_ns()))
         return None
 
     def send(self, peer: bytes, parts: Sequence[Any], volatile: bool = False) -> Delivery:
@@ -100,11 +122,15 @@ class Listener:
         return bool(self._ready)
 
     def event(self, fd: int, mask: int) -> bool:
-        """Accept, read or write."""
+        """Accept, go on with a handshake, read or write."""
         channel = self._channels.get(fd)
         if channel is None:
-            self._accept()
-            return False
+            if fd not in self._greeting:
+                self._accept()
+                return False
+            channel = self._greet(fd)
+            if channel is None:
+                return False
         if mask & WRITABLE:
             channel.flush()
         if mask & ~WRITABLE:
@@ -119,15 +145,22 @@ class Listener:
             self._paused = False
             for each in self._sockets:
                 self._hub.epoll.register(each.fileno(), READABLE)
-        for fd in [fd for fd, until_ns in self._greeting.items() if until_ns <= now_ns]:
-            self._end(self._channels[fd], Ended("it did not say who it is"))
-        return min(self._greeting.values(), default=IDLE_NS)
+        for fd in [fd for fd, (_, until_ns) in self._greeting.items() if until_ns <= now_ns]:
+            self._give_up(fd, Ended("it did not say who it is"))
+        for channel in self._progress.overdue(now_ns):
+            self._end(channel, Violation("a message of it stopped halfway"))
+        first = next(iter(self._greeting.values()), None)
+        return min(IDLE_NS if first is None else first[1], self._progress.next_ns)
 
     def close(self, until_ns: int) -> None:
         """Close all connections; what waits to be sent has until then to leave."""
         for each in reversed(self._sockets):
             self._hub.disown(each.fileno())
             each.close()
+        if isinstance(self._where, Local):
+            remove_local(self._where, self._inode)
+        for fd in list(self._greeting):
+            self._give_up(fd, Ended("the listener stops"))
         flush_all(list(self._channels.values()), until_ns)
         for channel in self._channels.values():
             self._hub.disown(channel.fd)
@@ -161,14 +194,57 @@ class Listener:
             LOG.warning("%s has %d connections, the most it takes", self.address, len(self._channels))
             sock.close()
             return
+        if len(self._greeting) >= MAX_GREETINGS:
+            self._give_up(next(iter(self._greeting)), Ended("others come, and it has not said who it is"))
         addresses.prepare(sock)
-        channel = Channel(sock, self._hub.epoll, self._limits)
-        self._channels[channel.fd] = channel
-        self._hub.own(channel.fd, self)
-        self._hub.epoll.register(channel.fd, READABLE)
-        self._greeting[channel.fd] = until_ns = time.monotonic_ns() + GREETING_NS
+        accepts = None if isinstance(self._limits, Limits) else self._limits
+        handshake = Accepting(self._identity, self._secret, trusted(sock), new_nonce(), accepts)
+        until_ns = time.monotonic_ns() + GREETING_NS
+        self._greeting[sock.fileno()] = Greeting(sock, handshake), until_ns
+        self._hub.own(sock.fileno(), self)
+        self._hub.epoll.register(sock.fileno(), READABLE)
         self._hub.due(until_ns)
-        channel.greet(preamble())
+
+    def _greet(self, fd: int) -> Channel | None:
+        """Go on with a handshake; return the connection once the peer belongs to it."""
+        greeting, _ = self._greeting[fd]
+        try:
+            if not greeting.advance():
+                return None
+            peer = self._peer(greeting.handshake.peer)
+        except (Ended, Violation) as error:
+            self._give_up(fd, error)
+            return None
+        del self._greeting[fd]
+        limits = self._limits
+        if not isinstance(limits, Limits):
+            limits = limits[greeting.handshake.peer.role]
+        channel = self._channels[fd] = Channel(greeting.sock, self._hub.epoll, limits, peer)
+        former = self._peers.get(peer)
+        if former is not None:
+            self._end(former, Ended("its peer connected again"))
+        self._peers[peer] = channel
+        return channel
+
+    def _peer(self, who: Identity) -> bytes:
+        """Return what a peer is called here."""
+        name = who.name
+        if not name:
+            self._unnamed += 1
+            name = b"\0" + self._unnamed.to_bytes(8, "big")
+        elif name[0] == 0:
+            raise Violation("its name begins with a zero")
+        return who.role.encode() + b"/" + name
+
+    def _give_up(self, fd: int, why: Exception) -> None:
+        """End a connection that has not proved that it belongs."""
+        greeting, _ = self._greeting.pop(fd)
+        if isinstance(why, Violation):
+            LOG.info("%s ends a new connection: %s", self.address, why)
+            self.on_violation(str(why))
+        self._hub.epoll.unregister(fd)
+        self._hub.disown(fd)
+        greeting.sock.close()
 
     def _pause(self, error: OSError) -> None:
         """Accept nobody for a moment: the kernel would go on saying that somebody is there."""
@@ -178,27 +254,14 @@ class Listener:
             self._hub.epoll.unregister(each.fileno())
         self._hub.due(time.monotonic_ns() + AGAIN_NS)
 
-    def _named(self, channel: Channel) -> None:
-        """A connection has said who it is."""
-        del self._greeting[channel.fd]
-        if not channel.peer:
-            self._unnamed += 1
-            channel.peer = b"\0" + self._unnamed.to_bytes(8, "big")
-        elif channel.peer[0] == 0:
-            raise Violation("its name begins with a zero")
-        former = self._peers.get(channel.peer)
-        if former is not None:
-            self._end(former, Ended("its peer connected again"))
-        self._peers[channel.peer] = channel
-
     def _end(self, channel: Channel, why: Exception) -> None:
         if isinstance(why, Violation):
             LOG.info("%s ends a connection: %s", self.address, why)
             self.on_violation(str(why))
         self.ended += 1
-        self._greeting.pop(channel.fd, None)
+        self._progress.finished(channel)
         del self._channels[channel.fd]
-        if channel.peer is not None and self._peers.get(channel.peer) is channel:
+        if self._peers.get(channel.peer) is channel:
             del self._peers[channel.peer]
         if channel.queued:
             self._ready.remove(channel)

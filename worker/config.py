@@ -9,6 +9,8 @@ import msgspec
 MIB = 1024 * 1024
 DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
 """How `WorkerConfig.device` is written."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
+"""How `WorkerConfig.name` is written."""
 DEFAULT_PAGES = 64
 
 
@@ -16,11 +18,15 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Everything that a worker is told when it starts."""
 
     name: str
-    """Unique in the cluster; 1 to 64 characters."""
+    """Unique in the cluster; 1 to 64 letters, digits and ``. _ - : @ +``, the first a letter or digit."""
     controller: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
-    data_address: str = "tcp://127.0.0.1:*"
-    """Where the data socket binds; ``*`` lets the system choose the port."""
+    secret_file: str = ""
+    """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
+    the gateways are the same user's, on this host."""
+    data_address: str = ""
+    """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
+    Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""
     data_host: str = ""
     """Host that gateways are told to connect to; empty for that of ``data_address``, or for this machine's
     name if that is a wildcard."""
@@ -86,8 +92,11 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         """Raise `ValueError` that names the field and its limit."""
-        if not 1 <= len(self.name) <= 64:
-            raise ValueError(f"name must have 1 to 64 characters, not {len(self.name)}")
+        if NAME.fullmatch(self.name) is None:
+            raise ValueError(
+                f"name is {self.name!r}; it must have 1 to 64 letters, digits and . _ - : @ +, and begin "
+                "with a letter or digit"
+            )
         if DEVICE.fullmatch(self.device) is None:
             raise ValueError(f"device {self.device!r} is neither cpu nor cuda:N, such as cuda:0")
         least = {

@@ -323,7 +323,9 @@ class Network:
         if self._session.silent(now_ns):
             self._session.lose(now_ns)
             self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
-        if self._session.hello_due(now_ns):
+        if self._sockets.connected_anew():
+            self._session.connected(now_ns)
+        if self._sockets.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)
         self._look_at_store(now_ns)
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))

@@ -11,6 +11,7 @@ import msgspec
 
 from mainspring.compiler.store import Store
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.transport.greeting import read_secret
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core import WorkerCore
 from mainspring.worker.engine import Engine, Noted, OwnMemory
@@ -61,6 +62,7 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
             max_bytes=config.max_message_bytes,
             backlog_bytes=config.output_backlog_bytes,
             bell=outbox.bell,
+            secret=read_secret(config.secret_file),
         )
         try:
             _serve(config, rights, engine, outbox, sockets, stop, on_ready)

@@ -31,6 +31,12 @@ class Session:
         self._heard_ns = now_ns
         self._acted = False
 
+    def connected(self, now_ns: int) -> None:
+        """There is a new connection: greet over it at once."""
+        if self.state is State.GREETING:
+            self._next_hello_ns = now_ns
+            self._retry_ns = self._first_retry_ns
+
     def hello_due(self, now_ns: int) -> bool:
         """Whether a hello should be sent now."""
         return self.state is State.GREETING and now_ns >= self._next_hello_ns

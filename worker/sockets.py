@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mainspring.messages.roles import Role, may_connect
 from mainspring.transport.bounds import Delivery, Limits
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
+from mainspring.transport.local import PREFIX as LOCAL
 
 LINGER_NS = 500_000_000
 SEND_LIMIT = 10_000
@@ -34,25 +39,42 @@ class Sockets:
         max_bytes: int,
         backlog_bytes: int,
         bell: int,
+        secret: bytes | None = None,
     ) -> None:
-        """Raise `OSError` that names the address if one can't be used."""
+        """Raise `OSError` that names the address if one can't be used.
+
+        An empty ``data_address`` stands for a socket beside the controller's, or any port if that has none.
+        ``secret``: the run's; without one, only this user's processes of this host are let in.
+        """
         self._hub = Hub()
         self._bell = bell
+        shows = Pass(Role.WORKER, secret)
         try:
-            self._data = _listener(self._hub, data_address, Limits(max_bytes, backlog_bytes, SEND_LIMIT))
+            limits = Limits(max_bytes, backlog_bytes, SEND_LIMIT)
+            self._data = _data_listener(self._hub, data_address, controller, limits, shows, name)
             # Nothing is kept for a controller that isn't there: it would be of a session that is over.
-            self._controller = _link(self._hub, controller, name, max_bytes)
+            self._controller = _link(self._hub, controller, name, max_bytes, shows)
         except BaseException:
             self._hub.close()
             raise
         self.data_address = _reachable(self._data.address, data_host)
-        self._ended = 0
+        self._ended = self._opened = 0
         self._hub.watch(bell, self)
 
     def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
         """Wait; return whether the bell rang, the controller wrote, a gateway wrote."""
         found = self._hub.wait(timeout_ms * 1_000_000)
         return self in found, self._controller in found, self._data in found
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to the controller."""
+        return self._controller.connected
+
+    def connected_anew(self) -> bool:
+        """Say whether there is a connection to the controller that was not there at the last call."""
+        before, self._opened = self._opened, self._controller.opened
+        return self._opened != before
 
     def from_controller(self, limit: int) -> Iterator[list[Any]]:
         """Yield at most ``limit`` messages that are there."""
@@ -98,17 +120,36 @@ class Sockets:
         self._hub.close(LINGER_NS)
 
 
-def _link(hub: Hub, address: str, name: str, max_bytes: int) -> Link:
+def _data_listener(
+    hub: Hub, address: str, controller: str, limits: Limits, shows: Pass, name: str
+) -> Listener:
+    if address:
+        return _listener(hub, address, limits, shows, name)
+    if not controller.startswith(LOCAL):
+        return _listener(hub, "tcp://127.0.0.1:*", limits, shows, name)
+    folder = controller.rpartition("/")[0]
+    try:
+        return _listener(hub, f"{folder}/{name}.sock", limits, shows, name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        # A process of the same name is still there: the controller settles whose name it is.
+        return _listener(hub, f"{folder}/{name}-{os.getpid()}.sock", limits, shows, name)
+
+
+def _link(hub: Hub, address: str, name: str, max_bytes: int, shows: Pass) -> Link:
     identity = f"worker:{name}:{secrets.token_hex(4)}".encode()
     try:
-        return Link(hub, address, Limits(max_bytes, CONTROLLER_BACKLOG_BYTES, SEND_LIMIT), name=identity)
+        limits = Limits(max_bytes, CONTROLLER_BACKLOG_BYTES, SEND_LIMIT)
+        return Link(hub, address, limits, name=identity, shows=shows, expects=Identity(Role.CONTROLLER))
     except ValueError as error:
         raise OSError(errno.EINVAL, f"controller {address}: {error}") from error
 
 
-def _listener(hub: Hub, address: str, limits: Limits) -> Listener:
+def _listener(hub: Hub, address: str, limits: Limits, shows: Pass, name: str) -> Listener:
+    accepted = {str(role): limits for role in may_connect(Role.WORKER) if role is not Role.CONTROLLER}
     try:
-        return Listener(hub, address, limits)
+        return Listener(hub, address, accepted, shows, name.encode())
     except ValueError as error:
         raise OSError(errno.EINVAL, f"data_address {address}: {error}") from error
     except OSError as error:
@@ -118,6 +159,8 @@ def _listener(hub: Hub, address: str, limits: Limits) -> Listener:
 
 def _reachable(address: str, host: str) -> str:
     """The address that gateways connect to, for the one that was bound."""
+    if address.startswith(LOCAL):
+        return address
     bound_host, _, port = address.removeprefix("tcp://").rpartition(":")
     if not host and bound_host not in ("0.0.0.0", "[::]"):
         return address

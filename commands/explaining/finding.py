@@ -18,6 +18,7 @@ from mainspring.console.queries.request import LAST, explained
 from mainspring.console.queries.request import request as explain_request
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.view import View
+from mainspring.launch.controllers import Door
 from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
@@ -74,14 +75,15 @@ def from_console(url: str, which: str, token: str | None) -> Story:
         raise NoConsole(f"no console answers at {url} ({error})") from error
 
 
-def live(
-    controller: str, which: str, patience_ns: int, clock: Callable[[], int] = time.monotonic_ns
-) -> Story:
+def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> Story:
     """Return the story of a request that waits or runs now, or ends while the controller is watched.
 
     A controller does not tell of what is over. Raises `NotFound`, and ValueError for a bad address.
     """
-    view, stream = View(Limits(keep_ns=60 * SECOND_NS)), LiveStream(controller, "explain")
+    view, stream = (
+        View(Limits(keep_ns=60 * SECOND_NS)),
+        LiveStream(door.address, "explain", secret=door.secret()),
+    )
     following = Following(view)
     until_ns = clock() + patience_ns
     try:
@@ -96,7 +98,9 @@ def live(
     finally:
         stream.close()
     if stream.state != "live" and not view.seq:
-        raise NotFound(f"no controller answers at {controller}: {stream.detail}; --address names the cluster")
+        raise NotFound(
+            f"no controller answers at {door.address}: {stream.detail}; --address names the cluster"
+        )
     raise NotFound(_unheard(view, which))
 
 

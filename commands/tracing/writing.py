@@ -12,6 +12,7 @@ from mainspring.commands.replay import stopping
 from mainspring.console.live import LiveStream
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
+from mainspring.launch.controllers import Door
 from mainspring.messages.observing import Stage
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run, wall
@@ -48,13 +49,14 @@ def trace_log(run: Run, from_ns: int, to_ns: int, output: Path) -> TraceFile:
 
 
 def trace_live(
-    controller: str, output: Path, duration_ns: int, clock: Callable[[], int] = time.monotonic_ns
+    door: Door, output: Path, duration_ns: int, clock: Callable[[], int] = time.monotonic_ns
 ) -> TraceFile:
     """Watch a controller for so long, or until Ctrl-C; raise `LogProblem` if it can't be reached.
 
     If its connection ends meanwhile, the trace does: what happened until it is back is not known.
     """
-    stream = LiveStream(controller, "trace")
+    controller = door.address
+    stream = LiveStream(controller, "trace", secret=door.secret())
     try:
         with (
             stopping() as stop,

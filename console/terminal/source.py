@@ -46,10 +46,10 @@ class Source(Protocol):
 class LiveSource:
     """Follows a controller."""
 
-    def __init__(self, controller: str, observer: str = "top") -> None:
+    def __init__(self, controller: str, observer: str = "top", secret: bytes | None = None) -> None:
         """Begin to connect; raise ValueError on an address that is none."""
         self.view = View()
-        self._stream = LiveStream(controller, observer)
+        self._stream = LiveStream(controller, observer, secret=secret)
         self._following = Following(self.view)
 
     def work(self, at_most_s: float) -> None:

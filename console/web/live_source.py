@@ -17,6 +17,7 @@ from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.observing import Stage
 from mainspring.messages.operating import Operate, Operated, Wish
+from mainspring.transport.greeting import read_secret
 
 _LOOKED_AFTER = 64
 """Records between two looks at the clock."""
@@ -26,10 +27,13 @@ class LiveSource:
     """Follows a controller."""
 
     def __init__(self, config: ConsoleConfig, operable: bool) -> None:
-        """``operable``: whether pages may ask for changes. Raises ValueError on an address that is none."""
+        """``operable``: whether pages may ask for changes. Raises ValueError on an address that is none,
+        OSError if the secret file can't be used."""
         self.view = View(Limits(keep_ns=round(config.keep_s * 1e9)))
         self.epoch = 0
-        self._stream = LiveStream(config.controller_address)
+        self._stream = LiveStream(
+            config.controller_address, secret=read_secret(config.secret_file), operates=operable
+        )
         self._slice_ns = round(config.slice_ms * 1e6)
         self._operable = operable
         self._run: int | None = None

@@ -63,7 +63,7 @@ class Probe:
     """A gateway whose requests are for a model that is not there: they ask for nothing but a decision."""
 
     def __init__(self, address: str) -> None:
-        self._client = Client(address, b"gateway:probe")
+        self._client = Client(address, b"probe", role="gateway")
         self._client.send([encode(GatewayHello(PROTOCOL_VERSION, "probe"))])
         self._sequence = 0
         self._number = 0

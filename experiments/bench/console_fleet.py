@@ -35,6 +35,7 @@ from mainspring.traces import arrival as traced
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.workload import Workload
 from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -59,7 +60,7 @@ class Fleet:
     def __init__(self, address: str, demand: Counter[str]) -> None:
         self.in_time = self.rejected = 0
         self._hub = Hub()
-        self._gateway = Link(self._hub, address, LIMITS, name=b"gateway:fleet", keeps=True)
+        self._gateway = Link(self._hub, address, LIMITS, name=b"fleet", keeps=True, shows=Pass("gateway"))
         self._gateway.send((encode(GatewayHello(PROTOCOL_VERSION, "fleet")),))
         self._ends: list[tuple[int, int, str, Result]] = []
         self._free_ns: Counter[tuple[str, bool]] = Counter()
@@ -70,7 +71,9 @@ class Fleet:
         prepared = {spec.name: spec.artifact for spec in specs}
         for index, held in enumerate(_held(specs, demand)):
             name = f"worker-{index}"
-            link = self._by_name[name] = Link(self._hub, address, LIMITS, name=name.encode(), keeps=True)
+            link = self._by_name[name] = Link(
+                self._hub, address, LIMITS, name=name.encode(), keeps=True, shows=Pass("worker")
+            )
             self._names[link] = name
             hello = WorkerHello(
                 PROTOCOL_VERSION, name, KIND, Setting().pages, PAGE_BYTES, f"tcp://127.0.0.1:1/{name}",

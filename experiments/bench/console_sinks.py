@@ -15,6 +15,7 @@ from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.observing import ObserverHello, Records, Stage
 from mainspring.messages.peers import Goodbye, Ping, Pong
 from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 
@@ -42,7 +43,7 @@ class Sinks:
         while len(self._links) < count:
             self._count += 1
             name = f"sink-{self._count}".encode()
-            link = Link(self._hub, self._address, LIMITS, name=name, keeps=True)
+            link = Link(self._hub, self._address, LIMITS, name=name, keeps=True, shows=Pass("observer"))
             link.send((encode(ObserverHello(PROTOCOL_VERSION, "sink")),))
             self._began[id(link)] = time.monotonic()
             self._links.append(link)

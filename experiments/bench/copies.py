@@ -37,7 +37,7 @@ _SENT_AND_RECEIVED = 2
 def count(size: int) -> tuple[int, int]:
     """Return the copies of an input and of an output of ``size`` bytes."""
     context: _Context = zmq.Context()
-    hub, worker = Hub(), Server()
+    hub, worker = Hub(), Server(role="worker", name=b"worker")
     try:
         links = WorkerLinks(hub, GatewayConfig(), lambda _: None)
         links.connect("worker", worker.address)

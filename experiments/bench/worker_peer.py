@@ -29,6 +29,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Input, Welcome, WorkerHello
 from mainspring.transport.blocking import LIMITS
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from mainspring.transport.listener import Listener
@@ -56,7 +57,7 @@ class LoneWorker:
 
     def __init__(self, config: WorkerConfig, folder: Path) -> None:
         self._hub = Hub()
-        self._controller = Listener(self._hub, "tcp://127.0.0.1:*", LIMITS)
+        self._controller = Listener(self._hub, "tcp://127.0.0.1:*", LIMITS, Pass("controller"))
         self.name = config.name
         self.folder = folder
         config = msgspec.structs.replace(config, controller=self._controller.address)
@@ -67,7 +68,7 @@ class LoneWorker:
         self._identity = b""
         hello = self._hello()
         self.notes = hello.notes
-        self._gateway = Link(self._hub, hello.data_address, LIMITS, keeps=True)
+        self._gateway = Link(self._hub, hello.data_address, LIMITS, keeps=True, shows=Pass("gateway"))
         self._say(Welcome(PROTOCOL_VERSION, 1))
 
     def next_id(self) -> int:

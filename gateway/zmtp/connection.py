@@ -16,7 +16,8 @@ from mainspring.gateway.zmtp import wire
 from mainspring.gateway.zmtp.receiver import Event, Receiver
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.bounds import Limits as BacklogLimits
-from mainspring.transport.channel import FLAGS, READABLE, WRITABLE, Backlog, Ended
+from mainspring.transport.channel import FLAGS, READABLE, WRITABLE, Backlog
+from mainspring.transport.ended import Ended
 
 READ_BYTES: Final = 1 << 14
 """What one read takes at most beside the rest of a large frame."""

@@ -22,7 +22,8 @@ from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.channel import READABLE, WRITABLE, Ended
+from mainspring.transport.channel import READABLE, WRITABLE
+from mainspring.transport.ended import Ended
 from mainspring.transport.flush import flush_all
 from mainspring.transport.hub import Hub
 
@@ -317,7 +318,7 @@ class _Turn:
 
 
 def _listen(address: str) -> tuple[socket.socket, str]:
-    where = addresses.parse(address, listens=True)
+    where = addresses.parse_tcp(address, listens=True)
     family, target = addresses.resolve(where, socket.AI_PASSIVE)
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:

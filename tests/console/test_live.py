@@ -27,7 +27,7 @@ class Controller:
     """The other end of a stream, played by the test."""
 
     def __init__(self) -> None:
-        self.server = Server()
+        self.server = Server(role="controller")
         self.stream = LiveStream(self.server.address)
         self.batches: list[Batch] = []
         self.heard: list[msgspec.Struct] = []

@@ -63,7 +63,7 @@ class Peer:
         self.answers_pings = True
         self.pings = 0
         self.received: list[msgspec.Struct] = []
-        self.socket = Client(address, (routing_id or f"{self.kind}:{name}").encode())
+        self.socket = Client(address, (routing_id or f"{self.kind}:{name}").encode(), role=self.kind)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + self.offset_ns

@@ -79,7 +79,7 @@ class Deaf:
     """An observer that answers nothing, and reads only what it is asked to."""
 
     def __init__(self, address: str, name: bytes = b"deaf") -> None:
-        self.socket = Client(address, name)
+        self.socket = Client(address, name, role="observer")
         self.socket.send([encode(ObserverHello(PROTOCOL_VERSION, "deaf"))])
 
     def next(self, kind: type[msgspec.Struct]) -> Any:
@@ -303,17 +303,15 @@ def test_what_an_observer_may_not_say_is_refused_with_why(
     assert words in observer.next(Refused).detail
 
 
-def test_a_peer_that_says_another_hello_is_no_observer_any_more(
-    stage: Stage, opened: list[Watcher | Deaf]
-) -> None:
+def test_an_observer_can_not_become_a_worker(stage: Stage, opened: list[Watcher | Deaf]) -> None:
     controller = stage.start(MODELS)
     observer = Deaf(stage.address)
     opened.append(observer)
     observer.next(Welcome)
     observer.socket.send([encode(WorkerHello(PROTOCOL_VERSION, "w", "cpu", 1, 16 << 20, "tcp://h:1"))])
-    observer.next(Welcome)
-    assert len(controller._shell.observers) == 0
-    assert "w" in controller._shell.sessions.workers
+    assert observer.next(Refused).detail == "an observer may not send WorkerHello to the controller"
+    assert len(controller._shell.observers) == 1
+    assert not controller._shell.sessions.workers
 
 
 def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(

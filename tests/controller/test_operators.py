@@ -37,7 +37,7 @@ class Operator:
     """A console that passes wishes on."""
 
     def __init__(self, stage: Stage) -> None:
-        self.stream = LiveStream(stage.address, "console")
+        self.stream = LiveStream(stage.address, "console", operates=True)
         self.answers: list[msgspec.Struct] = []
         self.told: list[object] = []
         self.stream.on_answer = self.answers.append
@@ -185,6 +185,28 @@ def test_what_can_not_be_is_refused_and_leaves_no_trace(
     assert "who asks can't be recorded" in ann.refusal(PinModel("a"), who="")
     stage.stop()
     assert not [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
+
+
+def test_an_observer_changes_nothing_and_is_told_why(stage: Stage) -> None:
+    controller = stage.start(MODELS)
+    gateway, worker = stage.cluster("a", "b")
+    watching = LiveStream(stage.address, "console")
+    said: list[str] = []
+    try:
+        stage.until(lambda: watching.poll() is None and watching.state == "live")
+        assert watching.send(Operate(1, "admin (forged)", DrainWorker("w0")))
+
+        def refused() -> bool:
+            watching.poll()
+            said.append(watching.detail)
+            return "observer may not send Operate" in watching.detail
+
+        stage.until(refused)
+    finally:
+        watching.close()
+    assert controller._dropped["bad_message"] == 1
+    dispatched(stage, gateway, 1, "a")
+    assert worker.all(Load)
 
 
 def test_only_consoles_may_ask(stage: Stage) -> None:

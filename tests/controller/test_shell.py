@@ -66,13 +66,13 @@ class Bench:
         self.feed = LoggedScheduler(self.scheduler, log, self.dropped)
         self.shell = Shell(ControllerConfig(join_pongs=1), self.feed, self.wire, self.dropped)
         self.shell.catalogue.add(0, spec())
-        self.receive(0, b"g", GatewayHello(PROTOCOL_VERSION, "g0"))
+        self.receive(0, b"gateway/g", GatewayHello(PROTOCOL_VERSION, "g0"))
         self.receive(
             0,
-            b"w",
+            b"worker/w",
             WorkerHello(PROTOCOL_VERSION, "w0", "cpu", 8, PAGE_BYTES, "tcp://h:1", {"m0": spec().artifact}),
         )
-        self.receive(10, b"w", Pong(1, 0, 5, 5))
+        self.receive(10, b"worker/w", Pong(1, 0, 5, 5))
 
     def receive(self, now_ns: int, routing_id: bytes, message: msgspec.Struct) -> None:
         self.shell.receive(now_ns, [routing_id, encode(message)])
@@ -88,18 +88,18 @@ class Bench:
 def test_a_worker_that_cannot_be_sent_to_has_left(delivery: Delivery) -> None:
     bench = Bench()
     assert bench.workers() == ["w0"]
-    bench.wire.failing[b"w"] = delivery
+    bench.wire.failing[b"worker/w"] = delivery
     bench.shell.members.beat(100 * MS)
     assert bench.workers() == []
-    assert bench.wire.kinds(b"g")[-1] == "worker_down"
+    assert bench.wire.kinds(b"gateway/g")[-1] == "worker_down"
     assert bench.dropped[delivery.value] == 1
 
 
 def test_a_gateway_that_reads_too_slowly_is_forgotten() -> None:
     bench = Bench()
-    bench.wire.failing[b"g"] = Delivery.FULL
+    bench.wire.failing[b"gateway/g"] = Delivery.FULL
     bench.shell.members.beat(100 * MS)
-    assert bench.shell.sessions.find(b"g") is None
+    assert bench.shell.sessions.find(b"gateway/g") is None
     assert bench.dropped["peer_too_slow"] == 1
 
 
@@ -117,9 +117,9 @@ def test_a_controller_that_stood_still_does_not_blame_its_peers() -> None:
 def test_a_deadline_allows_for_the_way_from_the_gateway(tmp_path: Path) -> None:
     log = EventLogWriter(tmp_path)
     bench = Bench(log)
-    bench.receive(3000, b"g", Pong(1, 0, 77, 77))
-    bench.receive(5000, b"g", Arrival((1 << 40) + 1, "m0", 1, 10**9))
-    bench.receive(5000, b"g", Arrival((1 << 40) + 2, "m0", 1, None))
+    bench.receive(3000, b"gateway/g", Pong(1, 0, 77, 77))
+    bench.receive(5000, b"gateway/g", Arrival((1 << 40) + 1, "m0", 1, 10**9))
+    bench.receive(5000, b"gateway/g", Arrival((1 << 40) + 2, "m0", 1, None))
     bench.feed.close()
     arrived = [event for _, event in read_log(tmp_path) if isinstance(event, RequestArrived)]
     assert [event.deadline_ns for event in arrived] == [5000 + 10**9 - 1500, None]
@@ -128,7 +128,7 @@ def test_a_deadline_allows_for_the_way_from_the_gateway(tmp_path: Path) -> None:
 def test_what_went_in_is_written_down_after_the_commands_are_sent_and_in_its_order(tmp_path: Path) -> None:
     bench = Bench(EventLogWriter(tmp_path))
     for number in range(3):
-        bench.receive(5000 + number, b"g", Arrival((1 << 40) + number, "m0", 1, None))
+        bench.receive(5000 + number, b"gateway/g", Arrival((1 << 40) + number, "m0", 1, None))
     bench.schedule(6000)
     bench.feed.flush()
     entries = list(read_log(tmp_path))
@@ -150,7 +150,7 @@ def test_an_event_too_large_for_the_log_is_counted_and_the_others_are_written(tm
 
 def test_nothing_is_sent_to_a_worker_that_broke_in_the_middle_of_a_list_of_commands() -> None:
     bench = Bench()
-    bench.wire.failing[b"w"] = Delivery.GONE
+    bench.wire.failing[b"worker/w"] = Delivery.GONE
     actions = [Unload(1, "w0", "a"), Unload(2, "w0", "b")]
     bench.shell.carrier.carry_out(100, [*actions])
     assert bench.dropped["peer_gone"] == 2
@@ -165,7 +165,7 @@ def test_draining_ends_once_nothing_is_queued_and_no_infer_is_out() -> None:
     assert bench.shell.drained()
     bench.shell.carrier.carry_out(10, [infer((1 << 40) + 1)])
     assert not bench.shell.drained()
-    bench.wire.failing[b"w"] = Delivery.GONE
+    bench.wire.failing[b"worker/w"] = Delivery.GONE
     bench.shell.members.beat(100)
     assert bench.shell.drained()
 
@@ -235,7 +235,7 @@ def test_a_command_that_cannot_be_sent_does_not_keep_the_others_from_leaving(
     bench.wire.sent.clear()
     whole = infer(1 << 40)
     bench.shell.carrier.carry_out(20, [msgspec.structs.replace(whole, latest_ns=2**70), whole])
-    assert bench.wire.kinds(b"w") == ["infer"]
+    assert bench.wire.kinds(b"worker/w") == ["infer"]
     assert bench.dropped["internal_error"] == 1
     assert "could not carry out Infer(action_id=9" in caplog.text
 
@@ -245,7 +245,7 @@ def test_infers_out_are_forgotten_with_their_worker() -> None:
     bench.shell.drain()
     bench.shell.carrier.carry_out(20, [infer(1 << 40)])
     assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (1, False)
-    bench.receive(30, b"w", Goodbye("it stops"))
+    bench.receive(30, b"worker/w", Goodbye("it stops"))
     assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (0, True)
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import threading
 from collections.abc import Callable, Iterator
 
@@ -24,13 +23,14 @@ from mainspring.messages.codes import Status
 from mainspring.transport.blocking import Client as ClientSide
 from mainspring.transport.blocking import Server as ServerSide
 from mainspring.transport.bounds import Limits
-from mainspring.transport.framing import head, preamble
+from mainspring.transport.framing import head
 from tests.controller.peers import FakeGateway, Peer, Stage
 from tests.controller.peers import spec as page_spec
 from tests.faults import garbage
 from tests.gateway.fakes import MODELS, NUMBER, FakeCluster, fake_cluster, gateway, wait_until
 from tests.gateway.raw import Raw, counts
 from tests.patience import PATIENCE_S
+from tests.transport.raw import SECRET, admitted, by_tcp, connecting
 from tests.worker.peers import Cluster, infer, spec
 
 X = np.ones((1, 4), np.float32)
@@ -239,9 +239,11 @@ def test_a_false_controller_to_the_worker(start: Callable[..., Cluster]) -> None
 
 def test_raw_bytes_to_a_listener() -> None:
     """Whole connections of garbage, in pieces; one that speaks properly is served beside them."""
-    server = ServerSide(limits=Limits(1 << 16, 1 << 20, 1_000))
+    server = ServerSide(limits=Limits(1 << 16, 1 << 20, 1_000), secret=SECRET)
     honest = ClientSide(server.address, b"honest")
-    target = ("127.0.0.1", int(server.address.rpartition(":")[2]))
+    while not honest.link.connected:
+        server.poll(1)
+        honest.poll(1)
     ended: list[str] = []
     server.listener.on_violation = ended.append
     numbers = iter(range(1 << 30))
@@ -249,15 +251,20 @@ def test_raw_bytes_to_a_listener() -> None:
     def send(batch: list[list[bytes]]) -> None:
         for index, parts in enumerate(batch):
             framed = [head([len(part) for part in parts]), *parts]
-            stream = b"".join([preamble(b"raw") if index % 4 else b"", *(framed if index % 3 else parts)])
+            opening = connecting("tool", b"raw").opening
+            stream = b"".join([opening if index % 4 == 1 else b"", *(framed if index % 3 else parts)])
             bent = garbage.flipped(stream or b"\0", next(numbers))
-            with socket.create_connection(target) as raw, contextlib.suppress(OSError):
+            known = index % 4 > 1
+            connection = (
+                admitted(server.address, "tool", pump=server.poll) if known else by_tcp(server.address)
+            )
+            with connection as raw, contextlib.suppress(OSError):
                 for start in range(0, len(bent), 1 + index):
                     raw.send(bent[start : start + 1 + index])
                     server.poll()
                     drain_all(server)
         honest.send([b"hello", b"%d" % next(numbers)])
-        while (received := server.receive())[0] != b"honest":
+        while (received := server.receive())[0] != b"tool/honest":
             pass
         server.send(received)
         assert honest.receive() == received[1:]

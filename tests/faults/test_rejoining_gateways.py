@@ -24,7 +24,7 @@ from mainspring.transport.bounds import Delivery
 from tests.controller.peers import MS, spec
 from tests.controller.test_shell import Bench, Wire
 
-WORKER = b"w"
+WORKER = b"worker/w"
 SIGNATURE = Signature(spec())
 STEPS = 3_000
 
@@ -45,7 +45,7 @@ class Gateway:
     """A request table that joins the controller whenever it is not joined."""
 
     def __init__(self, name: str) -> None:
-        self.routing_id = name.encode()
+        self.routing_id = b"gateway/" + name.encode()
         self.core = GatewayCore(GatewayConfig(), {"m0": SIGNATURE})
         self.joined = False
         self.submitted: list[int] = []
@@ -88,7 +88,8 @@ class Town(Bench):
             gateway.joined = False
             gateway.core.controller_lost(self.now_ns)
         self.to_controller(
-            gateway.routing_id, peers.GatewayHello(PROTOCOL_VERSION, gateway.routing_id.decode())
+            gateway.routing_id,
+            peers.GatewayHello(PROTOCOL_VERSION, gateway.routing_id.decode().partition("/")[2]),
         )
 
     def take(self, gateway: Gateway, data: bytes) -> None:

@@ -65,9 +65,9 @@ class FakeCluster:
         self._columns: dict[int, str] = {}
         self._todo: queue.Queue[Callable[[], object]] = queue.Queue()
         self._stop = threading.Event()
-        self.controller = Server(address)
+        self.controller = Server(address, role="controller")
         self.address = self.controller.address
-        self.worker = Server()
+        self.worker = Server(role="worker", name=WORKER.encode())
         self.data_address = self.worker.address
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

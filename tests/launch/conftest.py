@@ -30,7 +30,7 @@ def emulated(profiles: Path, tmp_path: Path) -> Callable[..., Config]:
     """Return a function that makes a configuration; its keywords go into [cluster]."""
 
     def make(**cluster: Any) -> Config:
-        gateway, controller = free_ports(2)
+        (gateway,) = free_ports(1)
         return read_config(
             {
                 "cluster": {
@@ -43,7 +43,6 @@ def emulated(profiles: Path, tmp_path: Path) -> Callable[..., Config]:
                 },
                 "worker": {"pages": 16},
                 "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
-                "controller": {"address": f"tcp://127.0.0.1:{controller}"},
             },
             "the test",
         )

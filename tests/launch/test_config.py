@@ -118,7 +118,7 @@ def test_a_flag_replaces_the_files_source_of_models(tmp_path: Path) -> None:
     config = cluster_config(path, {"cluster": {"profiles": "p.csv"}}, Ports(8100))
     assert (config.cluster.store, config.cluster.profiles) == (None, "p.csv")
     assert config.gateway.address == "tcp://127.0.0.1:8100"
-    assert config.controller.address == "tcp://127.0.0.1:8101"
+    assert config.controller.address == "", "a socket in the run folder"
 
 
 def served(config: Config) -> tuple[str, str, str]:

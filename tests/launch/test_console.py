@@ -97,7 +97,7 @@ def test_the_console_watches_the_clusters_controller_and_stops_after_the_gateway
     config = emulated(console=True)
     plan = make_plan(config)
     job = next(job for job in plan.jobs if isinstance(job, ConsoleJob))
-    assert job.console.controller_address == config.controller.address
+    assert job.console.controller_address == f"unix://{config.cluster.run_dir}/controller.sock"
     assert plan.stop_order == (("gateway",), ("console",), ("controller",), ("worker-0",))
     assert plan.console_address == config.console.address
     assert config.console.address in [address for address, _ in plan.listening]

@@ -2,13 +2,9 @@ import msgspec
 import pytest
 
 from mainspring.client.address import DEFAULT_ADDRESS
-from mainspring.console.config import ConsoleConfig
-from mainspring.controller.config import ControllerConfig
 from mainspring.gateway.config import GatewayConfig
-from mainspring.launch.options import DEFAULT_CONTROLLER, DEFAULT_GATEWAY
-from mainspring.repository.config import RepositoryConfig
+from mainspring.launch.options import DEFAULT_GATEWAY
 from mainspring.traces.replayer import ReplayConfig
-from mainspring.worker.config import WorkerConfig
 
 
 @pytest.mark.parametrize(
@@ -16,11 +12,6 @@ from mainspring.worker.config import WorkerConfig
     [
         (GatewayConfig, "address", DEFAULT_GATEWAY),
         (ReplayConfig, "address", DEFAULT_GATEWAY),
-        (ControllerConfig, "address", DEFAULT_CONTROLLER),
-        (GatewayConfig, "controller_address", DEFAULT_CONTROLLER),
-        (ConsoleConfig, "controller_address", DEFAULT_CONTROLLER),
-        (RepositoryConfig, "controller_address", DEFAULT_CONTROLLER),
-        (WorkerConfig, "controller", DEFAULT_CONTROLLER),
     ],
 )
 def test_verbs_look_where_processes_listen_by_default(

@@ -30,10 +30,10 @@ def test_a_plan_has_every_process_and_survives_its_file(emulated: Callable[..., 
     controller, gateway, *workers = plan.jobs
     assert isinstance(controller, ControllerJob)
     assert isinstance(gateway, GatewayJob)
-    assert gateway.gateway.controller_address == config.controller.address
+    assert gateway.gateway.controller_address == f"unix://{config.cluster.run_dir}/controller.sock"
     for worker in workers:
         assert isinstance(worker, WorkerJob)
-        assert worker.worker.controller == config.controller.address
+        assert worker.worker.controller == gateway.gateway.controller_address
         assert worker.worker.engine == "emulated"
         assert worker.worker.pages == 16
     for job in plan.jobs:

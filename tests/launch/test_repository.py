@@ -107,7 +107,8 @@ class Site:
         return {version: entry.state for version, entry in self.index(model).items()}
 
     def control(self, catalog: Catalog | None = None) -> ModelRepository:
-        return ModelRepository(GatewayConfig(repository_address=self.address), catalog or Catalog())
+        config = GatewayConfig(repository_address=self.address, secret_file=str(self.run_dir / "secret"))
+        return ModelRepository(config, catalog or Catalog())
 
 
 @pytest.fixture

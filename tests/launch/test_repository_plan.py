@@ -46,7 +46,7 @@ def test_an_empty_repository_is_enough_for_a_cluster(tmp_path: Path) -> None:
     assert job(plan, GatewayJob).gateway.repository_address == "tcp://127.0.0.1:7500"
     repository = job(plan, RepositoryJob)
     assert (repository.repository.store, repository.repository.own_store) == (store, True)
-    assert repository.repository.controller_address == "tcp://127.0.0.1:7401"
+    assert repository.repository.controller_address == f"unix://{tmp_path}/run/controller.sock"
     assert repository.priority == 0, "it compiles nothing at real-time priority"
     assert repository.nice > 0
     assert job(plan, ControllerJob).models.served() == ([], [])
@@ -101,10 +101,8 @@ def test_paths_and_ports(tmp_path: Path) -> None:
     file.write_text('[repository]\npath = ""\n')
     assert read_tables(file)["repository"]["path"] == ""
     found = cluster_config(file, {"repository": {"mode": "explicit"}}, Ports(gateway=7000))
-    assert (found.controller.address, found.repository.address) == (
-        "tcp://127.0.0.1:7001",
-        "tcp://127.0.0.1:7002",
-    )
+    assert found.gateway.address == "tcp://127.0.0.1:7000"
+    assert (found.controller.address, found.repository.address) == ("", ""), "sockets in the run folder"
     assert found.repository.mode == "explicit"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from mainspring.messages.repository import (
 )
 from mainspring.repository.control import LENGTH_BYTES, MAX_QUESTIONS, Control
 from mainspring.repository.served_files import ServedFiles, State
+from mainspring.transport import streams
+from mainspring.transport.greeting import Pass
+from mainspring.transport.handshake import Identity
 from tests.gateway.test_versions import version_spec
 
 READY = IndexEntry("net", "2", ModelState.READY)
@@ -48,7 +52,7 @@ async def answer(question: Question) -> Reply:
 def using(what: Callable[[Control, ModelRepository, Catalog], Awaitable[None]], **config: float) -> None:
     async def run() -> None:
         control, catalog = Control(answer), Catalog()
-        await control.listen("tcp://127.0.0.1:*")
+        await control.listen(f"unix://{tempfile.mkdtemp()}/repository.sock")
         settings = GatewayConfig(repository_address=control.address, **config)  # type: ignore[arg-type]
         try:
             await what(control, ModelRepository(settings, catalog), catalog)
@@ -115,13 +119,14 @@ def test_a_repository_that_is_away_or_stuck_says_so() -> None:
 )
 def test_garbage_is_answered_and_harms_nobody(data: bytes, says: str) -> None:
     async def steps(control: Control, repository: ModelRepository, catalog: Catalog) -> None:
-        port = int(control.address.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await streams.open_connection(
+            control.address, Pass("gateway"), Identity("repository")
+        )
         writer.write(data)
         reply = await reader.read()
         assert says.encode() in reply[LENGTH_BYTES:]
         writer.close()
-        half_open = (await asyncio.open_connection("127.0.0.1", port))[1]
+        half_open = (await asyncio.open_unix_connection(control.address.removeprefix("unix://")))[1]
         half_open.write(b"\x05")
         half_open.close()
         assert len(await repository.index()) == 2

@@ -12,10 +12,12 @@ import pytest
 from mainspring.transport import addresses, lookup
 from mainspring.transport.blocking import LIMITS, Server
 from mainspring.transport.bounds import Delivery
+from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
 from tests.patience import PATIENCE_S
 
+SHOWS = Pass(secret=b"s" * 32)
 NAME = "worker.example"
 
 
@@ -52,7 +54,7 @@ def hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    made = Server()
+    made = Server(secret=SHOWS.secret)
     yield made
     made.close()
 
@@ -69,9 +71,9 @@ def named(server: Server) -> str:
 
 
 def test_others_are_served_while_a_name_is_looked_up(hub: Hub, server: Server, resolver: Resolver) -> None:
-    slow = Link(hub, named(server), LIMITS, keeps=True)
+    slow = Link(hub, named(server), LIMITS, keeps=True, shows=SHOWS)
     assert slow.send([b"later"]) is Delivery.SENT
-    quick = Link(hub, server.address, LIMITS, keeps=True)
+    quick = Link(hub, server.address, LIMITS, keeps=True, shows=SHOWS)
     assert quick.send([b"now"]) is Delivery.SENT
     serve_until(hub, lambda: server.poll(0))
     assert server.receive()[1:] == [b"now"]
@@ -85,7 +87,7 @@ def test_others_are_served_while_a_name_is_looked_up(hub: Hub, server: Server, r
 def test_a_name_that_is_not_found_is_asked_for_again_and_once_at_a_time(
     hub: Hub, server: Server, resolver: Resolver
 ) -> None:
-    link = Link(hub, named(server), LIMITS)
+    link = Link(hub, named(server), LIMITS, shows=SHOWS)
     for _ in range(5):
         # The time that a connection has is over; the lookup goes on.
         link.tick(time.monotonic_ns() + 60_000_000_000)
@@ -95,13 +97,13 @@ def test_a_name_that_is_not_found_is_asked_for_again_and_once_at_a_time(
     serve_until(hub, lambda: len(resolver.asked) >= 3)
     assert not link.connected
     resolver.fails = False
-    serve_until(hub, lambda: link.connected)
+    serve_until(hub, lambda: server.poll(0) or link.connected)
 
 
 def test_a_link_can_be_closed_while_its_name_is_looked_up(
     hub: Hub, server: Server, resolver: Resolver
 ) -> None:
-    link = Link(hub, named(server), LIMITS)
+    link = Link(hub, named(server), LIMITS, shows=SHOWS)
     threads = [each for each in threading.enumerate() if each.name == "lookup"]
     link.close(0)
     resolver.answer.set()
@@ -114,7 +116,7 @@ def test_a_link_can_be_closed_while_its_name_is_looked_up(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_a_host_in_numbers_needs_no_lookup(resolver: Resolver, host: str) -> None:
-    found = addresses.in_numbers(addresses.parse(f"tcp://{host}:7400"))
+    found = addresses.in_numbers(addresses.Address(host.strip("[]"), 7400))
     assert found is not None
     assert found[1][:2] == (host.strip("[]"), 7400)
     assert addresses.in_numbers(addresses.Address("localhost", 7400)) is None

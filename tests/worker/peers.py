@@ -86,7 +86,7 @@ class Cluster:
     """One worker in a thread, its controller and a gateway, over real sockets."""
 
     def __init__(self, config: WorkerConfig, *, welcome: bool = True) -> None:
-        self.controller = Server()
+        self.controller = Server(role="controller")
         self.controller_address = self.controller.address
         self._gateways: list[Client] = []
         self.config = msgspec.structs.replace(config, controller=self.controller_address)
@@ -110,7 +110,7 @@ class Cluster:
 
     def connect_gateway(self) -> Client:
         """Another gateway's connection to the worker."""
-        self._gateways.append(Client(self.data_address))
+        self._gateways.append(Client(self.data_address, role="gateway"))
         return self._gateways[-1]
 
     def say(self, message: msgspec.Struct | bytes) -> None:

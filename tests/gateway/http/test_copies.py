@@ -72,7 +72,7 @@ class Way:
 
 @contextmanager
 def way() -> Iterator[Way]:
-    hub, worker = Hub(), Server()
+    hub, worker = Hub(), Server(role="worker", name=b"worker")
     try:
         links = WorkerLinks(hub, GatewayConfig(), lambda _: None)
         links.connect("worker", worker.address)

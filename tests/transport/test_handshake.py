@@ -1,0 +1,349 @@
+"""Who is let in: same user or same secret, the right role and name, and nothing that was heard before."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mainspring.transport import listener as listener_module
+from mainspring.transport.blocking import LIMITS, Client, Server
+from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass, new_nonce
+from mainspring.transport.handshake import (
+    HEAD,
+    MAX_BYTES,
+    NONCE_BYTES,
+    Accepting,
+    Connecting,
+    Handshake,
+    Identity,
+    Unproved,
+    Violation,
+)
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
+from tests.patience import PATIENCE_S
+from tests.transport.raw import SECRET, admitted, by_tcp, connecting
+
+OTHER = b"another secret, 32 bytes at least"
+WORKER, GATEWAY = Identity("worker", b"w0"), Identity("gateway", b"g0")
+
+
+def talk(one: Handshake, other: Handshake) -> None:
+    """Carry what both say to each other until both have said all."""
+    to_other, to_one = one.opening, other.opening
+    while one.wants or other.wants:
+        assert to_one or to_other, "both wait for each other"
+        if other.wants and len(to_other) >= other.wants:
+            wants = other.wants
+            to_one += other.take(to_other[:wants])
+            to_other = to_other[wants:]
+        if one.wants and len(to_one) >= one.wants:
+            wants = one.wants
+            to_other += one.take(to_one[:wants])
+            to_one = to_one[wants:]
+
+
+def hear(one: Handshake, said: bytes) -> None:
+    """Give one end what the other said."""
+    while said:
+        wants = one.wants
+        one.take(said[:wants])
+        said = said[wants:]
+
+
+def pair(
+    theirs: bytes | None,
+    ours: bytes | None,
+    trusted: bool = False,
+    accepts: tuple[str, ...] = ("gateway",),
+    expects: Identity | None = WORKER,
+) -> tuple[Connecting, Accepting]:
+    return (
+        Connecting(GATEWAY, theirs, trusted, new_nonce(), expects),
+        Accepting(WORKER, ours, trusted, new_nonce(), accepts),
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "trusted"),
+    [(SECRET, SECRET, False), (SECRET, SECRET, True), (None, None, True), (SECRET, None, True)],
+)
+def test_the_same_secret_or_the_same_user_is_enough(
+    theirs: bytes | None, ours: bytes | None, trusted: bool
+) -> None:
+    one, other = pair(theirs, ours, trusted)
+    talk(one, other)
+    assert (one.peer, other.peer) == (WORKER, GATEWAY)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "trusted", "why"),
+    [
+        (OTHER, SECRET, False, "its secret is another one"),
+        (OTHER, SECRET, True, "its secret is another one"),
+        (None, SECRET, False, "it shows no secret"),
+        (SECRET, None, False, "this process has no secret"),
+        (None, None, False, "this process has no secret"),
+    ],
+)
+def test_a_stranger_is_refused_and_told_why(
+    theirs: bytes | None, ours: bytes | None, trusted: bool, why: str
+) -> None:
+    one, other = pair(theirs, ours, trusted)
+    with pytest.raises(Unproved, match=why) as caught:
+        talk(one, other)
+    reply = caught.value.reply
+    with pytest.raises(Unproved, match=f"it refuses this process: {why}"):
+        hear(one, reply)
+
+
+def test_a_role_that_has_no_business_there_is_refused() -> None:
+    one, other = pair(SECRET, SECRET, accepts=("worker", "observer"))
+    with pytest.raises(Unproved, match="in the role of gateway has no business here"):
+        talk(one, other)
+
+
+@pytest.mark.parametrize("expects", [Identity("controller"), Identity("worker", b"w1")])
+def test_a_connector_ends_it_where_somebody_else_is(expects: Identity) -> None:
+    one, other = pair(SECRET, SECRET, expects=expects)
+    with pytest.raises(Unproved, match=r"it is worker 'w0', not"):
+        talk(one, other)
+
+
+def test_a_listener_that_can_not_prove_itself_is_told_nothing() -> None:
+    """One that accepts everybody, as an attacker's would, gets a nonce and no more."""
+    one = Connecting(GATEWAY, SECRET, False, new_nonce(), WORKER)
+    forged = HEAD.pack(b"MSPG", 2, 6, 2, 0) + new_nonce() + b"workerw0"
+    assert one.take(forged[: HEAD.size]) == b""
+    assert one.take(forged[HEAD.size :]) == b"", "no proof for one that has no secret"
+    with pytest.raises(Unproved, match="does not prove that it belongs to this cluster"):
+        one.take(b"\0\0")
+
+
+def test_a_reflected_proof_is_worth_nothing() -> None:
+    """An attacker between two that have the secret sends each what it said itself."""
+    one = Connecting(WORKER, SECRET, False, new_nonce(), None)
+    said = one.opening
+    one.take(said[: HEAD.size])
+    proof = one.take(said[HEAD.size :])
+    assert len(proof) == 32
+    one.take(b"\0\x20")
+    with pytest.raises(Unproved, match="its secret is another one"):
+        one.take(proof)
+    other = Accepting(WORKER, SECRET, False, new_nonce(), None)
+    fresh = Connecting(WORKER, SECRET, False, new_nonce(), None)
+    other.take(fresh.opening[: HEAD.size])
+    hello = other.take(fresh.opening[HEAD.size :])
+    with pytest.raises(Unproved, match="its secret is another one"):
+        other.take(hello[HEAD.size : HEAD.size + NONCE_BYTES])
+
+
+def test_a_recorded_handshake_is_refused() -> None:
+    one, other = pair(SECRET, SECRET)
+    hello = one.opening
+    other.take(hello[: HEAD.size])
+    answer = other.take(hello[HEAD.size :])
+    one.take(answer[: HEAD.size])
+    proof = one.take(answer[HEAD.size :])
+    other.take(proof)
+    assert other.wants == 0
+    again = Accepting(WORKER, SECRET, False, new_nonce(), ("gateway",))
+    again.take(hello[: HEAD.size])
+    again.take(hello[HEAD.size :])
+    with pytest.raises(Unproved, match="its secret is another one"):
+        again.take(proof)
+
+
+def test_the_proof_covers_role_and_name() -> None:
+    """What is changed on the way breaks the proof."""
+    for said in (GATEWAY, Identity("worker", b"g0"), Identity("gateway", b"g1")):
+        one = Connecting(GATEWAY, SECRET, False, new_nonce(), None)
+        other = Accepting(WORKER, SECRET, False, new_nonce(), None)
+        head, rest = one.opening[: HEAD.size], one.opening[HEAD.size :]
+        changed = HEAD.pack(b"MSPG", 2, len(said.role), len(said.name), 1)
+        other.take(changed if said is not GATEWAY else head)
+        answer = other.take(rest[:NONCE_BYTES] + said.role.encode() + said.name)
+        one.take(answer[: HEAD.size])
+        proof = one.take(answer[HEAD.size :])
+        if said is GATEWAY:
+            other.take(proof)
+            assert other.peer == GATEWAY
+        else:
+            with pytest.raises(Unproved):
+                other.take(proof)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"GET / HT", "no Mainspring process"),
+        (b"MSPG\x01\x00\x00\x00", "it speaks framing 1, this process 2"),
+        (b"MSPG\x02\x00\x00\x00", "damaged"),
+        (b"MSPG\x02\xff\x00\x00", "damaged"),
+        (b"MSPG\x02\x01\x00\x02", "damaged"),
+    ],
+)
+def test_what_is_no_handshake_is_ended(data: bytes, why: str) -> None:
+    with pytest.raises(Violation, match=why):
+        Accepting(WORKER, SECRET, True, new_nonce(), None).take(data)
+
+
+def test_what_can_not_be_shown_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 255 bytes, not 256"):
+        Accepting(Identity("worker", b"x" * 256), SECRET, True, new_nonce(), None)
+    with pytest.raises(ValueError, match="at least 32 bytes, not 5"):
+        Accepting(WORKER, b"short", True, new_nonce(), None)
+
+
+# --- on sockets ---
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(secret=SECRET, limits=Limits(1 << 26, 1 << 30, 1 << 20))
+    yield made
+    made.close()
+
+
+def ends(server: Server, sock: socket.socket) -> bytes:
+    """Return what the listener still says before it ends the connection."""
+    sock.setblocking(False)
+    said, give_up_s = b"", time.monotonic() + PATIENCE_S
+    while time.monotonic() < give_up_s:
+        if server.poll(5):
+            server.receive()
+        try:
+            data = sock.recv(1 << 16)
+        except BlockingIOError:
+            continue
+        except ConnectionResetError:
+            return said
+        if not data:
+            return said
+        said += data
+    raise AssertionError("the listener keeps the connection")
+
+
+def test_before_its_proof_a_connection_costs_some_hundred_bytes(server: Server) -> None:
+    raw = by_tcp(server.address)
+    raw.sendall(connecting("tool", b"x").opening + bytes(32) + bytes(60_000))
+    assert b"its secret is another one" in ends(server, raw)
+    assert not server.listener._channels
+    assert MAX_BYTES < 400
+    raw.close()
+
+
+def test_a_handshake_that_stops_halfway_is_given_up_and_keeps_nobody_waiting(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "GREETING_NS", 300_000_000)
+    opening = connecting("tool", b"half").opening
+    halves = [by_tcp(server.address) for _ in range(5)]
+    for length, raw in zip((0, 3, HEAD.size, len(opening) - 1, len(opening)), halves, strict=True):
+        raw.sendall(opening[:length])
+    with admitted(server.address, "tool", b"whole", server.poll) as whole:
+        whole.sendall((5).to_bytes(4, "little") + bytes(4) + b"hello")
+        assert server.receive() == [b"tool/whole", b"hello"]
+        for raw in halves:
+            ends(server, raw)
+            raw.close()
+
+
+def test_a_flood_of_half_open_connections_leaves_room_for_those_that_belong(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "MAX_GREETINGS", 8)
+    flood = [by_tcp(server.address) for _ in range(100)]
+    server.poll(20)
+    assert len(server.listener._greeting) <= 8
+    with admitted(server.address, "tool", b"late", server.poll):
+        assert b"tool/late" in server.listener._peers
+    for raw in flood:
+        raw.close()
+
+
+def test_a_message_is_bounded_as_a_whole_before_any_of_it_is_kept(server: Server) -> None:
+    """50 parts of 60 MB: each is allowed, all of them are not."""
+    seen: list[str] = []
+    server.listener.on_violation = seen.append
+    raw = admitted(server.address, "tool", b"large", server.poll)
+    raw.sendall(
+        (10).to_bytes(4, "little") + (50).to_bytes(4, "little") + (60_000_000).to_bytes(8, "little") * 50
+    )
+    ends(server, raw)
+    assert seen == [f"a message of 3000000010 bytes came; at most {4 << 26} are allowed"]
+    raw.close()
+
+
+def test_a_message_that_stops_growing_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.transport.progress.PROGRESS_NS", 200_000_000)
+    monkeypatch.setattr("mainspring.transport.progress.LOOK_AGAIN_NS", 100_000_000)
+    seen: list[str] = []
+    server.listener.on_violation = seen.append
+    halves: list[socket.socket] = []
+    for sent in (b"\1", (1000).to_bytes(4, "little") + bytes(4), (1000).to_bytes(4, "little") + bytes(104)):
+        halves.append(admitted(server.address, "tool", b"%d" % len(halves), server.poll))
+        halves[-1].sendall(sent)
+    busy = admitted(server.address, "tool", b"busy", server.poll)
+    for raw in halves:
+        busy.sendall((2).to_bytes(4, "little") + bytes(4) + b"ok")
+        ends(server, raw)
+        raw.close()
+    assert seen == ["a message of it stopped halfway"] * 3
+    assert list(server.listener._peers) == [b"tool/busy"]
+    busy.close()
+
+
+def test_a_message_that_grows_slowly_is_received(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.transport.progress.PROGRESS_NS", 100_000_000)
+    monkeypatch.setattr("mainspring.transport.progress.LOOK_AGAIN_NS", 400_000_000)
+    size = 20 * (1 << 17)
+    raw = admitted(server.address, "tool", b"slow", server.poll)
+    raw.sendall(size.to_bytes(4, "little") + bytes(4))
+    for _ in range(20):
+        raw.sendall(bytes(1 << 17))
+        server.poll(30)
+    assert len(server.receive()[1]) == size
+    raw.close()
+
+
+def test_each_role_has_its_own_bounds() -> None:
+    hub = Hub()
+    limits = {"observer": Limits(100, 1 << 20, 100), "worker": Limits(1 << 20, 1 << 20, 100)}
+    listener = Listener(hub, "tcp://127.0.0.1:*", limits, Pass("controller", SECRET))
+    seen: list[str] = []
+    listener.on_violation = seen.append
+    for role in limits:
+        with admitted(listener.address, role, b"x", lambda: hub.wait(1_000_000)) as raw:
+            raw.sendall((500).to_bytes(4, "little") + bytes(4) + bytes(500))
+            received = None
+            for _ in range(50):
+                hub.wait(1_000_000)
+                received = received or listener.receive()
+            assert (received is not None) == (role == "worker")
+    assert seen == ["a part of 500 bytes came; at most 100 are allowed"]
+    hub.close()
+
+
+def test_a_link_says_why_it_is_refused_and_tries_on(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainspring.transport.addresses.connect_at_once", lambda _: None)
+    client = Client(server.address, b"stranger")
+    give_up_s = time.monotonic() + PATIENCE_S
+    while not client.link.refusal and time.monotonic() < give_up_s:
+        server.poll(1)
+        client.poll(1)
+    assert "it shows no secret" in client.link.refusal
+    assert not client.link.connected
+    hub = Hub()
+    right = Link(hub, server.address, LIMITS, shows=Pass(secret=SECRET))
+    while not right.connected and time.monotonic() < give_up_s:
+        server.poll(1)
+        hub.wait(1_000_000)
+    assert right.connected
+    hub.close()
+    client.close()

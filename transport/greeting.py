@@ -1,0 +1,115 @@
+"""The handshake on a socket: reads exactly what it needs, so that a stranger costs a few hundred bytes."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from mainspring.transport import addresses
+from mainspring.transport.ended import Ended
+from mainspring.transport.handshake import MIN_SECRET_BYTES, NONCE_BYTES, Handshake, Unproved
+
+FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+MAX_SECRET_BYTES = 4096
+
+
+class Greeting:
+    """One end of a new connection until both ends know each other."""
+
+    def __init__(self, sock: socket.socket, handshake: Handshake) -> None:
+        """Begin; raise `Ended` if the connection is over already."""
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.handshake = handshake
+        self._came = b""
+        self._send(handshake.opening)
+
+    def advance(self) -> bool:
+        """Go on as far as what has come allows; return whether all is said.
+
+        Raises `Ended`, and `Violation`; whoever is refused has been told why.
+        """
+        handshake = self.handshake
+        while handshake.wants:
+            try:
+                data = self.sock.recv(handshake.wants - len(self._came), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise Ended(str(error.strerror)) from None
+            if not data:
+                raise Ended("it closed the connection before it had said who it is")
+            self._came += data
+            if len(self._came) < handshake.wants:
+                continue
+            came, self._came = self._came, b""
+            try:
+                self._send(handshake.take(came))
+            except Unproved as error:
+                self._send(error.reply)
+                raise
+        return True
+
+    def _send(self, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            sent = self.sock.send(data, FLAGS)
+        except OSError as error:
+            raise Ended(str(error.strerror)) from None
+        if sent < len(data):
+            raise Ended("it does not read")
+
+
+class Pass(NamedTuple):
+    """What a process shows at its connections."""
+
+    role: str = "tool"
+    secret: bytes | None = None
+
+
+TOOL = Pass()
+
+
+def new_nonce() -> bytes:
+    """Return bytes that were never used before."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def trusted(sock: socket.socket) -> bool:
+    """Whether the kernel says that a process of this user, or of root, is at the other end."""
+    return sock.family == socket.AF_UNIX and addresses.user_of(sock) in {os.geteuid(), 0}
+
+
+def read_secret(path: str) -> bytes | None:
+    """Return the secret in a file, None for an empty path.
+
+    Raises OSError that says what is wrong: the file can't be read, others may read it, or it is too short.
+    """
+    if not path:
+        return None
+    try:
+        with Path(path).open("rb") as file:
+            mode, owner = (status := os.fstat(file.fileno())).st_mode, status.st_uid
+            secret = file.read(MAX_SECRET_BYTES + 1).strip()
+    except OSError as error:
+        raise OSError(error.errno, f"the secret file {path} can't be read: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077 or owner not in {os.geteuid(), 0}:
+        raise OSError(f"the secret file {path} is open to others: chown it to its user and chmod it to 0600")
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        raise OSError(
+            f"the secret file {path} holds {len(secret)} bytes; a secret has {MIN_SECRET_BYTES} to "
+            f"{MAX_SECRET_BYTES}, such as `openssl rand -hex 32` makes"
+        )
+    return secret
+
+
+def write_secret(path: Path) -> None:
+    """Make a new secret, readable by this user alone, in place of what is there; raise OSError."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
