@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import os
 import socket as sockets
+import struct
 from collections.abc import Sequence
 from math import ceil
 from time import monotonic, monotonic_ns
@@ -38,7 +39,6 @@ from typing import Any, Self
 
 import msgspec
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from mainspring.client.errors import (
     GatewayUnreachable,
@@ -246,7 +246,8 @@ class Connection:
         if not _readable(self.monitor):
             return False
         parts = self.monitor.recv_multipart(_NOBLOCK)
-        event = parse_monitor_message(parts)["event"]
+        # zmq.utils.monitor would do the same, and brings asyncio along.
+        event, _ = struct.unpack("=hi", parts[0])
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._hello()
         else:

@@ -234,6 +234,9 @@ def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> N
             for tensor in tensors:
                 shape = ", ".join(map(str, tensor.shape if spec.whole else ("rows", *tensor.shape)))
                 print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
+        for kind, profile in spec.profiles.items():
+            sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))
+            print(f"  time {kind}: LOAD {profile.load_ns / 1e6:.3g} ms, INFER {sizes_ms or 'unknown'} ms")
         if spec.unshared:
             print(f"  one row at a time: {spec.unshared}")
         state = state_of(spec, states)

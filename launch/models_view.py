@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from mainspring.client.client import Client
 
+LONG_NAME = 20
+"""Characters of a name beyond which the table has no durations, so that it fits 80 columns."""
 SHOWN_WORKERS = 3
 """Workers of a model that are named; more are counted."""
 
@@ -123,21 +125,27 @@ def watch_models(client: Client, interval_s: float, *, as_json: bool) -> None:
 
 
 def table(found: Sequence[Row]) -> Table:
-    """Return the rows as a table that fits 80 columns: cells wrap, names of models don't."""
+    """Return the rows as a table that fits 80 columns, a line for each model where names are not long."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False)
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     made.add_column("model", no_wrap=True)
-    made.add_column("pages", justify="right")
-    made.add_column("resident on", overflow="fold")
-    made.add_column("ms by batch size", overflow="fold")
-    made.add_column("queued", justify="right")
-    made.add_column("goodput", justify="right")
+    made.add_column("pages", justify="right", no_wrap=True)
+    made.add_column("on", overflow="fold")
+    timed = all(len(row.model) <= LONG_NAME for row in found)
+    if timed:
+        made.add_column("INFER ms", no_wrap=True)
+    made.add_column("queued", justify="right", no_wrap=True)
+    made.add_column("in time", justify="right", no_wrap=True)
+    made.add_column("late", justify="right", no_wrap=True)
+    made.add_column("refused", justify="right", no_wrap=True)
     made.add_column("share", justify="right", no_wrap=True)
     for row in found:
-        rate = row.finished if row.goodput_per_s is None else f"{row.goodput_per_s:.1f}/s"
+        in_time = str(row.finished) if row.goodput_per_s is None else f"{row.goodput_per_s:.0f}/s"
         share = "-" if row.goodput_share is None else f"{row.goodput_share:.1%}"
-        made.add_row(row.model, str(row.pages), _place(row), _profile(row), str(row.queued), str(rate), share)
+        counts = (str(row.queued), in_time, str(row.late), str(row.rejected))
+        times = (_profile(row),) if timed else ()
+        made.add_row(row.model, str(row.pages), _place(row), *times, *counts, share)
     return made
 
 
@@ -157,7 +165,7 @@ def _change(now: ModelStatus, before: ModelStatus | None) -> tuple[int, int, int
 
 def _place(row: Row) -> str:
     if len(row.resident_on) > SHOWN_WORKERS:
-        return f"{len(row.resident_on)} of {len(row.prepared_on)} workers"
+        return f"{len(row.resident_on)} of {len(row.prepared_on)}"
     if row.resident_on:
         return ", ".join(row.resident_on)
     if row.prepared_on:
@@ -166,8 +174,10 @@ def _place(row: Row) -> str:
 
 
 def _profile(row: Row) -> str:
+    """Return the milliseconds of the smallest and the largest batch, for each kind of device."""
     return "; ".join(
         (f"{kind}: " if len(row.infer_ms) > 1 else "")
-        + " ".join(f"{size}:{milliseconds:.3g}" for size, milliseconds in sorted(durations.items()))
+        + "-".join(f"{durations[size]:.4g}" for size in sorted({min(durations), max(durations)}))
         for kind, durations in row.infer_ms.items()
+        if durations
     )

@@ -67,6 +67,19 @@ def test_the_table_fits_and_never_cuts_a_name(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
 
 
+def test_a_model_takes_one_line_of_80_columns() -> None:
+    busy = spec("resnet50-117")
+    profile = Profile({1: 98_512_000, 2: 190_000_000, 16: 1_438_200_000}, 1_000_000)
+    busy = msgspec.structs.replace(busy, profiles={"cpu": profile})
+    output = StringIO()
+    found = rows([busy], status(state(busy.name, 123_456, 100_000, late=1_234)), {}, 1.0)
+    Console(file=output, width=80).print(table(found))
+    head, line = output.getvalue().splitlines()
+    assert head.split()[0] == "model"
+    assert line.split()[:2] == ["resnet50-117", "7"]
+    assert "98.51-1438" in line
+
+
 def test_a_repositorys_model_has_the_profile_and_the_state_of_its_version() -> None:
     served = msgspec.structs.replace(spec("net"), served_as="net", version=2)
     states = {name: state(name, 1, 1) for name in ("net@1-0123456789ab", "net@2-0123456789ab", "a")}
