@@ -141,7 +141,8 @@ def estimator(*ranks: int) -> Rule:
         step.only_rows_in(0)
         if source.rank != 2:
             raise NotProven("takes its input for a single example")
-        return [rows_at((None,) * rank, 0, source) for rank in ranks]
+        targets = step.attribute("n_targets")
+        return [rows_at((None, *[targets] * (rank - 1)), 0, source) for rank in ranks]
 
     return rule
 
@@ -163,8 +164,19 @@ def features(step: Step) -> list[Value]:
 
 
 def columns(step: Step) -> list[Value]:
-    """ArrayFeatureExtractor: some of the last axis."""
-    source, chosen = step.rows(), step.given(1)
+    """ArrayFeatureExtractor: some of the last axis, or entries of a constant list by rows of indices."""
+    data, chosen = step.given(0), step.given(1)
+    if (
+        isinstance(data, Constant)
+        and isinstance(chosen, Rows)
+        and chosen.rank == 1
+        and data.shape is not None
+    ):
+        # One entry of a list for each row, such as the name of its class, behind an axis of 1.
+        if len(data.shape) > 1 and data.shape[0] != 1:
+            raise NotProven("picks from several lists")
+        return [rows_at((1, chosen.dim), 1, chosen)]
+    source = step.rows()
     step.only_rows_in(0)
     if source.rank < 2 or source.axis == source.rank - 1 or not isinstance(chosen, Constant):
         raise NotProven("picks along the batch")
