@@ -35,6 +35,8 @@ class Alarm(enum.IntEnum):
     """A worker may owe a result for too long."""
     POLICY = 5
     """The policy asked for it."""
+    STALL = 6
+    """What a worker is at may take far longer than predicted."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]

@@ -9,9 +9,11 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import OperatorAsked
 from mainspring.scheduler.alarms import Alarm, Alarms
+from mainspring.scheduler.cluster import Cluster
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
-from mainspring.scheduler.mirror import Cluster, Placement, Worker
+from mainspring.scheduler.mirror import Placement, Worker
 from mainspring.scheduler.requests import Place, Request
+from mainspring.scheduler.timeline import NEVER_NS
 
 READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
@@ -21,6 +23,7 @@ IDLE_LOADERS: Final = 8
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
+_STALL: Final = Alarm.STALL
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Books:
         self.load_room: dict[str, Worker] = {}
         """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
         self.idle_loads: dict[int, Worker] = {}
-        """Who does the outstanding LOADs that no waiting request needs at once, by action."""
+        """Who does the LOADs under way that no waiting request needs at once, by action."""
         self.drained: dict[str, None] = {}
         """Workers that an operator wants nothing sent to, connected or not."""
         self.pinned: dict[str, None] = {}
@@ -111,17 +114,26 @@ class Books:
         If it is not, an alarm asks again once it will be. If a LOAD should have ended by now, only its result
         says when that is.
         """
-        free_ns = worker.load.available_ns(now_ns, now_ns)
-        if free_ns - now_ns <= self.ns.lookahead:
+        load, lookahead_ns = worker.load, self.ns.lookahead
+        free_ns = load.available_ns(now_ns, now_ns)
+        if free_ns - now_ns <= lookahead_ns:
             self.load_room[worker.name] = worker
             self.loads_dirty = True
-            return
-        self.load_room.pop(worker.name, None)
-        when_ns = free_ns - self.ns.lookahead
+            # Should a LOAD be overdue then, nothing may be decided behind it any more.
+            when_ns = load.pushed_beyond_ns(lookahead_ns)
+        else:
+            self.load_room.pop(worker.name, None)
+            when_ns = NEVER_NS if load.overruns(now_ns) else free_ns - lookahead_ns
         armed_ns = worker.load_alarm_ns
-        if not worker.load.overruns(now_ns) and (armed_ns is None or when_ns < armed_ns):
+        if when_ns != NEVER_NS and (armed_ns is None or when_ns < armed_ns):
             worker.load_alarm_ns = when_ns
             self.alarms.set(when_ns, _LOAD, worker)
+
+    def watch_for_stall(self, when_ns: int, worker: Worker) -> None:
+        """Have a worker looked at by an instant for actions that take far longer than predicted."""
+        if worker.stall_alarm_ns is None or when_ns < worker.stall_alarm_ns:
+            worker.stall_alarm_ns = when_ns
+            self.alarms.set(when_ns, _STALL, worker)
 
     @property
     def may_load_idly(self) -> bool:

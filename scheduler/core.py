@@ -41,6 +41,7 @@ from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.requests import Request
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.status import cluster_status
 from mainspring.scheduler.validate import validate
 
@@ -55,6 +56,7 @@ LOADED_AT_ONCE: Final = 3
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _RETRY: Final = Alarm.RETRY
+_STALL: Final = Alarm.STALL
 _POLICY: Final = Alarm.POLICY
 
 
@@ -72,7 +74,10 @@ class Scheduler:
         self._pins = Pins(books)
         self._residency = Residency(books, self._policy, self._missed, self._pins)
         self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
-        self._dispatcher = Dispatcher(books, self._policy, self._residency, self._backlog, self._intake)
+        self._stalls = Stalls(books, self._policy, self._missed)
+        self._dispatcher = Dispatcher(
+            books, self._policy, self._residency, self._backlog, self._intake, self._stalls
+        )
         parts = books, self._policy, self._residency, self._backlog, self._intake, self._pins
         self._operating = Operating(*parts)
         self._membership = Membership(*parts)
@@ -167,8 +172,13 @@ class Scheduler:
                 subject.exec_alarm_ns = None
                 books.dirty[subject.name] = subject
             elif alarm is _LOAD:
-                subject.load_alarm_ns = None
-                books.consider_load_room(now_ns, subject)
+                if _is_due(now_ns, subject.load_alarm_ns):
+                    subject.load_alarm_ns = None
+                    books.consider_load_room(now_ns, subject)
+            elif alarm is _STALL:
+                if _is_due(now_ns, subject.stall_alarm_ns):
+                    subject.stall_alarm_ns = None
+                    self._stalls.look(now_ns, subject)
             else:
                 owed = self._dispatcher.overdue(now_ns, subject)
                 if owed is not None:
@@ -194,6 +204,11 @@ class Scheduler:
     def _drop(self, now_ns: int, worker: str, reason: str) -> None:
         """Break with a worker."""
         self._membership.drop(now_ns, worker, reason)
+
+
+def _is_due(now_ns: int, armed_ns: int | None) -> bool:
+    """Return whether the nearest alarm is due: one that a nearer one was set after has nothing left to do."""
+    return armed_ns is not None and armed_ns <= now_ns
 
 
 def _disagreement(result: Result) -> str:

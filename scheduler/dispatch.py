@@ -14,6 +14,7 @@ from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.timeline import Slot
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
@@ -33,13 +34,20 @@ class Dispatcher:
     """Turns the policy's batches into INFERs, and results into the books."""
 
     def __init__(
-        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, intake: Intake
+        self,
+        books: Books,
+        policy: Policy,
+        residency: Residency,
+        backlog: Backlog,
+        intake: Intake,
+        stalls: Stalls,
     ) -> None:
         self._books = books
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
         self._intake = intake
+        self._stalls = stalls
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
@@ -70,6 +78,8 @@ class Dispatcher:
         """Have EXEC filled at an instant, unless that moves on with the time: then the result will."""
         if not worker.exec.overruns(now_ns):
             self._books.arm_exec(when_ns, worker)
+        else:
+            self._stalls.watch(now_ns, worker)
 
     def ended(self, now_ns: int, result: Result) -> bool:
         """Enter a result; return False if it shows that the worker and the mirror disagree.
@@ -209,6 +219,7 @@ class Dispatcher:
         requests = books.running.pop(action.action_id)
         placement = worker.placements[action.model]
         placement.infers -= 1
+        self._stalls.exec_ended(now_ns, worker)
         books.wake(worker)
         index = placement.times.sizes.index(action.batch_size)
         self._inputs_ended(now_ns, placement, index, slot, requests, result)

@@ -160,7 +160,7 @@ class MissedModels:
 
     def want(self, model: Model) -> None:
         """Note that a model would have served a request, had it been resident."""
-        if self._wants(model) and not model.usable:
+        if self._wants(model) and not model.holders:
             self._wanted[model.name] = None
             self._books.loads_dirty = True
 
@@ -174,7 +174,7 @@ class MissedModels:
             return None
         for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
-            if model is None or model.usable or not self._wants(model) or _given_up(model):
+            if model is None or model.holders or not self._wants(model) or _given_up(model):
                 del self._wanted[name]
                 continue
             plan = self._plan(now_ns, model)

@@ -15,6 +15,7 @@ from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.stalls import overdue_detail
 
 GATEWAY_SHIFT = 40
 """A request's id holds its gateway's number from this bit up."""
@@ -110,7 +111,7 @@ class Intake:
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         in_vain = now_ns > self._books.last_start_ns(request)
         why = "no worker could begin it in time" if in_vain else "the policy keeps it no longer"
-        detail = f"waited {waited_ms:.1f} ms; {why}"
+        detail = f"waited {waited_ms:.1f} ms; {why}{overdue_detail(now_ns, request.model)}"
         finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
         self._books.reject(
             request, Reason.DEADLINE_PASSED, detail, finish_ns + self._books.ns.response_margin
@@ -179,7 +180,8 @@ class Intake:
     def _waits(self, now_ns: int, event: RequestArrived, model: Model, finish_ns: int | None) -> bool:
         """Return whether a request that no plan serves in time may wait all the same; reject it if not."""
         books = self._books
-        reason, detail = Reason.DEADLINE_UNREACHABLE, "no worker could finish in time"
+        reason = Reason.DEADLINE_UNREACHABLE
+        detail = f"no worker could finish in time{overdue_detail(now_ns, model)}"
         if finish_ns is None:
             reason, detail = impossible(books, model)
         if reason is Reason.MODEL_NOT_READY:

@@ -80,7 +80,8 @@ class Membership(Changes):
             self._books.emit(DropWorker(event.worker, reason))
             return
         self._workers_seen += 1
-        worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages)
+        grace_ns = self._books.ns.dispatch_delay
+        worker = Worker(event.worker, self._workers_seen, event.device_kind, event.pages, grace_ns)
         cluster.workers[worker.name] = worker
         worker.draining = worker.name in self._books.drained
         cluster.recount()

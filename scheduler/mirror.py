@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.estimates import RANK, Estimates, InferTimes, LoadTime, indices_by_rows
+from mainspring.scheduler.estimates import InferTimes, LoadTime, indices_by_rows
 from mainspring.scheduler.pages import PageTable
 from mainspring.scheduler.requests import DeadlineQueue, Request
 from mainspring.scheduler.timeline import ExecTimeline, Slot, Timeline
@@ -54,6 +54,7 @@ class Placement:
         "last_used_ns",
         "leaving",
         "load_slot",
+        "load_stalled",
         "load_time",
         "model",
         "pages",
@@ -76,6 +77,8 @@ class Placement:
         self.pages: tuple[int, ...] = ()
         self.load_slot: Slot[Load] | None = None
         """The LOAD under way."""
+        self.load_stalled = False
+        """Whether it takes far longer than predicted (`stalls`)."""
         self.infers = 0
         self.last_used_ns = 0
         self.leaving = False
@@ -90,6 +93,9 @@ class Placement:
         self.state = state
         self.load_slot = load_slot
         self.consider()
+        if self.load_stalled:
+            self.load_stalled = False
+            self.model.recount()
 
     def leave(self) -> None:
         """Note that the model is to be taken off the worker."""
@@ -108,6 +114,11 @@ class Placement:
         held = self.state is _RESIDENT or self.state is _LOADING
         self.usable = held and not self.leaving and not self.worker.draining
         self.model.register(self)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether what is usable can't be counted on: its LOAD, or what EXEC runs, has stalled."""
+        return self.load_stalled or self.worker.stalled
 
     @property
     def hopeless(self) -> bool:
@@ -141,7 +152,10 @@ class Placement:
     def ready_ns(self, now_ns: int) -> int:
         """Return when the weights will be there: now, or at the predicted end of the LOAD under way."""
         slot = self.load_slot
-        return now_ns if slot is None or slot.end_ns < now_ns else slot.end_ns
+        if slot is None:
+            return now_ns
+        end_ns = slot.end_ns + self.worker.load.pushed_ns(now_ns)
+        return now_ns if end_ns < now_ns else end_ns
 
     def __repr__(self) -> str:
         return (
@@ -193,7 +207,7 @@ class Model:
         self.usable: dict[str, Placement] = {}
         """The placements that are resident or loading."""
         self.holders: list[Worker] = []
-        """Their workers, in the same order; a new list after each change."""
+        """The workers of those that have not stalled, in the same order; a new list after each change."""
         self.offered: tuple[int, int] | None = None
         """The policy's own note: for which head and size's index the queue was last offered to workers."""
         self.overdue: dict[str, int] | None = None
@@ -227,7 +241,11 @@ class Model:
             usable[name] = placement
         elif usable.pop(name, None) is None:
             return
-        self.holders = [placement.worker for placement in usable.values()]
+        self.recount()
+
+    def recount(self) -> None:
+        """Find anew which workers hold the model and get on with it."""
+        self.holders = [placement.worker for placement in self.usable.values() if not placement.stalled]
 
     @property
     def waiting(self) -> int:
@@ -270,19 +288,22 @@ class Worker:
         "prepared",
         "prepares",
         "ranks_scale_ns",
+        "stall_alarm_ns",
+        "stalled",
         "stopping",
         "strategies",
         "swept_from",
         "watched",
     )
 
-    def __init__(self, name: str, number: int, device_kind: str, pages: int) -> None:
+    def __init__(self, name: str, number: int, device_kind: str, pages: int, grace_ns: int = 0) -> None:
+        """``grace_ns`` is how long results are on their way."""
         self.name = name
         self.number = number
         self.device_kind = device_kind
         self.pages = PageTable(pages)
-        self.exec = ExecTimeline()
-        self.load: Timeline[Load] = Timeline()
+        self.exec = ExecTimeline(grace_ns)
+        self.load: Timeline[Load] = Timeline(grace_ns)
         self.others: dict[int, tuple[Unload | Prepare | Release, int]] = {}
         """Outstanding actions without a window, with the instant they were sent."""
         self.placements: dict[str, Placement] = {}
@@ -303,6 +324,10 @@ class Worker:
         """Until when the policy keeps the EXEC executor free for a batch that is to grow."""
         self.stopping = False
         """Whether it said that it begins nothing more."""
+        self.stalled = False
+        """Whether what EXEC is at takes far longer than predicted (`stalls`)."""
+        self.stall_alarm_ns: int | None = None
+        """The nearest alarm that will look for that."""
         self.draining = False
         """Whether an operator wants nothing more sent to it."""
         self.watched = False
@@ -320,31 +345,3 @@ class Worker:
     def open(self) -> bool:
         """Whether it takes new work."""
         return not self.stopping and not self.draining
-
-
-class Cluster:
-    """Everything the scheduler knows, with the lookups that policies need."""
-
-    def __init__(self, estimate_rank: int = RANK) -> None:
-        """Begin without models and workers; estimates are the so many-largest (`estimates`)."""
-        self.models: dict[str, Model] = {}
-        self.workers: dict[str, Worker] = {}
-        self.open_workers = 0
-        """How many of them take new work (`recount`)."""
-        self.estimates = Estimates(estimate_rank)
-
-    def recount(self) -> None:
-        """Count the workers that take new work: one came or left, or began or ceased to take it."""
-        self.open_workers = sum([worker.open for worker in self.workers.values()])
-
-    def place(self, model: Model, worker: Worker) -> Placement:
-        """Enter a model on a worker, as known, and return the placement."""
-        kind = worker.device_kind
-        times = self.estimates.infer_times(kind, model.spec)
-        load_time = self.estimates.load_time(kind, model.spec)
-        placement = Placement(model, worker, times, load_time)
-        model.placements[worker.name] = placement
-        model.infer_times[kind] = times
-        model.load_times[kind] = load_time
-        worker.placements[model.name] = placement
-        return placement

@@ -73,6 +73,8 @@ class Operating(Changes):
             case UnpinModel(model=name):
                 self._unpin(self._books.cluster.models[name])
             case LoadOn(model=name):
+                for worker in self._books.cluster.workers.values():
+                    self._books.consider_load_room(now_ns, worker)
                 room = self._books.load_room
                 plan = plan_on_freest(self._books.cluster.models[name], room, wish.worker)
                 if plan is not None:

@@ -10,6 +10,8 @@ from mainspring.scheduler.mirror import Placement, State, Worker
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.stalls import stalled_at_ns
+from mainspring.scheduler.timeline import Slot
 
 LOAD_ATTEMPTS = 3
 """LOADs in a row that a worker's engine may fail before the model is given up on that worker."""
@@ -75,16 +77,23 @@ class Residency:
         worker.pages.take(model.name, plan.pages)
         placement.pages = plan.pages
         placement.last_used_ns = now_ns
-        placement.enter(State.LOADING, worker.load.add(action))
+        slot = worker.load.add(action)
+        placement.enter(State.LOADING, slot)
         if plan.idle:
             books.idle_loads[action.action_id] = worker
         books.emit(action)
-        end_ns = worker.load.free_ns
-        early_ns = books.ns.dispatch_delay + READY_SLACK_NS + placement.times.transfer_ns[0]
-        books.arm_exec(end_ns - early_ns, worker)
+        self._use_early(slot)
+        books.watch_for_stall(stalled_at_ns(slot), worker)
         books.consider_load_room(now_ns, worker)
         books.watch(action.latest_ns + books.ns.action_timeout, worker)
         self._policy.residency_changed(now_ns, placement)
+
+    def _use_early(self, slot: Slot[Load]) -> None:
+        """Have EXEC looked at when an INFER may be sent that begins as a LOAD ends."""
+        worker = self._books.cluster.workers[slot.action.worker]
+        times = worker.placements[slot.action.model].times
+        early_ns = self._books.ns.dispatch_delay + READY_SLACK_NS + times.transfer_ns[0]
+        self._books.arm_exec(slot.end_ns - early_ns, worker)
 
     def unload(self, now_ns: int, placement: Placement) -> None:
         """Give a resident model's pages up; they are free for the very next LOAD."""
@@ -146,6 +155,9 @@ class Residency:
         self._books.loads_dirty = True
         self._books.wake(worker)
         self._books.idle_loads.pop(action.action_id, None)
+        following = worker.load.first()
+        if following is not None:
+            self._use_early(following)
         if result.status is Status.OK:
             placement.enter(State.RESIDENT)
             placement.failures = 0

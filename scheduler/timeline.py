@@ -36,9 +36,11 @@ class Slot(Generic[Windowed]):
 class Timeline(Generic[Windowed]):
     """The outstanding actions of one executor in the order in which it will begin them."""
 
-    __slots__ = ("_first_end_ns", "_slots", "free_ns")
+    __slots__ = ("_first_end_ns", "_grace_ns", "_slots", "free_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, grace_ns: int = 0) -> None:
+        """``grace_ns`` is how long a result is on its way, for which its action is not overdue."""
+        self._grace_ns = grace_ns
         self._slots: dict[int, Slot[Windowed]] = {}
         self.free_ns = 0
         """Predicted end of the last outstanding action, or the end of the last finished one."""
@@ -67,8 +69,32 @@ class Timeline(Generic[Windowed]):
         """
         free_ns = self.free_ns
         if now_ns > self._first_end_ns:
-            free_ns += now_ns - self._first_end_ns
+            free_ns += self.pushed_ns(now_ns)
         return free_ns if free_ns > soonest_ns else soonest_ns
+
+    def overdue_ns(self, now_ns: int) -> int:
+        """Return for how long the result of the first outstanding action has been due; 0 if it is not."""
+        overdue_ns = now_ns - self._first_end_ns - self._grace_ns
+        return overdue_ns if overdue_ns > 0 else 0
+
+    def pushed_ns(self, now_ns: int) -> int:
+        """Return how much later than predicted the first outstanding action, and all behind it, will end.
+
+        One that is overdue is expected to take as long again as it is overdue: most that are a little late
+        end soon, and what is very late has met something that lasts.
+        """
+        late_ns = now_ns - self._first_end_ns
+        return late_ns + self.overdue_ns(now_ns) if late_ns > 0 else 0
+
+    def pushed_beyond_ns(self, wait_ns: int) -> int:
+        """Return from when on a new action would have to wait for longer than ``wait_ns`` if no result comes.
+
+        `NEVER_NS` if nothing is outstanding.
+        """
+        if not self._slots:
+            return NEVER_NS
+        behind_ns = self.free_ns - self._first_end_ns
+        return self._first_end_ns + self._grace_ns + max(0, wait_ns - behind_ns) + 1
 
     def overruns(self, now_ns: int) -> bool:
         """Return whether the first outstanding action should have ended; only its result says when."""
@@ -140,8 +166,8 @@ class ExecTimeline(Timeline[Infer]):
 
     __slots__ = ("_arrived_ns", "inputs_free_ns")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, grace_ns: int = 0) -> None:
+        super().__init__(grace_ns)
         self.inputs_free_ns = 0
         """Predicted instant at which the inputs of all that is outstanding are in place."""
         self._arrived_ns = 0

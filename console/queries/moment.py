@@ -52,7 +52,8 @@ class Moment:
 
     def exec(self, worker: WorkerState) -> ExecTimeline:
         """Return a worker's EXEC as it was."""
-        timeline, delay_ns = ExecTimeline(), self.view.settings.dispatch_delay_ns
+        delay_ns = self.view.settings.dispatch_delay_ns
+        timeline = ExecTimeline(delay_ns)
         for seq, action in self._events(worker, worker.history.exec):
             if seq == action.sent_seq:
                 timeline.send(_infer(worker, action), action.sent_ns + delay_ns, action.transfer_ns)
@@ -62,7 +63,7 @@ class Moment:
 
     def load(self, worker: WorkerState) -> Timeline[Load]:
         """Return a worker's LOAD as it was."""
-        timeline: Timeline[Load] = Timeline()
+        timeline: Timeline[Load] = Timeline(self.view.settings.dispatch_delay_ns)
         for seq, action in self._events(worker, worker.history.load):
             if seq == action.sent_seq:
                 timeline.add(_load(worker, action))

@@ -105,7 +105,7 @@ def _loaded_ns(moment: Moment, worker: WorkerState, model: str) -> int:
     for action in moment.outstanding(worker.history.load):
         slot = timeline.get(action.id) if action.model == model else None
         if slot is not None:
-            return slot.end_ns
+            return slot.end_ns + timeline.pushed_ns(moment.now_ns)
     return 0
 
 

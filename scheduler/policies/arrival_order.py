@@ -170,7 +170,7 @@ class ArrivalOrder(Policy):
 
     def _wish(self, model: Model, queue: ArrivalQueue) -> None:
         """Ask for a LOAD of a model where it is not held, by the arrival of its first request."""
-        if not model.usable:
+        if not model.holders:
             self._absent.wish(model, queue.head_rank_ns)
         elif len(model.usable) < len(model.placements):
             self._absent.drop(model)

@@ -168,7 +168,7 @@ class Edf(Policy):
         """Ask for a LOAD of a model where it is not held, by its head."""
         if not model.queue.dues:
             return
-        if not model.usable:
+        if not model.holders:
             self._absent.wish(model, model.queue.dues[0])
         elif len(model.usable) < len(model.placements):
             self._absent.drop(model)

@@ -50,7 +50,16 @@ def test_an_overdue_action_pushes_everything_back() -> None:
     timeline.add(infer(1, 0, 10))
     timeline.add(infer(2, 10, 10))
     assert timeline.available_ns(5, 0) == 20
-    assert timeline.available_ns(17, 0) == 27
+    assert timeline.available_ns(17, 0) == 34, "7 late already, it is expected to take 7 more"
+
+
+def test_an_action_whose_result_may_be_on_its_way_is_not_overdue() -> None:
+    timeline: Timeline[Infer] = Timeline(grace_ns=3)
+    timeline.add(infer(1, 0, 10))
+    assert timeline.overdue_ns(13) == 0
+    assert timeline.available_ns(13, 0) == 13
+    assert timeline.overdue_ns(15) == 2
+    assert timeline.available_ns(15, 0) == 17
 
 
 def test_an_unknown_action_changes_nothing() -> None:

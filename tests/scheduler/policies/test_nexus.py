@@ -76,7 +76,7 @@ def test_models_take_turns() -> None:
     order = []
     for _ in range(6):
         ends_ms = (running.predicted_begin_ns + running.predicted_duration_ns) / MS
-        ((_, running), *_) = bench.until(ends_ms) or bench.end(ends_ms, running)
+        ((_, running), *_) = [*bench.until(ends_ms), *bench.end(ends_ms, running)]
         order.append(running.model)
     assert sorted(order[:3]) == ["m0", "m1", "m2"]
     assert order[3:] == order[:3]

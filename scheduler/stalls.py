@@ -1,0 +1,93 @@
+"""Actions that take far longer than predicted: whatever waits for them may go elsewhere.
+
+An overdue action's predicted end moves on with the time (`Timeline.pushed_ns`), so that nothing more is sent
+to wait for it. Once it has taken about twice as long as predicted it counts as *stalled*: for the choice of
+LOADs its worker, or a LOAD's model there, is as if it held nothing, until its result comes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.messages.actions import Infer, Load
+from mainspring.scheduler.books import Books
+from mainspring.scheduler.idle import MissedModels
+from mainspring.scheduler.mirror import Model, Placement, Worker
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.timeline import Slot
+
+SHORTEST_NS: Final = 10_000_000
+"""An action that is overdue for less has not stalled: a LOAD elsewhere would hardly be done sooner."""
+
+
+class Stalls:
+    """Notices that actions stall, and that their results have come after all."""
+
+    def __init__(self, books: Books, policy: Policy, missed: MissedModels) -> None:
+        self._books = books
+        self._policy = policy
+        self._missed = missed
+
+    def look(self, now_ns: int, worker: Worker) -> None:
+        """Have others serve what waits for an action that has stalled; come back when one may have."""
+        first = worker.exec.first()
+        if first is not None and not worker.stalled and stalled_at_ns(first) <= now_ns:
+            worker.stalled = True
+            loading = [worker.placements[load.model] for load in worker.load.actions()]
+            for placement in [*worker.lru.values(), *loading]:
+                self._changed(now_ns, placement)
+        loaded = worker.load.first()
+        if loaded is not None and stalled_at_ns(loaded) <= now_ns:
+            placement = worker.placements[loaded.action.model]
+            if not placement.load_stalled:
+                placement.load_stalled = True
+                self._books.idle_loads.pop(loaded.action.action_id, None)
+                self._changed(now_ns, placement)
+        self.watch(now_ns, worker)
+
+    def watch(self, now_ns: int, worker: Worker) -> None:
+        """Have a worker looked at when its LOAD, or an INFER that should have ended, may have stalled."""
+        slots: list[Slot[Infer] | Slot[Load] | None] = [worker.load.first()]
+        if worker.exec.overruns(now_ns):
+            slots.append(worker.exec.first())
+        later = [when_ns for slot in slots if slot is not None and (when_ns := stalled_at_ns(slot)) > now_ns]
+        if later:
+            self._books.watch_for_stall(min(later), worker)
+
+    def exec_ended(self, now_ns: int, worker: Worker) -> None:
+        """Count on a worker's EXEC again: a result has come."""
+        if not worker.stalled:
+            return
+        worker.stalled = False
+        loading = [worker.placements[load.model] for load in worker.load.actions()]
+        for placement in [*worker.lru.values(), *loading]:
+            self._changed(now_ns, placement)
+
+    def _changed(self, now_ns: int, placement: Placement) -> None:
+        """Have the policy and idle executors know whether a model can be counted on at a worker."""
+        placement.model.recount()
+        if not placement.usable:
+            return
+        self._policy.residency_changed(now_ns, placement)
+        if placement.model.backlog:
+            self._missed.want(placement.model)
+
+
+def stalled_at_ns(slot: Slot[Infer] | Slot[Load]) -> int:
+    """Return when an action that an executor is at has stalled if no result has come."""
+    return slot.end_ns + max(SHORTEST_NS, slot.duration_ns)
+
+
+def overdue_detail(now_ns: int, model: Model) -> str:
+    """Say which overdue action keeps a model waiting, as the end of a sentence; "" if there is none."""
+    for placement in model.usable.values():
+        worker = placement.worker
+        for timeline in (worker.load, worker.exec):
+            if timeline is worker.load and placement.load_slot is None:
+                continue
+            overdue_ns = timeline.overdue_ns(now_ns)
+            if overdue_ns > 0:
+                action = timeline.actions()[0]
+                kind = type(action).__name__.upper()
+                return f"; {kind} {action.action_id} on {worker.name} is {overdue_ns / 1e6:.1f} ms overdue"
+    return ""
