@@ -27,7 +27,7 @@ function tokenPanel(changed) {
   const state = el("span.soft.small", { role: "status" });
   const say = () => write(state, token.get() ? "A token is kept for this tab, until it is closed." : "No token is entered.");
   const form = el("form.row", {}, el("label", { for: "operate-token" }, "Token"), input, el("button", { type: "submit" }, "Use it"),
-    el("button.plain", { type: "button", onclick: () => { token.set(""); say(); changed(); } }, "Forget it"), state);
+    el("button.plain", { type: "button", onclick: () => { token.set(""); say(); changed(); } }, "Forget the token"), state);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (!input.value.trim()) return;
@@ -112,7 +112,7 @@ function modelsPanel(act, first) {
 
 function logPanel() {
   const list = el("ul.deeds");
-  const empty = el("p.empty", {}, "Operators did nothing yet.");
+  const empty = el("p.empty", {}, "No operator has changed anything yet.");
   const root = panel("What operators did");
   root.append(list, empty);
   return {
