@@ -29,12 +29,14 @@ def recipe(target: str) -> str:
 
 def test_each_target_installs_what_it_needs() -> None:
     demo, docs, test = recipe("demo"), recipe("docs"), recipe("test")
-    assert ".[serve]" in demo
-    assert ".[dev]" not in demo
-    assert "[serve]" not in docs
-    assert "[dev]" not in docs
-    assert ".[dev]" in test
-    assert test.index(".[dev]") < test.index("ruff")
+    serve, develop, write = (f"requirements/{name}.lock" for name in ("serve", "dev", "docs"))
+    assert serve in demo
+    assert develop not in demo
+    assert write not in demo
+    assert write in docs
+    assert develop not in docs
+    assert develop in test
+    assert test.index(develop) < test.index("ruff")
 
 
 def test_the_modules_that_it_runs_exist() -> None:
