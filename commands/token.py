@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +17,16 @@ def register(app: typer.Typer) -> None:
     token.callback()(lambda: None)
     token.command("new")(new)
     app.add_typer(token, name="token")
+
+
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        readable=False,
+        help="The gateway's token file: append the lines to it; a new one has mode 0600.",
+    ),
+]
 
 
 def new(
@@ -36,6 +48,7 @@ def new(
     admin: Annotated[
         bool, typer.Option("--admin", help="Let it add, load, unload and remove models.")
     ] = False,
+    output: Output = None,
 ) -> None:
     """Make a token: print it, and the lines for the file that the gateway's token_file names.
 
@@ -63,7 +76,19 @@ def new(
         raise typer.BadParameter(str(error)) from None
     print("# For the client, as Client(token=...) or MAINSPRING_TOKEN; it is shown only now:")
     print(f"# {secret}")
-    print(entry(token))
+    _give(entry(token), output)
+
+
+def _give(lines: str, output: Path | None) -> None:
+    if output is None:
+        print(lines)
+        return
+    with open(output, "a", opener=_private) as file:
+        file.write(f"{lines}\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def entry(token: object) -> str:

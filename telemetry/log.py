@@ -177,7 +177,7 @@ class EventLogWriter:
         self._make_room(existing)
         number = int(existing[-1].stem) + 1 if existing else 1
         path = self._directory / f"{number:08d}{_SUFFIX}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         self._written_bytes = 0
         header = SegmentHeader(FORMAT, self.run, self._first_of_run, time.time_ns(), self._about)
         self._first_of_run = False

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -74,3 +78,18 @@ def test_a_launcher_gives_its_gateway_a_token_that_no_file_holds() -> None:
     assert len(given.gateway.launcher_token_sha256) == 64
     open_job = GatewayJob(name="gateway", gateway=read_config({}, "here").gateway)
     assert with_own_token([open_job])[0] == (open_job,)
+
+
+def test_the_file_gets_the_digest_alone_and_is_its_users(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    done = subprocess.run(
+        [sys.executable, "-m", "mainspring", "token", "new", "search", "--output", str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    secret = done.stdout.split("# ")[-1].strip()
+    assert secret.startswith("ms_")
+    assert secret not in path.read_text()
+    assert 'name = "search"' in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
