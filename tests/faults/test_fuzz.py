@@ -256,7 +256,9 @@ def test_raw_bytes_to_a_listener() -> None:
             bent = garbage.flipped(stream or b"\0", next(numbers))
             known = index % 4 > 1
             connection = (
-                admitted(server.address, "tool", pump=server.poll) if known else by_tcp(server.address)
+                admitted(server.address, "tool", pump=lambda: drain_all(server))
+                if known
+                else by_tcp(server.address)
             )
             with connection as raw, contextlib.suppress(OSError):
                 for start in range(0, len(bent), 1 + index):
