@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 TOLERATED = 0.005
-"""Share of requests with a deadline that may be dropped before those without one get only long idle times."""
+"""Share of requests with a deadline that may be dropped before those without one get only `LEAST_SHARE`."""
+LEAST_SHARE = 0.125
+"""Part of the slack that a batch without a deadline may take however many are dropped: one that is this short
+hardly costs any, and most are dropped for want of memory or in bursts, whatever runs in the gaps."""
 LEAST_LOOKAHEAD_MS = 0.5
 LOOKAHEAD_MARGIN_MS = 0.3
 """Beyond the way to the worker and back: what predictions and the network vary by."""
@@ -163,9 +166,9 @@ class Mainspring(Policy):
         """Return all of it while every deadline is met, and the less the more were missed lately.
 
         All that comes while a batch without a deadline runs waits for it, and then for one another: whether
-        the slack holds both shows in what is missed. From `TOLERATED` on there is none to spend.
+        the slack holds both shows in what is missed. From `TOLERATED` on only `LEAST_SHARE` is left.
         """
-        return max(0.0, 1.0 - self._floor.dropped / TOLERATED)
+        return max(LEAST_SHARE, 1.0 - self._floor.dropped / TOLERATED)
 
     def _left(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue."""
