@@ -47,12 +47,12 @@ class Stalls:
 
     def watch(self, now_ns: int, worker: Worker) -> None:
         """Have a worker looked at when its LOAD, or an INFER that should have ended, may have stalled."""
-        slots: list[Slot[Infer] | Slot[Load] | None] = [worker.load.first()]
-        if worker.exec.overruns(now_ns):
-            slots.append(worker.exec.first())
-        later = [when_ns for slot in slots if slot is not None and (when_ns := stalled_at_ns(slot)) > now_ns]
-        if later:
-            self._books.watch_for_stall(min(later), worker)
+        loaded = worker.load.first()
+        if loaded is not None:
+            self._watch_until(now_ns, stalled_at_ns(loaded), worker)
+        running = worker.exec.first() if worker.exec.overruns(now_ns) else None
+        if running is not None:
+            self._watch_until(now_ns, stalled_at_ns(running), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
         """Count on a worker's EXEC again: a result has come."""
@@ -62,6 +62,10 @@ class Stalls:
         loading = [worker.placements[load.model] for load in worker.load.actions()]
         for placement in [*worker.lru.values(), *loading]:
             self._changed(now_ns, placement)
+
+    def _watch_until(self, now_ns: int, when_ns: int, worker: Worker) -> None:
+        if when_ns > now_ns:
+            self._books.watch_for_stall(when_ns, worker)
 
     def _changed(self, now_ns: int, placement: Placement) -> None:
         """Have the policy and idle executors know whether a model can be counted on at a worker."""
@@ -82,12 +86,14 @@ def overdue_detail(now_ns: int, model: Model) -> str:
     """Say which overdue action keeps a model waiting, as the end of a sentence; "" if there is none."""
     for placement in model.usable.values():
         worker = placement.worker
-        for timeline in (worker.load, worker.exec):
-            if timeline is worker.load and placement.load_slot is None:
-                continue
-            overdue_ns = timeline.overdue_ns(now_ns)
-            if overdue_ns > 0:
-                action = timeline.actions()[0]
-                kind = type(action).__name__.upper()
-                return f"; {kind} {action.action_id} on {worker.name} is {overdue_ns / 1e6:.1f} ms overdue"
+        load = worker.load.first() if placement.load_slot is not None else None
+        if load is not None and worker.load.overdue_ns(now_ns) > 0:
+            return _overdue("LOAD", load.action.action_id, worker, worker.load.overdue_ns(now_ns))
+        running = worker.exec.first()
+        if running is not None and worker.exec.overdue_ns(now_ns) > 0:
+            return _overdue("INFER", running.action.action_id, worker, worker.exec.overdue_ns(now_ns))
     return ""
+
+
+def _overdue(kind: str, action_id: int, worker: Worker, overdue_ns: int) -> str:
+    return f"; {kind} {action_id} on {worker.name} is {overdue_ns / 1e6:.1f} ms overdue"
