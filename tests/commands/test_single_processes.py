@@ -5,17 +5,22 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from mainspring.transport.greeting import write_secret
 from tests.patience import PATIENCE_S
 
 MAINSPRING = [sys.executable, "-m", "mainspring"]
 
 
 @pytest.mark.parametrize("verb", ["controller", "gateway"])
-def test_a_signal_stops_it_in_order(verb: str) -> None:
+def test_a_signal_stops_it_in_order(verb: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    write_secret(secret)
     flags = ["--address", "tcp://127.0.0.1:*", "--drain-timeout", "2s", "--log-format", "json"]
+    flags += ["--secret-file", str(secret)]
     flags += ["--controller", "tcp://127.0.0.1:1"] if verb == "gateway" else []
     with subprocess.Popen([*MAINSPRING, verb, *flags], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

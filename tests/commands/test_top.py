@@ -9,7 +9,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -26,6 +25,7 @@ from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
 from mainspring.commands import top
 from mainspring.console.terminal.running import NotShown
+from mainspring.launch.sockets import CONTROLLER_SOCKET
 from tests.commands.test_up import INPUT, PROFILES
 from tests.console.test_perfetto import Trace
 from tests.telemetry.recordings import record
@@ -35,25 +35,14 @@ SLOW_S = 60.0
 """How long a busy machine may take for anything here."""
 
 
-def free_ports() -> int:
-    """Return a port that is free, with the next one."""
-    for _ in range(50):
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError, OverflowError):
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            second.bind(("127.0.0.1", port + 1))
-            return port
-    raise AssertionError("no two ports in a row are free")
-
-
 @pytest.fixture(scope="module")
 def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a controller whose cluster is asked all the time."""
-    folder, port = tmp_path_factory.mktemp("up"), free_ports()
+    folder = tmp_path_factory.mktemp("up")
     (folder / "profiles.csv").write_text(PROFILES)
     off = [word for name in ("http", "grpc", "metrics", "console") for word in (f"--{name}-port", "off")]
     command = [*MAINSPRING, "up", "--engine", "emulated", "--profiles", "profiles.csv", "--workers", "2"]
-    command += ["--pages", "8", "--port", str(port), *off]
+    command += ["--pages", "8", "--port", "0", *off]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         stop = threading.Event()
         try:
@@ -61,7 +50,7 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             address = process.stdout.readline().split()[1]
             asking = threading.Thread(target=ask, args=(address, stop))
             asking.start()
-            yield f"tcp://127.0.0.1:{port + 1}"
+            yield f"unix://{folder}/out/run/{CONTROLLER_SOCKET}"
         finally:
             stop.set()
             asking.join()
@@ -263,7 +252,7 @@ def test_a_log_is_shown_at_any_moment(tmp_path: Path) -> None:
         (["--json"], "give --once too"),
         (["--view", "sky"], "there is no view 'sky': choose of cluster, memory, schedule, models"),
         (["--at", "3"], "give --log DIR too"),
-        (["--log", "LOG", "--at", "90"], "90.000 s from the start of a run of 3."),
+        (["--log", "LOG", "--at", "90"], "90.000 s from the start of a run of 4."),
         (["--log", "LOG", "--controller", "tcp://127.0.0.1:1"], "--controller is about a live cluster"),
         (["--controller", "nonsense", "--once"], "nonsense"),
         ([], "this is no terminal: give --once"),

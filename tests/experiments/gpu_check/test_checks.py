@@ -206,7 +206,7 @@ def test_a_whole_cluster_serves(settings: Settings) -> None:
     assert [verdict.what for verdict in found[:4]] == [
         "cluster, SLO 2000 ms: goodput",
         "cluster, SLO 2000 ms: late",
-        "cluster, SLO 2000 ms: lost and unsent",
+        "cluster, SLO 2000 ms: without a reply",
         "cluster, SLO 2000 ms: 99.99th percentile",
     ]
     # Whether a busy machine serves in time is not for a test to say.
