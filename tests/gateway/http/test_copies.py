@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 import uvloop
 
+from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
@@ -32,6 +33,7 @@ from mainspring.transport.blocking import Server
 from mainspring.transport.hub import Hub
 from tests.gateway.fakes import make_spec
 from tests.gateway.oip.models import TIMING
+from tests.patience import PATIENCE_S
 
 BEST_EFFORT = msgspec.structs.replace(TIMING, left_ns=None)
 COLUMNS = 150_000
@@ -50,6 +52,7 @@ class Way:
         self.statistics = None
         self.answers = Budget(1 << 30)
         self.uploads = Uploads()
+        self.back = Back()
         self.next_key = itertools.count().__next__
         self._links = links
         self._output = memoryview(bytes(SIZE))
@@ -107,7 +110,9 @@ async def exchange(server: HttpServer) -> int:
         await loop.sock_sendall(client, part)
     received = 0
     while received < SIZE:
-        received += await loop.sock_recv_into(client, sink[received:])
+        came = await asyncio.wait_for(loop.sock_recv_into(client, sink[received:]), PATIENCE_S)
+        assert came, f"the gateway closed the connection after {bytes(sink[:received])!r}"
+        received += came
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     client.close()
