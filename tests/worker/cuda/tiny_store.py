@@ -7,7 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.manifest import CUDA, TVM, ExecutableInfo, Manifest, Source, Verification
+from mainspring.compiler.manifest import (
+    CUDA,
+    PROOF_VERSION,
+    TVM,
+    ExecutableInfo,
+    Independence,
+    Manifest,
+    Source,
+    Verification,
+)
 from mainspring.compiler.plan import CUBIN, SOURCE
 from mainspring.compiler.store import Store
 from mainspring.messages.model import TensorSpec
@@ -56,5 +65,6 @@ def put_model(store: Store, info: ExecutableInfo, name: str) -> None:
             source=Source("onnx", "tiny.onnx"),
             verification=Verification(0.0, 0.0, 0.0, 0),
             engine=info.engine,
+            independence=Independence(PROOF_VERSION),
         )
     )
