@@ -293,7 +293,7 @@ def test_an_executable_of_another_engine_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_artifact_than_the_controllers_is_refused(bench: Bench) -> None:
-    wrong = msgspec.structs.replace(bench.store.manifest("a").spec(), batch_sizes=(1,))
+    wrong = msgspec.structs.replace(bench.store.manifest("a").spec(), batch_sizes=(1, 3))
     with pytest.raises(EngineError, match="another artifact"):
         bench.engine.prepare(wrong)
 

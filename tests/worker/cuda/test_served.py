@@ -112,7 +112,7 @@ def test_models_leave_and_return(cluster: Cluster, config: WorkerConfig) -> None
         cluster.resident(model, pages)
         assert cluster.do(Unload(cluster.next_id(), "w", "a")).status is Status.OK
         assert cluster.do(Release(cluster.next_id(), "w", "a")).status is Status.OK
-    wrong = msgspec.structs.replace(model, batch_sizes=(1,))
+    wrong = msgspec.structs.replace(model, batch_sizes=(1, 3))
     assert cluster.do(Prepare(cluster.next_id(), "w", wrong)).status is Status.ENGINE_ERROR
 
 
