@@ -29,11 +29,11 @@ _ADMIN_GUARD_S = 15.0
 class Client:
     """A client of one gateway.
 
-    ::
-
-        with Client("tcp://127.0.0.1:7400") as client:
-            result = client.infer("resnet50", {"data": x}, slo_ms=50)
-            result["prob"], result.timing.elapsed_ms, result.late
+    ```python
+    with Client("tcp://127.0.0.1:7400") as client:
+        result = client.infer("resnet50", {"data": x}, slo_ms=50)
+        result["prob"], result.timing.elapsed_ms, result.late
+    ```
 
     Thread-safe. It connects in the background and again after a break; a call made meanwhile waits for up
     to ``connect_timeout_s``, and no longer than its SLO.
