@@ -23,13 +23,13 @@ _LEAST_CONNECTIONS: Final = 32
 
 
 def share(config: GatewayConfig, configured: int) -> int:
-    """Return how many clients a listener may have that is configured for so many."""
+    """Return how many of its configured clients a listener may have."""
     listeners = 1 + bool(config.http_address) + bool(config.grpc_address)
     return min(configured, share_of(file_limit(), listeners))
 
 
 def share_of(files: int, listeners: int) -> int:
-    """Return the share of one of so many listeners beside metrics. Pure."""
+    """Return the share of one listener, of those beside metrics. Pure."""
     spare = min(_SPARE_FILES, files // _SPARE_FRACTION)
     return max((files - spare - METRICS_CONNECTIONS) // listeners, _LEAST_CONNECTIONS)
 

@@ -33,9 +33,7 @@ class Stalls:
         first = worker.exec.first()
         if first is not None and not worker.stalled and stalled_at_ns(first) <= now_ns:
             worker.stalled = True
-            loading = [worker.placements[load.model] for load in worker.load.actions()]
-            for placement in [*worker.lru.values(), *loading]:
-                self._changed(now_ns, placement)
+            self._all_changed(now_ns, worker)
         loaded = worker.load.first()
         if loaded is not None and stalled_at_ns(loaded) <= now_ns:
             placement = worker.placements[loaded.action.model]
@@ -59,13 +57,17 @@ class Stalls:
         if not worker.stalled:
             return
         worker.stalled = False
-        loading = [worker.placements[load.model] for load in worker.load.actions()]
-        for placement in [*worker.lru.values(), *loading]:
-            self._changed(now_ns, placement)
+        self._all_changed(now_ns, worker)
 
     def _watch_until(self, now_ns: int, when_ns: int, worker: Worker) -> None:
         if when_ns > now_ns:
             self._books.watch_for_stall(when_ns, worker)
+
+    def _all_changed(self, now_ns: int, worker: Worker) -> None:
+        """Look again at every model that a worker holds or is loading."""
+        loading = [worker.placements[load.model] for load in worker.load.actions()]
+        for placement in [*worker.lru.values(), *loading]:
+            self._changed(now_ns, placement)
 
     def _changed(self, now_ns: int, placement: Placement) -> None:
         """Have the policy and idle executors know whether a model can be counted on at a worker."""
