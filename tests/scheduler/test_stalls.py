@@ -138,3 +138,14 @@ def test_a_result_that_is_on_its_way_keeps_nobody_waiting() -> None:
     end_ms = (load.predicted_begin_ns + load.predicted_duration_ns) / MS
     (infer,) = [each for each in hand.feed(end_ms + 0.5, Wakeup()) if isinstance(each, Infer)]
     assert infer.predicted_begin_ns == round((end_ms + 1.0) * MS)
+
+
+def test_a_worker_counts_again_once_its_stalled_infer_has_ended() -> None:
+    hand = Hand(spec("m"))
+    hand.warm("m")
+    (infer,) = [each for each in hand.request(100, 1, "m", 60) if isinstance(each, Infer)]
+    model = hand.scheduler._books.cluster.models["m"]
+    hand.scheduler._stalls.look(140 * MS, hand.scheduler._books.cluster.workers["w0"])
+    assert model.holders == [], "its only worker has stalled"
+    hand.ok(141, infer)
+    assert [worker.name for worker in model.holders] == ["w0"]
