@@ -63,6 +63,20 @@ class Backlog:
             skip = max(0, skip - view.nbytes)
         self._messages.append(kept)
 
+    def send(self, sock: socket.socket, parts: Sequence[Any], size: int, volatile: bool) -> None:
+        """Send parts of ``size`` bytes behind what waits, and keep what the kernel does not take.
+
+        Raises OSError if the connection is broken.
+        """
+        sent = 0
+        if not self._messages:
+            try:
+                sent = sock.sendmsg(parts, (), FLAGS)
+            except BlockingIOError:
+                sent = 0
+        if sent < size:
+            self.add(parts, sent, volatile)
+
     def flush(self, sock: socket.socket) -> None:
         """Send what the kernel takes; raise OSError if the connection is broken."""
         while self._messages:
@@ -261,21 +275,17 @@ class Channel:
     def _send(self, parts: Sequence[Any], size: int, volatile: bool) -> Delivery:
         if self._broken:
             return Delivery.GONE
-        if self._backlog:
-            if self._backlog.full:
-                return Delivery.FULL
-            self._backlog.add(parts, 0, volatile)
-            return Delivery.SENT
+        backlog = self._backlog
+        waited = bool(backlog)
+        if waited and backlog.full:
+            return Delivery.FULL
         try:
-            sent = self._socket.sendmsg(parts, (), FLAGS)
-        except BlockingIOError:
-            sent = 0
+            backlog.send(self._socket, parts, size, volatile)
         except OSError:
             # What came before the break is still to be read: the end shows when there is no more of it.
             self._broken = True
             return Delivery.GONE
-        if sent < size:
-            self._backlog.add(parts, sent, volatile)
+        if backlog and not waited:
             self._epoll.modify(self.fd, BOTH)
         return Delivery.SENT
 

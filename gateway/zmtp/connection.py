@@ -16,7 +16,7 @@ from mainspring.gateway.zmtp import wire
 from mainspring.gateway.zmtp.receiver import Event, Receiver
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.bounds import Limits as BacklogLimits
-from mainspring.transport.channel import FLAGS, READABLE, WRITABLE, Backlog
+from mainspring.transport.channel import READABLE, WRITABLE, Backlog
 from mainspring.transport.ended import Ended
 
 READ_BYTES: Final = 1 << 14
@@ -187,20 +187,15 @@ class ZmtpConnection:
             self._send_frames([wire.command(b"PONG", context)])
 
     def _send_frames(self, frames: list[Any]) -> Delivery:
-        if self._backlog:
-            self._backlog.add(frames, 0, False)
-            return Delivery.SENT
+        backlog = self._backlog
+        if not backlog:
+            self._sent_ns = monotonic_ns()
         try:
-            sent = self._socket.sendmsg(frames, (), FLAGS)
-        except BlockingIOError:
-            sent = 0
+            backlog.send(self._socket, frames, sum([len(frame) for frame in frames]), False)
         except OSError:
             # What came before the break is still to be read: the end shows when there is no more of it.
             self._broken = True
             return Delivery.GONE
-        if sent < sum([len(frame) for frame in frames]):
-            self._backlog.add(frames, sent, False)
-            self._sent_ns = monotonic_ns()
         return Delivery.SENT
 
     @property
