@@ -7,6 +7,9 @@ way in real time hardly notices it. With arguments everything runs one after the
 A shared machine may take both cores away for seconds, and a few tests of what runs in real time can't tell
 that from a defect. So when few have failed, those run once more when all else has ended: what fails twice has
 failed. Those that passed only then are listed at the very end.
+
+The ten slowest tests of each half are printed, and how long every test took is kept in `out/tests/` (JUnit's
+XML).
 """
 
 from __future__ import annotations
@@ -52,14 +55,22 @@ def let_idle(process: int) -> None:
 
 def run_both(tests: Path, caches: tuple[Path, Path]) -> tuple[int, int]:
     """Run the half that waits and beside it the half that computes; return both exit codes."""
+    kept = tests.parent / "out" / "tests"
     computing = [str(tests / name) for name in COMPUTES if (tests / name).exists()]
     waiting = [str(tests), *(f"--ignore={path}" for path in computing)]
     with tempfile.TemporaryFile() as output:
-        beside = [*PYTEST, *computing, "--timeout", str(TIMEOUT_S), "-o", f"cache_dir={caches[1]}"]
+        beside = [
+            *PYTEST,
+            *computing,
+            "--timeout",
+            str(TIMEOUT_S),
+            *_recorded(kept / "computing.xml", caches[1]),
+        ]
         with subprocess.Popen(beside, stdout=output, stderr=output, cwd=tests.parent) as half:
             let_idle(half.pid)
             print(f"pytest {' '.join(f'tests/{name}' for name in COMPUTES)} runs beside:", flush=True)
-            waited = subprocess.call([*PYTEST, *waiting, "-o", f"cache_dir={caches[0]}"], cwd=tests.parent)
+            alone = [*PYTEST, *waiting, *_recorded(kept / "waiting.xml", caches[0])]
+            waited = subprocess.call(alone, cwd=tests.parent)
             print("and beside that:", flush=True)
             computed = half.wait()
         output.seek(0)
@@ -67,6 +78,11 @@ def run_both(tests: Path, caches: tuple[Path, Path]) -> tuple[int, int]:
         sys.stdout.buffer.write(output.read())
         sys.stdout.flush()
     return waited, computed
+
+
+def _recorded(durations: Path, cache: Path) -> list[str]:
+    """Return the options that keep how long each test took, and what failed."""
+    return ["--durations=10", f"--junitxml={durations}", "-o", f"cache_dir={cache}"]
 
 
 def failures(cache: Path) -> list[str]:

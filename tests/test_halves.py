@@ -43,6 +43,11 @@ def test_what_fails_twice_has_failed(
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(text)
     assert halves.main([], tmp_path / "tests") == code
+    if DIES not in (waits, computes):
+        assert {path.name for path in (tmp_path / "out" / "tests").iterdir()} == {
+            "waiting.xml",
+            "computing.xml",
+        }
     once = FAILS_ONCE in (waits, computes)
     assert ("passed only when run alone" in capfd.readouterr().out) == (once and code == 0)
 
