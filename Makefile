@@ -20,7 +20,7 @@ BENCH_HTTP := out/bench-http/venv
 .DEFAULT_GOAL := help
 .PHONY: help setup lock native demo test fuzz schemathesis lint types docs suites clean
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
-.PHONY: bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
+.PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
 .PHONY: policies experiments predictability gpu-check
 
@@ -131,6 +131,9 @@ bench-console-page: $(STAMP) native ## Measure what the console's page takes of 
 
 bench-observability: $(STAMP) native ## Measure what metrics and traces cost the gateway
 	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)
+
+bench-base: $(STAMP) ## Measure what the client alone takes: distributions, megabytes and the time of its import
+	$(BIN)/python -m mainspring.experiments.bench.base $(ARGS)
 
 first-request: ## Time make demo in a new clone and environment until its first request is answered
 	@$(PYTHON) experiments/bench/first_request.py $(ARGS)

@@ -10,9 +10,17 @@ import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("dev", "serve", "docs")
+BREAKING = {
+    *("grpcio", "msgpack", "mypy", "numpy", "onnx", "onnxruntime", "protobuf", "starlette", "uvicorn"),
+    "websockets",
+}
+"""Whose new major versions break what uses them, and are not to be had before the tests ran with them."""
+BEYOND_DEV = {("protobuf", "serve"): 7}
+"""Majors that dev's own tools do not allow, and that the tests without those tools passed with."""
 _PIN = re.compile(
     r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;]+)(?: ; ([^\\]+))?((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$",
     re.M,
@@ -42,6 +50,33 @@ def test_a_lock_holds_what_is_asked_for_with_hashes(extra: str) -> None:
         for version, _, _ in lock[canonicalize_name(requirement.name)]:
             assert requirement.specifier.contains(version), f"{requirement}: make lock"
     assert all(hashes for pins in lock.values() for _, _, hashes in pins)
+
+
+def majors() -> dict[str, list[tuple[str, int]]]:
+    """Return the first major version that is too high, with the extra that says so, by project."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found: dict[str, list[tuple[str, int]]] = {}
+    for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        for requirement in map(Requirement, lines):
+            bounds = [Version(each.version) for each in requirement.specifier if each.operator == "<"]
+            name = canonicalize_name(requirement.name)
+            found.setdefault(name, []).extend((extra, each.major) for each in bounds if not each.minor)
+            if name in BREAKING:
+                assert bounds, f"{requirement} of [{extra}] has no upper bound"
+    return found
+
+
+def test_the_tests_run_with_the_highest_major_that_is_allowed() -> None:
+    tested, bounds = locked("dev"), majors()
+    assert bounds.keys() >= BREAKING
+    for name in BREAKING:
+        highest = max(Version(version).major for version, _, _ in tested[name])
+        wrong = [
+            (extra, major)
+            for extra, major in bounds[name]
+            if major != BEYOND_DEV.get((name, extra), highest) + 1
+        ]
+        assert not wrong, f"{name} {highest} is tested, and these say otherwise: {wrong}"
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
