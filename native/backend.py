@@ -39,7 +39,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-TOOLS = ("mypy>=1.13", "msgspec>=0.19")
+TOOLS = ("mypy>=1.13,<3", "msgspec>=0.19")
 """What compiling needs beside setuptools: the second for the types that the cores take from it."""
 
 
