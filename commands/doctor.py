@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 from mainspring.launch.options import AsJson
 
 if TYPE_CHECKING:
+    from mainspring.gateway.config import GatewayConfig
     from mainspring.launch.machine import Finding
 
 
@@ -45,7 +47,8 @@ def doctor(
         folder = store
         found = check_store(folder, lambda: _models(folder), lambda: _damaged(folder))
         models = models or (None if found.fatal and not found.good else _models(folder))
-    findings = [*examine(models or 1000, workers, store or Path()), *gpu_findings()]
+    gateway, wrong = _gateway()
+    findings = [*examine(models or 1000, workers, store or Path(), gateway), *gpu_findings(), *wrong]
     findings += [found] if found is not None else []
     serves = not any(finding.fatal and not finding.good for finding in findings)
     if as_json:
@@ -54,6 +57,25 @@ def doctor(
         _print(findings, serves)
     if not serves:
         raise typer.Exit(1)
+
+
+def _gateway() -> tuple[GatewayConfig, list[Finding]]:
+    """Return how `mainspring up` would configure the gateway here, and what is wrong with its file."""
+    from mainspring.launch.machine import Finding
+    from mainspring.launch.tables import ConfigError
+    from mainspring.launch.up import Ports, cluster_config
+
+    try:
+        return cluster_config(None, {}, Ports()).gateway, []
+    except ConfigError as error:
+        wrong = Finding(
+            subject="configuration",
+            good=False,
+            found=str(error),
+            costs="`mainspring up` ends at once in this folder",
+            remedy="correct the file",
+        )
+    return cluster_config(Path(os.devnull), {}, Ports()).gateway, [wrong]
 
 
 def _models(folder: Path) -> int:

@@ -14,6 +14,16 @@ from mainspring.gateway.config import GatewayConfig
 METRICS_CONNECTIONS: Final = 32
 FEW_CONNECTIONS: Final = 1_000
 """Clients of one listener; a limit that leaves fewer is worth a warning."""
+FILES_REMEDY: Final = (
+    "raise nofile in /etc/security/limits.conf (systemd: LimitNOFILE; docker run --ulimit nofile=1048576)"
+)
+_DEFAULTS: Final = GatewayConfig()
+_LISTENERS: Final = {
+    "max_connections": "address",
+    "http_max_connections": "http_address",
+    "grpc_max_connections": "grpc_address",
+}
+"""The key of each listener's clients, and that of its address, which is empty if it is not served."""
 _SPARE_FILES: Final = 512
 """Descriptors that are kept for everything but clients: workers, files, libraries."""
 _SPARE_FRACTION: Final = 4
@@ -35,14 +45,21 @@ def share_of(files: int, listeners: int) -> int:
 
 
 def shortage(config: GatewayConfig) -> str | None:
-    """Return what is to be said of a limit that leaves fewer clients than a busy gateway has."""
-    clients = share(config, FEW_CONNECTIONS)
-    if clients >= FEW_CONNECTIONS:
-        return None
-    return (
-        f"this process may open {file_limit():,} files, which leaves {clients:,} clients for each of ZeroMQ, "
-        "HTTP and gRPC; raise nofile in /etc/security/limits.conf (docker run --ulimit nofile=1048576)"
-    )
+    """Return what is to be said of a limit that leaves a listener fewer clients than it should have.
+
+    That is what is configured, or what a busy gateway has where the configuration says nothing of its own.
+    """
+    for name, address in _LISTENERS.items():
+        configured: int = getattr(config, name)
+        wanted = configured if configured != getattr(_DEFAULTS, name) else FEW_CONNECTIONS
+        clients = share(config, wanted)
+        if getattr(config, address) and clients < wanted:
+            asked = f"; [gateway] {name} is {configured:,}" if wanted == configured else ""
+            return (
+                f"a process may open {file_limit():,} files, which leaves {clients:,} clients for each of "
+                f"ZeroMQ, HTTP and gRPC{asked}; {FILES_REMEDY}"
+            )
+    return None
 
 
 def file_limit() -> int:

@@ -20,6 +20,8 @@ from pathlib import Path
 import msgspec
 
 from mainspring import extras
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
 from mainspring.launch.placement import place
 from mainspring.native.finder import Loaded, Use, install
 from mainspring.native.remedy import how_to_compile
@@ -52,8 +54,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """If it is not good, nothing can be served."""
 
 
-def examine(models: int, workers: int, folder: Path) -> list[Finding]:
-    """Return what this machine allows ``workers`` workers with ``models`` models and files in ``folder``."""
+def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> list[Finding]:
+    """Return what this machine allows ``workers`` workers with ``models`` models and files in ``folder``,
+    and a gateway."""
     return [
         system(),
         cores(sorted(os.sched_getaffinity(0)), workers),
@@ -61,6 +64,7 @@ def examine(models: int, workers: int, folder: Path) -> list[Finding]:
         locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], may_lock()),
         wake_ups(measure_wake_ups()),
         open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], models),
+        connections(gateway),
         space("shared memory", Path("/dev/shm"), GOOD_SHM_BYTES, "engines that share memory may fail"),
         space("disk", folder, GOOD_DISK_BYTES, "the model store and the event log need room"),
         devices(),
@@ -178,7 +182,23 @@ def open_files(hard_limit: int, models: int) -> Finding:
         good=unlimited or hard_limit >= needed,
         found=f"{limit} per process; {models:,} models need about {needed:,}",
         costs="models beyond the limit can't be prepared",
-        remedy="raise nofile in /etc/security/limits.conf (docker run --ulimit nofile=1048576)",
+        remedy=FILES_REMEDY,
+    )
+
+
+def connections(gateway: GatewayConfig) -> Finding:
+    """Say whether a gateway may have as many clients as it is configured for."""
+    few = shortage(gateway)
+    listeners = 1 + bool(gateway.http_address) + bool(gateway.grpc_address)
+    clients = share_of(file_limit(), listeners)
+    return Finding(
+        subject="connections",
+        good=few is None,
+        found=few.rpartition("; ")[0]
+        if few
+        else f"{clients:,} for each of a gateway's {listeners} protocols",
+        costs="more clients are refused or lose idle connections",
+        remedy=FILES_REMEDY,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import shortage
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import Config, Tables, merged, read_config, read_tables
 from mainspring.launch.gpus import with_gpus
@@ -53,13 +55,14 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     progress = Progress()
     progress.briefly("reading the configuration and checking the models")
     try:
-        plan = make_plan(cluster_config(path, flags, ports))
+        config = cluster_config(path, flags, ports)
+        plan = make_plan(config)
     finally:
         progress.clear()
     supervisor = Supervisor(plan, progress.say, progress)
     stop = Stop(progress, plan)
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
-    warn = remedies(install().loaded(CORE))
+    warn = remedies(install().loaded(CORE), config.gateway)
 
     def ready() -> None:
         look = supervisor.first_look.state
@@ -106,11 +109,15 @@ def announcement(plan: Plan, models: int) -> list[str]:
     return lines
 
 
-def remedies(core: Loaded) -> list[str]:
-    """Return what is to be said of a scheduler that runs as Python though nobody asked for that."""
-    if core.use in (Use.COMPILED, Use.OFF):
-        return []
-    return [f"{CORE.purpose} run as Python, at {CORE.cost}; to compile them: {how_to_compile(core)}"]
+def remedies(core: Loaded, gateway: GatewayConfig) -> list[str]:
+    """Return what is to be said of a scheduler that runs as Python though nobody asked for that, and of a
+    limit of open files that leaves too few clients."""
+    said = []
+    if core.use not in (Use.COMPILED, Use.OFF):
+        how = how_to_compile(core)
+        said.append(f"{CORE.purpose} run as Python, at {CORE.cost}; to compile them: {how}")
+    few = shortage(gateway)
+    return [*said, few] if few else said
 
 
 def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:

@@ -29,3 +29,15 @@ def test_a_low_limit_is_worth_a_warning(monkeypatch: pytest.MonkeyPatch) -> None
     assert "nofile" in said
     monkeypatch.setattr(descriptors, "file_limit", lambda: 20_000)
     assert shortage(GatewayConfig(http_address="http://127.0.0.1:0")) is None
+
+
+def test_what_is_configured_is_what_should_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 20_000)
+    http = "http://127.0.0.1:0"
+    said = shortage(GatewayConfig(http_address=http, http_max_connections=15_000))
+    assert said is not None
+    assert "[gateway] http_max_connections is 15,000" in said
+    assert shortage(GatewayConfig(http_address=http, http_max_connections=9_000)) is None
+    assert shortage(GatewayConfig(http_max_connections=15_000)) is None, "HTTP is not served"
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
+    assert shortage(GatewayConfig(max_connections=100)) is None

@@ -3,6 +3,10 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
+import pytest
+
+from mainspring.gateway import descriptors
+from mainspring.gateway.config import GatewayConfig
 from mainspring.launch import machine
 from mainspring.native.finder import Loaded, Use
 from mainspring.native.units import CORE, UNITS
@@ -42,6 +46,15 @@ def test_what_is_there_is_good() -> None:
 
 
 def test_an_examination_covers_everything_and_finds_this_machine_fit(tmp_path: Path) -> None:
-    findings = machine.examine(10, 1, tmp_path / "not" / "there")
-    assert len({finding.subject for finding in findings}) == 10 + len(UNITS)
+    findings = machine.examine(10, 1, tmp_path / "not" / "there", GatewayConfig())
+    assert len({finding.subject for finding in findings}) == 11 + len(UNITS)
     assert not [finding for finding in findings if finding.fatal and not finding.good]
+
+
+def test_a_gateway_may_have_the_clients_that_it_is_configured_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 20_000)
+    assert machine.connections(GatewayConfig()).good
+    few = machine.connections(GatewayConfig(max_connections=50_000))
+    assert not few.good
+    assert "[gateway] max_connections is 50,000" in few.found
+    assert "LimitNOFILE" in few.remedy

@@ -1,0 +1,23 @@
+"""What `mainspring up` says at its start of things that could be better."""
+
+from __future__ import annotations
+
+import pytest
+
+from mainspring.gateway import descriptors
+from mainspring.gateway.config import GatewayConfig
+from mainspring.launch.up import remedies
+from mainspring.native.finder import Loaded, Use
+
+
+def test_it_warns_of_a_scheduler_in_python_and_of_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
+    python, files = remedies(Loaded(Use.MISSING, "not compiled from this source"), GatewayConfig())
+    assert "to compile them" in python
+    assert "1,024 files" in files
+
+
+def test_it_says_nothing_where_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
+    assert remedies(Loaded(Use.COMPILED, "library"), GatewayConfig()) == []
+    assert remedies(Loaded(Use.OFF, "MAINSPRING_NATIVE=0"), GatewayConfig()) == []
