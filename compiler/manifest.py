@@ -15,7 +15,7 @@ import numpy as np
 
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 
-PROOF_VERSION = 1
+PROOF_VERSION = 2
 """Version of the rules that prove rows independent: what was proved by others is proved again."""
 
 MOST_ROWS = 1024

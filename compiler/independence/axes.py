@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mainspring.compiler.independence.elementwise import broadcast
 from mainspring.compiler.independence.step import Rule, Step, axis_of
 from mainspring.compiler.independence.values import Constant, Dim, NotProven, Rows, Value, rows_at
 
@@ -44,6 +45,8 @@ def from_axis(step: Step) -> list[Value]:
     axis = axis_of(step.attribute("axis", -1), source.rank)
     if source.axis >= axis:
         raise NotProven("normalises over the batch")
+    # Scale and bias may have as many axes as the input.
+    broadcast([value for value in step.inputs if value is not None])
     dims: list[Dim] = [dim if place < axis else 1 for place, dim in enumerate(source.shape)]
     found: list[Value] = [source]
     return found + [rows_at(tuple(dims), source.axis, source)] * (len(step.node.output) - 1)

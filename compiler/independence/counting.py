@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from mainspring.compiler.independence.moves import constant_of_shape, expand, tile
 from mainspring.compiler.independence.step import Rule, Step, axis_of
@@ -27,6 +27,18 @@ from mainspring.compiler.independence.values import (
 
 MOST_ELEMENTS = 4096
 """Of an array that is computed on; larger ones are weights."""
+
+_WIDE = {
+    TensorProto.INT32,
+    TensorProto.INT64,
+    TensorProto.UINT32,
+    TensorProto.UINT64,
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+}
+"""Types that hold the number of rows, and multiples of it, as they are."""
+_FLOAT_ERROR = 1e-5
+"""Relative; floats of 32 bits are computed with here in 64."""
 
 
 def shape_of(step: Step) -> Value:
@@ -82,9 +94,27 @@ def _same(_step: Step, found: list[Any]) -> Any:
 
 
 def _cast(step: Step, found: list[Any]) -> Any:
-    kind = helper.tensor_dtype_to_np_dtype(step.attribute("to")).kind
-    plain = {"b": bool, "f": float}.get(kind, int)
-    return np.frompyfunc(lambda item: item if isinstance(item, Batch) else plain(item), 1, 1)(found[0])
+    to = step.attribute("to")
+    if to not in _WIDE and any(isinstance(item, Batch) for item in found[0].reshape(-1)):
+        raise NotProven("makes the number of rows a number of few bits")
+    kind = helper.tensor_dtype_to_np_dtype(to).kind
+
+    def cast(item: Any) -> Any:
+        if isinstance(item, Batch):
+            return item
+        if kind in "bf":
+            return bool(item) if kind == "b" else float(item)
+        return int(_firm(item))
+
+    return np.frompyfunc(cast, 1, 1)(found[0])
+
+
+def _firm(item: Any) -> Any:
+    """Return a number to be rounded; `NotProven` where floats of fewer bits may round it otherwise."""
+    nearest = round(item)
+    if item != nearest and abs(item - nearest) < _FLOAT_ERROR * max(1.0, abs(item)):
+        raise NotProven("rounds a number that lies too near to a whole one")
+    return item
 
 
 def _gather(step: Step, found: list[Any]) -> Any:
@@ -119,27 +149,37 @@ def _slice(step: Step, found: list[Any]) -> Any:
     places = [slice(None)] * found[0].ndim
     for index, (begin, end) in enumerate(zip(starts, ends, strict=True)):
         axis = axis_of(axes[index] if axes else index, found[0].ndim)
-        places[axis] = slice(begin, None if end <= -(2**31) else end, steps[index] if steps else 1)
+        places[axis] = slice(begin, end, steps[index] if steps else 1)
     return found[0][tuple(places)]
 
 
 def _reduce(step: Step, found: list[Any]) -> Any:
     if found[0].ndim != 1:
         raise NotProven("reduces numbers of more axes than one")
+    if step.attribute("noop_with_empty_axes", 0) and not step.integers(1, "axes"):
+        return found[0]
     single: Any = math.prod(found[0]) if step.node.op_type == "ReduceProd" else sum(found[0])
     return [single] if step.attribute("keepdims", 1) else single
 
 
 def _equal(_step: Step, found: list[Any]) -> Any:
     def same(one: Any, two: Any) -> bool:
+        if one is None or two is None:
+            raise NotProven("compares a dimension that isn't known")
         if isinstance(one, Batch) != isinstance(two, Batch):
-            plain = two if isinstance(one, Batch) else one
-            if plain > 0:
+            rows, plain = (one, two) if isinstance(one, Batch) else (two, one)
+            if rows.times < 0 or plain > 0:
                 raise NotProven("compares the number of rows with a number")
             return False
         return bool(one == two)
 
     return np.frompyfunc(same, 2, 1)(found[0], found[1])
+
+
+def _where(_step: Step, found: list[Any]) -> Any:
+    if any(item is None for item in found[0].reshape(-1)):
+        raise NotProven("chooses by a dimension that isn't known")
+    return np.where(found[0].astype(bool), found[1], found[2])
 
 
 def _divided(_step: Step, found: list[Any]) -> Any:
@@ -153,9 +193,11 @@ def _divided(_step: Step, found: list[Any]) -> Any:
 
 def _whole(step: Step, found: list[Any]) -> Any:
     function = math.floor if step.node.op_type == "Floor" else math.ceil
-    return np.frompyfunc(lambda item: item if isinstance(item, Batch) else float(function(item)), 1, 1)(
-        found[0]
-    )
+
+    def whole(item: Any) -> Any:
+        return item if isinstance(item, Batch) else float(function(_firm(item)))
+
+    return np.frompyfunc(whole, 1, 1)(found[0])
 
 
 _FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
@@ -176,6 +218,6 @@ _FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
     "Squeeze": _squeeze,
     "Sub": lambda _, found: found[0] - found[1],
     "Unsqueeze": _unsqueeze,
-    "Where": lambda _, found: np.where(found[0].astype(bool), found[1], found[2]),
+    "Where": _where,
 }
 _RULES: Mapping[str, Rule] = {"ConstantOfShape": constant_of_shape, "Expand": expand, "Tile": tile}

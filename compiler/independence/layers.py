@@ -34,11 +34,32 @@ def layer(*others: int) -> Rule:
     return rule
 
 
+def pool(step: Step) -> list[Value]:
+    """AveragePool, LpPool and MaxPool."""
+    found = layer()(step)[0]
+    if not step.attribute("ceil_mode", 0) or not isinstance(found, Rows):
+        return [found]
+    source, spatial = step.rows(), step.rows().rank - 2
+    strides, pads = step.attribute("strides", [1] * spatial), step.attribute("pads", [0] * 2 * spatial)
+    dims = list(found.shape)
+    for index in range(spatial):
+        before, after = source.shape[2 + index], dims[2 + index]
+        # A window that would begin behind the end is counted by ONNX's rules, and left out by ONNX Runtime.
+        if (
+            not isinstance(before, int)
+            or not isinstance(after, int)
+            or step.attribute("auto_pad", "NOTSET") != "NOTSET"
+            or (after - 1) * strides[index] >= before + pads[index]
+        ):
+            dims[2 + index] = None
+    return [rows_at(tuple(dims), 0, source)]
+
+
 def max_pool(step: Step) -> list[Value]:
     """MaxPool, whose second output has places counted over the whole batch."""
     if sum(bool(name) for name in step.node.output) > 1:
         raise NotProven("counts places over the whole batch")
-    return [*layer()(step), *[Constant()] * (len(step.node.output) - 1)]
+    return [*pool(step), *[Constant()] * (len(step.node.output) - 1)]
 
 
 def unknown_places(step: Step) -> list[Value]:
@@ -63,7 +84,8 @@ def reorder(step: Step) -> list[Value]:
     """ReorderInput and ReorderOutput: channels in blocks, and back."""
     source = _batch_first(step)
     shape: list[Dim] = [None] * source.rank
-    shape[1] = step.attribute("channels")
+    if not step.attribute("channels_last", 0):
+        shape[1] = step.attribute("channels")
     return [rows_at(tuple(shape), 0, source)]
 
 
@@ -81,6 +103,10 @@ def resize(step: Step) -> list[Value]:
     axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
     if source.axis in axes and step.attribute("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise NotProven("crops the batch")
+    if step.attribute("mode", "nearest") != "nearest" and (source.axis != 0 or source.rank < 4):
+        # Of fewer axes, ONNX Runtime interpolates along the first too: at a scale of 1 with a weight of 0,
+        # but 0 times an infinity of the next row is NaN.
+        raise NotProven("interpolates between rows")
     if step.node.op_type == "Resize" and step.has(3):
         return [_to_sizes(step, source, axes)]
     place = 1 if step.node.op_type == "Upsample" or step.opset < 11 else 2
@@ -90,9 +116,17 @@ def resize(step: Step) -> list[Value]:
     known = dict(zip(axes, map(float, scales), strict=True))
     if known.get(source.axis, 1.0) != 1.0:
         raise NotProven("resizes the batch")
-    dims = [int(dim * known.get(axis, 1.0)) if isinstance(dim, int) else None for axis, dim in
-            enumerate(source.shape)]  # fmt: skip
+    dims = [_scaled(dim, known.get(axis, 1.0)) for axis, dim in enumerate(source.shape)]
     return [rows_at(tuple(dims), source.axis, source)]
+
+
+def _scaled(dim: Dim, scale: float) -> Dim:
+    """Return a dimension times a scale; None where 32-bit and 64-bit floats may round it otherwise."""
+    if not isinstance(dim, int):
+        return None
+    found = dim * scale
+    exact = found == round(found)
+    return int(found) if exact or abs(found - round(found)) > 1e-5 * max(1.0, found) else None
 
 
 def _to_sizes(step: Step, source: Rows, axes: list[int]) -> Rows:
@@ -173,7 +207,7 @@ def columns(step: Step) -> list[Value]:
         and data.shape is not None
     ):
         # One entry of a list for each row, such as the name of its class, behind an axis of 1.
-        if len(data.shape) > 1 and data.shape[0] != 1:
+        if len(data.shape) > 2 or (len(data.shape) > 1 and data.shape[0] != 1):
             raise NotProven("picks from several lists")
         return [rows_at((1, chosen.dim), 1, chosen)]
     source = step.rows()
@@ -205,7 +239,12 @@ def added_norm(step: Step) -> list[Value]:
     """SkipLayerNormalization: a sum, normalised over the last axis."""
     source, other = step.rows(0), step.given(1)
     step.only_rows_in(0, 1)
-    aligned = isinstance(other, Rows) and (other.axis, other.rank) == (source.axis, source.rank)
-    if source.axis == source.rank - 1 or not aligned:
+    if source.axis == source.rank - 1:
         raise NotProven("normalises over the batch")
-    return [source] * len(step.node.output)
+    if (
+        not isinstance(other, Rows)
+        or (other.axis, other.rank) != (source.axis, source.rank)
+        or not other.same_slices(source)
+    ):
+        raise NotProven("combines different rows, for its operands have the batch on different axes")
+    return [source, *[rows_at((None,) * source.rank, source.axis, source)] * (len(step.node.output) - 1)]

@@ -40,6 +40,8 @@ def reshaped(source: Rows, dims: Sequence[Dim]) -> Rows:
     """Return ``source`` in the order of its elements with other dimensions, -1 for one to be found."""
     before = product(source.shape[: source.axis])
     after = product(source.shape[source.axis + 1 :])
+    if any(isinstance(dim, Batch) for dim in dims[1:]) and sum(isinstance(dim, Batch) for dim in dims) > 1:
+        raise NotProven("has a shape with the number of rows in it twice")
     if dims and before == 1 == source.outer and dims[0] == Batch(source.inner):
         # The first axis stays, whatever the others are.
         rest = [dim if isinstance(dim, int) and dim >= 0 else None for dim in dims[1:]]
@@ -209,7 +211,8 @@ def concat(step: Step) -> list[Value]:
             raise NotProven("combines different rows, for its inputs have the batch on different axes")
         sizes.append(part.shape[axis])
     dims = list(first.shape)
-    dims[axis] = product(tuple(sizes)) and sum(size for size in sizes if isinstance(size, int))
+    known = [size for size in sizes if isinstance(size, int)]
+    dims[axis] = sum(known) if len(known) == len(sizes) else None
     return [rows_at(tuple(dims), first.axis, first)]
 
 
@@ -322,3 +325,15 @@ def gather_nd(step: Step) -> list[Value]:
             shape = (*indices.shape[:-1], *source.shape[depth:])
             return [rows_at(shape, len(indices.shape) - 1 + source.axis - depth, source)]
     raise NotProven(_ALONG)
+
+
+def scatter_nd(step: Step) -> list[Value]:
+    """ScatterND of rows to constant places that lie in each row."""
+    source, indices, updates = step.rows(0), step.given(1), step.rows(2)
+    depth = indices.shape[-1] if isinstance(indices, Constant) and indices.shape else None
+    if not isinstance(indices, Constant) or not indices.shape or not isinstance(depth, int):
+        raise NotProven("writes to places that aren't known")
+    place = len(indices.shape) - 1 + source.axis - depth
+    if source.axis < depth or updates.axis != place or not updates.same_slices(source):
+        raise NotProven(_ALONG)
+    return [source]

@@ -29,7 +29,8 @@ def matmul(left: Value, right: Value) -> Rows:
             raise NotProven(_CONTRACTED if place == -1 and other == -2 else _OTHERS)
         return rows_at(shape, rank + place, left)
     source, constant = (left, two) if isinstance(left, Rows) else (right, one)
-    assert isinstance(source, Rows)
+    if not isinstance(source, Rows):
+        raise NotProven("multiplies no rows")
     place = source.axis - source.rank
     if place == (-1 if source is left else -2):
         raise NotProven(_CONTRACTED)
@@ -125,7 +126,9 @@ def einsum(step: Step) -> list[Value]:
             if source is not None and (term[value.axis] != letter or not value.same_slices(source)):
                 raise NotProven(_OTHERS)
             letter, source = term[value.axis], value
-        sizes |= zip(term, _dims(value), strict=True)
+        for each, dim in zip(term, _dims(value), strict=True):
+            # One operand's 1 is broadcast to the other's dimension.
+            sizes[each] = dim if sizes.get(each, 1) == 1 else sizes[each]
     if source is None or letter not in result:
         raise NotProven(_CONTRACTED)
     for term, value in zip(terms, step.inputs, strict=True):
@@ -140,7 +143,7 @@ def einsum(step: Step) -> list[Value]:
 def attention(first: Sequence[int], *, masks: Sequence[int] = (), biases: Sequence[int] = ()) -> Rule:
     """Return the rule of attention within each row, whose queries, keys and values are the inputs ``first``.
 
-    ``masks`` may be constants along no batch, or have the batch first; ``biases`` too, which are broadcast to
+    ``masks`` have the batch first; ``biases`` too, or are constants along no batch; they are broadcast to
     the four axes of the scores. Everything else is constant.
     """
 
@@ -155,10 +158,14 @@ def attention(first: Sequence[int], *, masks: Sequence[int] = (), biases: Sequen
                 raise NotProven("has a mask with the batch where a sequence belongs")
             if place not in first and isinstance(value, Constant) and not _is_shared(value, source.rank):
                 raise NotProven("has a mask along the batch")
-            if place in first and place != first[0] and isinstance(value, Constant):
-                raise NotProven("has constant keys or values")
+            if place in (*first[1:], *masks) and isinstance(value, Constant):
+                raise NotProven("has constant keys, values or lengths")
         if source.axis != 0 or source.outer != 1 or source.inner != 1:
             raise NotProven("has the batch where a sequence belongs")
+        if source.rank not in (3, 4):
+            raise NotProven("has queries, keys and values in one input")
+        if len(first) == 1 and sum(bool(name) for name in step.node.output) > 1:
+            raise NotProven("puts keys and values together in front of the batch")
         ranks = (source.rank, *[4] * (len(step.node.output) - 1))
         return [rows_at((None,) * rank, 0, source) for rank in ranks]
 

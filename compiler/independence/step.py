@@ -78,7 +78,10 @@ class Step:
         found = self.numbers(index)
         if found is None:
             raise NotProven(f"lacks input {index}")
-        return [item if isinstance(item, Batch) else int(item) for item in found.reshape(-1)]
+        items = [item if isinstance(item, Batch) else int(item) for item in found.reshape(-1)]
+        if any(isinstance(item, Batch) and item.times < 0 for item in items):
+            raise NotProven("has a negative number of rows")
+        return items
 
     def integers(self, index: int, name: str = "") -> list[int] | None:
         """Return plain integers, from an attribute ``name`` or an input; None if neither is given."""

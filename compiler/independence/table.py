@@ -69,6 +69,7 @@ _STANDARD: dict[str, Rule] = {
     "GatherElements": moves.gather_elements,
     "GatherND": moves.gather_nd,
     "ScatterElements": moves.scatter_elements,
+    "ScatterND": moves.scatter_nd,
     "MatMul": products.matmul_at(0, 1),
     "MatMulInteger": products.matmul_at(0, 1),
     "QLinearMatMul": products.matmul_at(0, 3),
@@ -77,10 +78,11 @@ _STANDARD: dict[str, Rule] = {
     "Attention": products.attention((0, 1, 2), masks=(6,), biases=(3,)),
     **_all("LSTM GRU RNN", products.recurrent),
     **_all(
-        "AveragePool Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool "
-        "GlobalMaxPool LpPool QLinearConv SpaceToDepth",
+        "Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool "
+        "GlobalMaxPool QLinearConv SpaceToDepth",
         layers.layer(),
     ),
+    **_all("AveragePool LpPool", layers.pool),
     "MaxPool": layers.max_pool,
     "GridSample": layers.layer(1),
     "DeformConv": layers.layer(2, 4),
@@ -95,7 +97,7 @@ _STANDARD: dict[str, Rule] = {
 }
 
 _MICROSOFT: dict[str, Rule] = {
-    **_all("BiasGelu FastGelu BiasSplitGelu", elementwise.aligned),
+    **_all("BiasGelu FastGelu", elementwise.aligned),
     **_all("Gelu QuickGelu QLinearLeakyRelu QLinearSigmoid", elementwise.first_input),
     **_all("QLinearAdd QLinearMul", elementwise.operands(0, 3)),
     "QLinearWhere": elementwise.operands(0, 1, 4),

@@ -28,12 +28,7 @@ def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) 
     Every input of ``model`` has the batch as its open first axis, but those named in ``weights``, which are
     constants. The text names the first node of which it is not proven.
     """
-    values = _beginning(model.graph, weights)
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
-    for node in model.graph.node:
-        found = _after(node, values, opsets)
-        values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
+    values = follow(model, weights)
     for output in model.graph.output:
         value = values.get(output.name)
         if isinstance(value, Lost):
@@ -41,6 +36,17 @@ def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) 
         if not isinstance(value, Rows) or (value.axis, value.outer, value.inner) != (0, 1, 1):
             return f"the first axis of output {output.name!r} isn't proven to be the rows"
     return ""
+
+
+def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dict[str, Value]:
+    """Return what is known of each value of the graph, by its name; arguments are those of `why_rows_mix`."""
+    values = _beginning(model.graph, weights)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
+    for node in model.graph.node:
+        found = _after(node, values, opsets)
+        values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
+    return values
 
 
 def _beginning(graph: onnx.GraphProto, weights: frozenset[str]) -> dict[str, Value]:
@@ -77,7 +83,7 @@ def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[st
         why = "has other outputs than are known"
     except NotProven as error:
         why = str(error)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         # A graph that contradicts itself proves nothing.
         why = f"can't be followed ({type(error).__name__}: {error})"
     of = f" of {node.domain}" if domain else ""

@@ -188,6 +188,82 @@ def test_rows_stay_apart(model: onnx.ModelProto) -> None:
             ),
             "resizes the batch",
         ),
+        (
+            graph([node("Resize", "x - scales", mode="linear")], X, scales=np.array([1, 1, 2], np.float32)),
+            "interpolates between rows",
+        ),
+        (
+            graph(
+                [
+                    node("Shape", "x", "s", end=1),
+                    node("Cast", "s", "any", to=TensorProto.BOOL),
+                    node("Cast", "any", "one", to=TensorProto.INT64),
+                    node("Slice", "x zero one", "first"),
+                    node("Sub", "x first"),
+                ],
+                X,
+                zero=[0],
+            ),
+            "number of few bits",
+        ),
+        (
+            graph(
+                [
+                    node("Shape", "x", "s", end=1),
+                    node("Concat", "s s rest", "square", axis=0),
+                    node("Reshape", "x square", "r"),
+                    node("ReduceMax", "r", "m", axes=[2], keepdims=0),
+                    node("ReduceMax", "m", axes=[1], keepdims=0),
+                ],
+                X,
+                rest=[-1],
+            ),
+            "number of rows in it twice",
+        ),
+        (
+            graph(
+                [
+                    node("Reshape", "x merged", "a"),
+                    node("Transpose", "x", "t", perm=[1, 0, 2]),
+                    node("Reshape", "t merged", "b"),
+                    node("SkipLayerNormalization", "a b scale", "c", domain="com.microsoft"),
+                    node("Reshape", "c apart"),
+                ],
+                X,
+                merged=[-1, 1, 6],
+                scale=ONES(6, np.float32),
+                apart=[-1, 4, 6],
+            ),
+            "operands have the batch on different axes",
+        ),
+        (
+            graph(
+                [
+                    node("Attention", "x w b", "a present", domain="com.microsoft", num_heads=2),
+                    node("ReduceMax", "present", axes=[0], keepdims=0),
+                ],
+                X,
+                w=ONES((6, 18), np.float32),
+                b=ONES(18, np.float32),
+            ),
+            "in front of the batch",
+        ),
+        (
+            graph(
+                [
+                    node("ReduceMean", "x", "mean", axes=[1], keepdims=1),
+                    node("Einsum", "x mean", "e", equation="bij,bij->bi"),
+                    node("Reshape", "e flat", "f"),
+                    node("Shape", "x", "rows", end=1),
+                    node("Slice", "f zero rows"),
+                ],
+                X,
+                flat=[-1],
+                zero=[0],
+            ),
+            "along the batch",
+        ),
+        (graph([node("Gemm", "w w x")], {"x": ["n", 6]}, w=ONES((6, 6), np.float32)), "multiplies no rows"),
         (graph([node("Mystery", "x", domain="com.example")], X), "(Mystery of com.example) isn't known"),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(each.op_type for each in value.graph.node),
