@@ -23,6 +23,8 @@ MAX_VERSION = (1 << 63) - 1
 MAX_VERSIONS = 1024
 """Versions of one model that may be served at one time."""
 MAX_CONFIG_CHARACTERS = 1 << 20
+MAX_LABELS_CHARACTERS = 4 << 20
+"""Of all outputs of a model together."""
 
 
 def spec_fault(spec: ModelSpec) -> str | None:
@@ -53,6 +55,9 @@ def served_fault(model: ServedModel) -> str | None:
         return f"it has a version {wrong[0]}; versions are numbers from 1 up"
     if model.slo_ns is not None and not 0 < model.slo_ns <= MAX_DURATION_NS:
         return f"its SLO is {model.slo_ns:,} ns; it must be above 0 and at most {MAX_DURATION_NS:,}"
+    labels = sum(len(label) for named in model.labels.values() for label in named)
+    if labels > MAX_LABELS_CHARACTERS:
+        return f"its labels have {labels:,} characters; they may have {MAX_LABELS_CHARACTERS:,}"
     if len(model.config) > MAX_CONFIG_CHARACTERS:
         return (
             f"its configuration has {len(model.config):,} characters; it may have {MAX_CONFIG_CHARACTERS:,}"

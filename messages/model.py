@@ -162,3 +162,5 @@ class ServedModel(msgspec.Struct, frozen=True):
     """The lowest priority that a request may have, 1 being the highest; 0: requests have what they say."""
     default_priority: int = 0
     """With ``priority_levels``: the priority of requests that say none, or one beyond the lowest."""
+    labels: dict[str, tuple[str, ...]] = {}
+    """Of outputs whose values stand for classes: the names of these by index, empty where one has none."""

@@ -273,6 +273,7 @@ class Book:
             cache=config.cache and bool(can),
             priority_levels=config.priority_levels if can else 0,
             default_priority=config.default_priority if can else 0,
+            labels=record.found.labels if can else {},
             config=as_json(config, given=record.found.given) if can else "",
         )
 

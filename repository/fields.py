@@ -22,7 +22,7 @@ READ: Mapping[str, frozenset[str]] = {
         }
     ),
     "input": frozenset({"name", "data_type", "dims", "reshape"}),
-    "output": frozenset({"name", "data_type", "dims", "reshape"}),
+    "output": frozenset({"name", "data_type", "dims", "reshape", "label_filename"}),
     "reshape": frozenset({"shape"}),
     "version_policy": frozenset({"latest", "all", "specific"}),
     "latest": frozenset({"num_versions"}),
@@ -56,7 +56,6 @@ OVER: Mapping[str, Mapping[str, str]] = {
         "is_non_linear_format_io": "tensors are in row-major order",
     },
     "output": {
-        "label_filename": "clients are told of it, and classification answers with numbers",
         "is_non_linear_format_io": "tensors are in row-major order",
     },
     "dynamic_batching": {

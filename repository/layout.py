@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.repository.digests import Stamp, digest_of, stamp_of, stamp_of_file
+from mainspring.repository.labels import LabelFiles
 from mainspring.repository.model_config import ModelConfig, read_config
 from mainspring.repository.reading import ConfigFault
 
@@ -48,6 +49,10 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is a ``config.pbtxt``."""
     fault: str = ""
     """Why no version of it can be served; empty if that is not so."""
+    labels: dict[str, tuple[str, ...]] = {}
+    """Names of classes by index, of outputs with a ``label_filename``."""
+    warnings: tuple[str, ...] = ()
+    """Sentences about files of labels that can't be used."""
     digests: dict[int, str] = {}
     """Of the files of each version that is to be served, or would be if it could."""
     chosen: tuple[int, ...] = ()
@@ -87,6 +92,7 @@ class Layout:
         """When a file or a version was first seen with its stamp, while that matters."""
         self._configs: dict[str, _Config] = {}
         self._found: dict[str, FoundModel] = {}
+        self._labels = LabelFiles(self._settles)
 
     def names(self) -> list[str]:
         """Return the folders of models, sorted; raise `RepositoryFault` if they can't be read."""
@@ -133,7 +139,11 @@ class Layout:
             config, given = self._config(folder, name, now_ns)
             if config is None:
                 return FoundModel(name=name, given=True, settling=(0,))
-            return self._versions(name, config, given, versions, now_ns, failed)
+            labels = self._labels.of(folder, config.outputs, now_ns)
+            if labels is None:
+                return FoundModel(name=name, given=True, settling=(0,))
+            found = self._versions(name, config, given, versions, now_ns, failed)
+            return msgspec.structs.replace(found, labels=labels.by_output, warnings=labels.warnings)
         except ConfigFault as error:
             return FoundModel(name=name, given=True, fault=f"{CONFIG_FILE}, {error}")
         except OSError as error:
@@ -223,6 +233,7 @@ class Layout:
         path = f"{self.root}/{name}/{CONFIG_FILE}"
         self._configs.pop(path, None)
         self._seen.pop(path, None)
+        self._labels.forget(f"{self.root}/{name}")
         if found is not None:
             self._forget_versions(name, found.numbers)
 

@@ -123,7 +123,7 @@ class Looking:
         return record.loaded and (record.settling or not (found.numbers or found.fault))
 
     def _warn(self, name: str, found: FoundModel | None) -> None:
-        warnings = () if found is None else found.config.warnings
+        warnings = () if found is None else (*found.config.warnings, *found.warnings)
         if warnings and warnings != self._warned.get(name):
             for warning in warnings:
                 _LOGGER.warning("%s/config.pbtxt, %s", name, warning)

@@ -33,6 +33,8 @@ class TensorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Without the batch if ``max_batch_size`` is above 0; -1 for any size; None if they are not said."""
     reshape: tuple[int, ...] | None = None
     """What the model itself takes or gives instead of ``dims``."""
+    label_file: str = ""
+    """Of an output: the file with the names of its classes, in the model's folder; empty if it has none."""
 
 
 class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,6 +181,7 @@ def _tensors(fields: Fields, kind: str) -> tuple[TensorConfig, ...]:
             data_type=data_type,
             dims=_dims(tensor, "dims", least=-1) if tensor.has("dims") else None,
             reshape=None if reshape is None else _dims(reshape, "shape", least=1),
+            label_file=_file_in_folder(tensor, "label_filename", "") if kind == "output" else "",
         )
     return tuple(found.values())
 
@@ -267,11 +270,17 @@ def _parameters(fields: Fields) -> dict[str, str]:
 
 
 def _file_name(fields: Fields) -> str:
-    name = fields.text("default_model_filename", MODEL_FILE)
+    return _file_in_folder(fields, "default_model_filename", MODEL_FILE, "the folder of each version")
+
+
+def _file_in_folder(fields: Fields, field: str, default: str, folder: str = "the model's folder") -> str:
+    """Return a file's name; raise `ConfigFault` for a path."""
+    if not fields.has(field):
+        return default
+    name = fields.text(field, default)
     if not name or "/" in name or name in {".", ".."}:
         raise ConfigFault(
-            f"{fields.place('default_model_filename')}: {name!r} is no file's name; it stands in the folder "
-            "of each version"
+            f"{fields.place(field)}: {name!r} is not the name of a file; {field} names one in {folder}"
         )
     return name
 

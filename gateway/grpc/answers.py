@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
@@ -38,6 +38,8 @@ class Asked(NamedTuple):
     """For each output that is to be classified, how many classes are wanted."""
     whole: bool = False
     """Whether outputs have no axis for rows."""
+    labels: Mapping[str, tuple[str, ...]] = {}
+    """Names of classes by index, of outputs that have some."""
 
 
 def unary(asked: Asked, answer: Answer) -> Steps[bytes]:
@@ -94,14 +96,15 @@ def _parts(asked: Asked, answer: Answer, head: Message) -> Steps[list[Any]]:
     contents = []
     for header, frame in zip(answer.outputs, answer.frames, strict=True):
         classes = asked.classes.get(header.name, 0)
-        datatype, shape, content = yield from _output(header, frame, classes, asked.whole)
+        labels = asked.labels.get(header.name, ())
+        datatype, shape, content = yield from _output(header, frame, classes, asked.whole, labels)
         head.outputs.add(name=header.name, datatype=datatype, shape=shape)
         contents.append(content)
     return paste(head.SerializeToString(), RAW_OUTPUT_CONTENTS, contents)
 
 
 def _output(
-    header: TensorHeader, frame: Any, classes: int, whole: bool
+    header: TensorHeader, frame: Any, classes: int, whole: bool, labels: Sequence[str]
 ) -> Steps[tuple[str, tuple[int, ...], Any]]:
     """Return an output's datatype, shape and raw contents."""
     slot = slot_bytes(header.dtype)
@@ -111,6 +114,6 @@ def _output(
     if not classes:
         return datatype_of(header.dtype), header.shape, frame
     array = to_array(frame, header.dtype).reshape((1, -1) if whole else header.shape)
-    rows = yield from classify(array, classes)
+    rows = yield from classify(array, classes, labels)
     shape = (len(rows), len(rows[0]) if rows else 0)
     return BYTES, shape[1:] if whole else shape, b"".join((yield from mapped(rows, elements.join)))

@@ -80,5 +80,5 @@ class Taking:
             late_outputs=False,
         )
         classes = requests.classes(message.outputs, signature)
-        asked = Asked(message.id, name, signature.spec.version, classes, signature.whole)
+        asked = Asked(message.id, name, signature.spec.version, classes, signature.whole, options.labels)
         return Taken(asked, request, inputs.frames, held_bytes)

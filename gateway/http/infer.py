@@ -102,11 +102,12 @@ class Inference:
         wanted_version = version_of(version[0]) if version else None
         signature = plane.catalog.resolve(model, wanted_version)
         parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
+        options = plane.catalog.options(model)
         time_ns = slo_ns(
             timeout_us=parsed.parameters.timeout,
             slo_ms=parsed.parameters.slo_ms,
             header=exchange.header(_SLO),
-            default_ns=default_slo_ns(config, plane.catalog.options(model)),
+            default_ns=default_slo_ns(config, options),
         )
         if time_ns is not None:
             # What is too late already is refused as such by whoever knows how long the model takes.
@@ -132,7 +133,8 @@ class Inference:
             back_ns=self._calls.back.expected_ns(HTTP, expected, time_ns, monotonic_ns()),
             late_outputs=False,
         )
-        done = functools.partial(self._done, exchange, model, str(signature.spec.version), parsed.wanted)
+        wanted = parsed.wanted._replace(labels=options.labels) if options.labels else parsed.wanted
+        done = functools.partial(self._done, exchange, model, str(signature.spec.version), wanted)
         self._calls.submit(sender.peer, asked, parsed.frames, done)
 
     def _priority(self, exchange: Exchange, asked: int) -> int:

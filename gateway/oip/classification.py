@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,12 @@ def check_classes(signature: Signature, output: str, count: int) -> None:
         )
 
 
-def classify(rows: NDArray[Any], count: int) -> Steps[list[list[bytes]]]:
+def classify(rows: NDArray[Any], count: int, labels: Sequence[str] = ()) -> Steps[list[list[bytes]]]:
     """Return for each row its ``count`` highest values, the highest first, each as ``value:index``.
 
     ``rows`` has any shape behind its first axis; a row of fewer values gives all of them. Of equal values
-    the first comes first. Floats are written with six decimals, as Triton does.
+    the first comes first. Floats are written with six decimals, as Triton does. ``labels`` are names by
+    index: what has one is written as ``value:index:label``.
     """
     flat = rows.reshape(len(rows), -1)
     if flat.dtype == np.bool_:
@@ -62,9 +64,16 @@ def classify(rows: NDArray[Any], count: int) -> Steps[list[list[bytes]]]:
                     yield
                 indices = order[at : at + _SLICE_CLASSES]
                 pairs = zip(row[indices].tolist(), indices.tolist(), strict=True)
-                named += [text.format(value, index).encode() for value, index in pairs]
+                named += [
+                    f"{text.format(value, index)}{_label(labels, index)}".encode() for value, index in pairs
+                ]
             found.append(named)
     return found
+
+
+def _label(labels: Sequence[str], index: int) -> str:
+    """Return what follows an index, nothing for one without a label."""
+    return f":{labels[index]}" if index < len(labels) and labels[index] else ""
 
 
 def _order(rows: NDArray[Any], count: int) -> list[NDArray[np.intp]]:

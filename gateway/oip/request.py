@@ -113,6 +113,8 @@ class Wanted(NamedTuple):
     default: Form = JSON
     forms: Mapping[str, Form] = {}
     """Of outputs that were asked for by name."""
+    labels: Mapping[str, tuple[str, ...]] = {}
+    """Names of classes by index, of outputs that have some."""
 
 
 class Parsed(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -119,7 +119,7 @@ def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Steps[Bo
             yield
             work = 0
         work += size
-        output, text, content = yield from _output(header, frame, form)
+        output, text, content = yield from _output(header, frame, form, wanted.labels.get(header.name, ()))
         if len(text) > 1:
             output.data = _ELSEWHERE
             texts.append(text)
@@ -141,14 +141,16 @@ def _filled(encoded: bytes, texts: list[list[bytes]]) -> list[bytes]:
     return found
 
 
-def _output(header: TensorHeader, frame: Any, form: Form) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
+def _output(
+    header: TensorHeader, frame: Any, form: Form, labels: Sequence[str]
+) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
     """Return an output's JSON without its data, this as text, and its bytes if they follow the JSON."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
         return (yield from _bytes(header.name, header.shape, elements.from_slots(frame, slot), form.binary))
     if form.classes:
         rows = json_data.to_array(frame, header.dtype).reshape(header.shape)
-        found = yield from classify(rows.reshape(1, -1) if form.whole else rows, form.classes)
+        found = yield from classify(rows.reshape(1, -1) if form.whole else rows, form.classes, labels)
         shape: tuple[int, ...] = (len(found), len(found[0]) if found else 0)
         shape = shape[1:] if form.whole else shape
         return (yield from _bytes(header.name, shape, found, form.binary))

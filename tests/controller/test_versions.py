@@ -64,6 +64,7 @@ def test_a_table_of_unknown_models_or_nonsense_is_refused(stage: Stage) -> None:
         ServedModel("n", {0: "x"}),
         ServedModel("n", dict.fromkeys(range(1, 2000), "x")),
         ServedModel("n", {1: "x"}, slo_ns=0),
+        ServedModel("n", {1: "x"}, labels={"y": ("a" * (3 << 20), "b" * (3 << 20))}),
         ServedModel("n", {1: "x"}, slo_ns=1 << 62),
         ServedModel("n", {1: "x"}, config="x" * (1 << 21)),
     ],

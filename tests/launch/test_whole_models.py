@@ -47,6 +47,7 @@ output [
 ]
 """
 """Triton's own first model, but for its sizes."""
+LABELS = [f"CLASS {index}" for index in range(10)]
 
 
 def made(
@@ -140,6 +141,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     ):
         configure(path, name, text)
         put(path, name, 1, model)
+    (path / "densenet" / "densenet_labels.txt").write_text("\n".join(LABELS) + "\n")
     gateway, controller, control, http, rpc = free_ports(5)
     config = read_config(
         {
@@ -196,6 +198,16 @@ def test_classes_of_a_whole_output(site: Site) -> None:
     (output,) = site.get("densenet/infer", body)["outputs"]
     assert output["shape"] == [3]
     assert [int(text.split(":")[1]) for text in output["data"]] == order
+    assert [text.split(":")[2] for text in output["data"]] == [LABELS[index] for index in order]
+    answer = site.ask(
+        "ModelInfer",
+        model_name="densenet",
+        inputs=[{"name": "data_0", "datatype": "FP32", "shape": [3, 8, 8]}],
+        outputs=[{"name": "fc6_1", "parameters": {"classification": {"int64_param": 2}}}],
+        raw_input_contents=[image.tobytes()],
+    )
+    for index in order[:2]:
+        assert f":{index}:{LABELS[index]}".encode() in answer.raw_output_contents[0]
 
 
 def test_the_same_over_grpc(site: Site) -> None:

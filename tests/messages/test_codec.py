@@ -24,7 +24,7 @@ from mainspring.messages.codec import (
     Codec,
     encode,
 )
-from mainspring.messages.model import ModelSpec, Profile, TensorSpec
+from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
 
 CODECS: dict[str, tuple[Codec[Any], Any]] = {
     "to the controller": (TO_CONTROLLER, peers.ToController | actions.Result),
@@ -62,7 +62,11 @@ def built(kind: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
     return st.builds(kind, **fields)
 
 
-for nested in (events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus):
+NESTED = (
+    *(events.Resident, peers.TensorHeader, clients.Timing, peers.WorkerStatus, peers.ModelStatus),
+    ServedModel,
+)
+for nested in NESTED:
     st.register_type_strategy(nested, built(nested))
 st.register_type_strategy(peers.ClusterStatus, built(peers.ClusterStatus))
 

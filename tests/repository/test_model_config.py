@@ -58,7 +58,7 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
             TensorConfig(name="x", data_type="TYPE_FP32", dims=(2, -1)),
             TensorConfig(name="n", data_type="TYPE_INT64", dims=(1,), reshape=()),
         ),
-        outputs=(TensorConfig(name="y", data_type="TYPE_FP32", dims=(3,)),),
+        outputs=(TensorConfig(name="y", data_type="TYPE_FP32", dims=(3,), label_file="labels.txt"),),
         version_policy=VersionPolicy(latest=None, specific=(1, 3)),
         preferred_batch_sizes=(4, 8),
         slo_ns=25_000_000,
@@ -70,7 +70,6 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
     )
     said = [warning.partition(" is ignored")[0] for warning in config.warnings]
     assert said == [
-        "line 10: label_filename of output",
         "line 12: gpus of instance_group",
         "line 15: max_queue_delay_microseconds of dynamic_batching",
         "line 16: allow_timeout_override of default_queue_policy",
@@ -80,7 +79,7 @@ def test_what_is_honoured_and_what_is_warned_of() -> None:
         "line 12: count of instance_group",
         "line 12: kind of instance_group",
     ]
-    assert config.warnings[6].endswith("did you mean instance_group?")
+    assert config.warnings[5].endswith("did you mean instance_group?")
 
 
 def test_an_empty_file_is_the_defaults() -> None:
@@ -118,7 +117,8 @@ def test_an_empty_file_is_the_defaults() -> None:
         ("model_transaction_policy { decoupled: true }", "decoupled can't be honoured"),
         ('input { name: "x" is_shape_tensor: true }', "is_shape_tensor can't be honoured"),
         ("response_cache { enable: maybe }", "enable must be true or false"),
-        ('default_model_filename: "../x.onnx"', "is no file's name"),
+        ('output { name: "y" label_filename: "../labels.txt" }', "names one in the model's folder"),
+        ('default_model_filename: "../x.onnx"', "is not the name of a file"),
         ("instance_group { kind: KIND_TPU }", "kind KIND_TPU is none"),
         ("parameters { key: 3 }", "key must be a text in quotes"),
         ("name: ", "line 1: a value is expected, not the end"),

@@ -103,12 +103,22 @@ def test_classes_are_named_as_triton_names_them() -> None:
     rows = np.array([[1, 5, 10, 4], [0.5, 0.25, 2, 2]], np.float32)
     assert whole(classify(rows, 2)) == [[b"10.000000:2", b"5.000000:1"], [b"2.000000:2", b"2.000000:3"]]
     assert whole(classify(rows.astype(np.uint8), 1)) == [[b"10:2"], [b"2:2"]]
+
     body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(False, 2)}))
     output = text_of(body)["outputs"][0]
     assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
     assert output["data"] == ["10.000000:2", "5.000000:1", "2.000000:2", "2.000000:3"]
     body = rendered(TensorHeader("y", "float32", (2, 4)), rows.tobytes(), Wanted(forms={"y": Form(True, 9)}))
     assert as_read(body).as_numpy("y").shape == (2, 4)
+
+
+def test_classes_have_their_labels_where_there_are_some() -> None:
+    rows = np.array([[3, 1, 2, 0]], np.float32)
+    named = whole(classify(rows, 4, ("TENCH", "", "Straße: 2")))
+    assert named == [[b"3.000000:0:TENCH", "2.000000:2:Straße: 2".encode(), b"1.000000:1", b"0.000000:3"]]
+    wanted = Wanted(forms={"y": Form(False, 2)}, labels={"y": ("cat", "dog"), "z": ("no",)})
+    body = rendered(TensorHeader("y", "float32", (1, 4)), rows.tobytes(), wanted)
+    assert text_of(body)["outputs"][0]["data"] == ["3.000000:0:cat", "2.000000:2"]
 
 
 def test_a_large_answer_is_made_in_slices() -> None:
