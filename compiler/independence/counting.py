@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.independence.moves import constant_of_shape, expand, tile
 from mainspring.compiler.independence.step import Rule, Step, axis_of
@@ -200,6 +200,16 @@ def _whole(step: Step, found: list[Any]) -> Any:
     return np.frompyfunc(whole, 1, 1)(found[0])
 
 
+def _filled(step: Step) -> list[Value]:
+    """ConstantOfShape: as an array if it is small and the same for any number of rows."""
+    dims = [dim for dim in step.dims(0) if isinstance(dim, int)]
+    if len(dims) < len(step.dims(0)) or math.prod(dims) > MOST_ELEMENTS:
+        return constant_of_shape(step)
+    given = step.attribute("value")
+    value = numpy_helper.to_array(given).reshape(-1)[0] if given is not None else np.float32(0)
+    return [Constant(tuple(dims), np.full(dims, value))]
+
+
 _FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
     "Add": lambda _, found: found[0] + found[1],
     "Cast": _cast,
@@ -220,4 +230,4 @@ _FUNCTIONS: Mapping[str, Callable[[Step, list[Any]], Any]] = {
     "Unsqueeze": _unsqueeze,
     "Where": _where,
 }
-_RULES: Mapping[str, Rule] = {"ConstantOfShape": constant_of_shape, "Expand": expand, "Tile": tile}
+_RULES: Mapping[str, Rule] = {"ConstantOfShape": _filled, "Expand": expand, "Tile": tile}

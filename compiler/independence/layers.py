@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from mainspring.compiler.independence.step import Rule, Step, axis_of
-from mainspring.compiler.independence.values import Batch, Constant, Dim, NotProven, Rows, Value, rows_at
+import onnx
 
+from mainspring.compiler.independence.moves import reshaped
+from mainspring.compiler.independence.step import Rule, Step, axis_of
+from mainspring.compiler.independence.values import (
+    Batch,
+    Constant,
+    Dim,
+    NotProven,
+    Rows,
+    Value,
+    product,
+    rows_at,
+)
+
+_STANDARD_OPSET = 12
 _PLACE = "has the batch where channels or places belong"
 
 
@@ -62,8 +75,13 @@ def max_pool(step: Step) -> list[Value]:
     return [*pool(step), *[Constant()] * (len(step.node.output) - 1)]
 
 
-def unknown_places(step: Step) -> list[Value]:
+def blocked_pool(step: Step) -> list[Value]:
     """A pool of channels in blocks."""
+    return [_as_standard(step, step.node.op_type, 1)]
+
+
+def blocked_upsample(step: Step) -> list[Value]:
+    """Upsample of channels in blocks."""
     source = _batch_first(step)
     step.only_rows_in(0)
     return [rows_at((None,) * source.rank, 0, source)] * len(step.node.output)
@@ -77,7 +95,18 @@ def fused(step: Step) -> list[Value]:
         other = step.rows(3)
         if other.axis != 0 or not other.same_slices(source):
             raise NotProven("has an input without the batch in front")
-    return [rows_at((None,) * source.rank, 0, source)]
+    if step.node.op_type.startswith("Nhwc"):
+        return [rows_at((None,) * source.rank, 0, source)]
+    return [_as_standard(step, "Conv", 2, "activation", "activation_params")]
+
+
+def _as_standard(step: Step, operator: str, inputs: int, *without: str) -> Rows:
+    """Return the output of ONNX's own operator with the same first inputs and attributes but ``without``."""
+    plain = onnx.NodeProto(op_type=operator, input=step.node.input[:inputs], output=step.node.output[:1])
+    plain.attribute.extend(each for each in step.node.attribute if each.name not in without)
+    known = pool(Step(plain, step.inputs[:inputs], _STANDARD_OPSET))[0]
+    assert isinstance(known, Rows)
+    return known
 
 
 def reorder(step: Step) -> list[Value]:
@@ -85,6 +114,8 @@ def reorder(step: Step) -> list[Value]:
     source = _batch_first(step)
     shape: list[Dim] = [None] * source.rank
     if not step.attribute("channels_last", 0):
+        # Channels are filled up to whole blocks, and cut again.
+        shape = [*source.shape]
         shape[1] = step.attribute("channels")
     return [rows_at(tuple(shape), 0, source)]
 
@@ -176,6 +207,9 @@ def estimator(*ranks: int) -> Rule:
         if source.rank != 2:
             raise NotProven("takes its input for a single example")
         targets = step.attribute("n_targets")
+        if step.node.op_type == "TreeEnsembleClassifier":
+            labels = step.attribute("classlabels_int64s") or step.attribute("classlabels_strings") or ()
+            targets = len(labels) or None
         return [rows_at((None, *[targets] * (rank - 1)), 0, source) for rank in ranks]
 
     return rule
@@ -200,16 +234,14 @@ def features(step: Step) -> list[Value]:
 def columns(step: Step) -> list[Value]:
     """ArrayFeatureExtractor: some of the last axis, or entries of a constant list by rows of indices."""
     data, chosen = step.given(0), step.given(1)
-    if (
-        isinstance(data, Constant)
-        and isinstance(chosen, Rows)
-        and chosen.rank == 1
-        and data.shape is not None
-    ):
-        # One entry of a list for each row, such as the name of its class, behind an axis of 1.
+    if isinstance(data, Constant) and isinstance(chosen, Rows) and data.shape is not None:
+        # Entries of a list for each row, such as its class, beside each other behind an axis of 1.
         if len(data.shape) > 2 or (len(data.shape) > 1 and data.shape[0] != 1):
             raise NotProven("picks from several lists")
-        return [rows_at((1, chosen.dim), 1, chosen)]
+        each = product(tuple(dim for axis, dim in enumerate(chosen.shape) if axis != chosen.axis))
+        if each is None:
+            raise NotProven("picks for a number of places that isn't known")
+        return [reshaped(chosen, [1, chosen.dim * each])]
     source = step.rows()
     step.only_rows_in(0)
     if source.rank < 2 or source.axis == source.rank - 1 or not isinstance(chosen, Constant):

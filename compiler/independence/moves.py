@@ -155,7 +155,9 @@ def _given_to_rows(value: Constant, wanted: Sequence[Dim]) -> Value:
     if value.shape is None:
         raise NotProven("expands a constant of unknown shape")
     if not batches:
-        return Constant()
+        rank = max(len(value.shape), len(wanted))
+        pairs = [((1,) * (rank - len(each)) + each) for each in (value.shape, tuple(wanted))]
+        return Constant(tuple(own if dim == 1 else dim for own, dim in zip(*pairs, strict=True)))
     axis = batches[0]
     own = axis - len(wanted) + len(value.shape)
     if len(batches) > 1 or len(value.shape) > len(wanted) or (own >= 0 and value.shape[own] != 1):

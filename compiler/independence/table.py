@@ -38,7 +38,7 @@ _STANDARD: dict[str, Rule] = {
     "Dropout": elementwise.dropout,
     "CastLike": elementwise.first_input,
     **_all("Softmax LogSoftmax Hardmax", axes.softmax),
-    **_all("LayerNormalization RMSNormalization", axes.from_axis),
+    **_all("LayerNormalization RMSNormalization SimplifiedLayerNormalization", axes.from_axis),
     "LpNormalization": axes.along(-1, "normalises"),
     "CumSum": axes.along(0, "sums", 1),
     "CumProd": axes.along(0, "multiplies", 1),
@@ -122,7 +122,8 @@ _MICROSOFT: dict[str, Rule] = {
 _BLOCKED: dict[str, Rule] = {
     **_all("ReorderInput ReorderOutput", layers.reorder),
     "Conv": layers.fused,
-    **_all("AveragePool GlobalAveragePool GlobalMaxPool MaxPool Upsample", layers.unknown_places),
+    **_all("AveragePool GlobalAveragePool GlobalMaxPool MaxPool", layers.blocked_pool),
+    "Upsample": layers.blocked_upsample,
 }
 """ONNX Runtime's own, of channels in blocks."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.compiler.independence.growing import Growing, case
@@ -231,9 +233,42 @@ def estimators(g: Growing) -> None:
 
 
 @case
+def trees(g: Growing) -> None:
+    """A tree of one question: is the first feature above 0?"""
+    classes = g.one_of([2, 3])
+    where: dict[str, Any] = {"nodes_treeids": [0, 0, 0], "nodes_nodeids": [0, 1, 2], "class_treeids": [0, 0]}
+    g.add(
+        "TreeEnsembleClassifier",
+        g.source(2),
+        outputs=2,
+        domain=ESTIMATORS,
+        **where,
+        nodes_featureids=[0, 0, 0],
+        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_values=[0.0, 0.0, 0.0],
+        nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0],
+        class_nodeids=[1, 2],
+        class_ids=[0, classes - 1],
+        class_weights=[0.75, 0.5],
+        classlabels_int64s=[*range(classes)],
+        post_transform=g.one_of(["NONE", "SOFTMAX", "LOGISTIC"]),
+    )
+
+
+@case
+def fused_convolution(g: Growing) -> None:
+    name = g.source(4)
+    channels = g.dims(name)[1]
+    added = ["", g.add("Conv", "image", g.floats(3, 2, 2, 2))] if g.chance(0.3) else []
+    g.add("FusedConv", name, g.floats(3, channels, 2, 2), *added, domain=MICROSOFT, activation="Relu")
+
+
+@case
 def extracted(g: Growing) -> None:
     if g.chance():
         data = g.floats(*g.one_of([[4], [1, 4], [1, 2, 4]]))
-        g.add("ArrayFeatureExtractor", data, "lengths", domain=ESTIMATORS)
+        chosen = g.source(of=g.one_of(["lengths", "places"]))
+        g.add("ArrayFeatureExtractor", data, chosen, domain=ESTIMATORS)
     else:
         g.add("ArrayFeatureExtractor", g.source(2, 3), g.integers(0), domain=ESTIMATORS)
