@@ -36,9 +36,9 @@ run(config, threading.Event())
 """
 
 
-def emulated(name: str) -> ModelSpec:
-    """Return a model that takes 2 ms for each batch and 1 ms to load."""
-    profile = Profile(dict.fromkeys((1, 2, 4, 8), 2_000_000), 1_000_000)
+def emulated(name: str, infer_ns: int = 2_000_000) -> ModelSpec:
+    """Return a model that takes as long for each batch, and 1 ms to load."""
+    profile = Profile(dict.fromkeys((1, 2, 4, 8), infer_ns), 1_000_000)
     return msgspec.structs.replace(make_spec(name), profiles={"emulated": profile})
 
 
@@ -78,12 +78,12 @@ def workers_ready(client: Client, count: int, models: int) -> bool:
 
 def test_requests_are_served_and_refused() -> None:
     with (
-        real_controller([emulated("a"), emulated("b")]) as controller,
+        real_controller([emulated("a"), emulated("b"), emulated("slow", 30_000_000_000)]) as controller,
         real_worker("one", controller),
         gateway(controller) as address,
         Client(address) as client,
     ):
-        wait_until(lambda: workers_ready(client, 1, 2), 20)
+        wait_until(lambda: workers_ready(client, 1, 3), 20)
         result = client.infer("a", {"data": X}, slo_ms=5_000)
         assert result["twice"].shape == (2, 4)
         assert result["sum"].shape == (2,)
@@ -92,7 +92,7 @@ def test_requests_are_served_and_refused() -> None:
         assert result.timing.execute_ns >= 2_000_000
         assert client.infer("a", {"data": X}, slo_ms=5_000).timing.cold_start is False
         with pytest.raises(mainspring.DeadlineUnreachable) as caught:
-            client.infer("b", {"data": X}, slo_ms=1)
+            client.infer("slow", {"data": X}, slo_ms=20_000)
         assert caught.value.earliest_finish_ms is not None
         futures = [client.submit("ab"[number % 2], {"data": X}, slo_ms=20_000) for number in range(300)]
         assert all(future.result(PATIENCE_S)["sum"].shape == (2,) for future in futures)

@@ -40,6 +40,13 @@ def entry(secret: str, name: str = "t", models: str = '["*"]', more: str = "") -
     return f'[[token]]\nname = "{name}"\nsha256 = "{token_sha256(secret)}"\nmodels = {models}\n{more}\n'
 
 
+def replace(path: Path, text: str) -> None:
+    """Give a file other contents at once: one that is being written is read as it is at that moment."""
+    aside = path.with_name("aside.toml")
+    aside.write_text(text)
+    aside.replace(path)
+
+
 def test_every_reason_has_a_status_and_an_exception() -> None:
     assert set(STATUSES) == set(ERROR_OF_REASON) == set(Reason)
     assert [
@@ -272,10 +279,10 @@ def test_clients_of_a_gateway_with_tokens(tmp_path: Path, monkeypatch: pytest.Mo
                 alice.infer("reject", inputs)
             with pytest.raises(Forbidden, match="admin"):
                 alice.add_model(make_spec("double2"))
-            path.write_text(entry("a", "alice", more="rate = 0.001\nburst = 1") + entry("r", "root"))
+            replace(path, entry("a", "alice", more="rate = 0.001\nburst = 1") + entry("r", "root"))
             wait_until(lambda: _refused(alice, inputs))
             # A token that is taken away is refused on connections that stand, too.
-            path.write_text(entry("r", "root"))
+            replace(path, entry("r", "root"))
             with pytest.raises(Unauthenticated):
                 wait_until(lambda: _refused(alice, inputs) and False)
         with Client(address, token="r") as root:
