@@ -51,7 +51,8 @@ class Outbox:
         self._surplus = Surplus()
         self._best_effort: set[int] = set()
         """Keys of the best-effort requests in flight."""
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, InferCall] = {}
+        """By key."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -116,7 +117,9 @@ class Outbox:
         if now_ns < self._surplus.next_look_ns():
             return []
         self._waiting = sorted([each for each in self._waiting if not each[2].ended])
-        return self._surplus.of(now_ns, [each[2] for each in self._waiting if each[0] != _NEVER_NS])
+        waiting = [each[2] for each in self._waiting if each[0] != _NEVER_NS]
+        sent = [each for each in self._in_flight.values() if each.deadline_ns is not None]
+        return self._surplus.of(now_ns, waiting, sent)
 
     def asks(self, now_ns: int, call: InferCall) -> bool:
         """Whether an acknowledgement is to be asked for with this request."""
@@ -127,7 +130,7 @@ class Outbox:
         """Count a request that went out."""
         key = call.message.key
         self._surplus.sent()
-        self._in_flight.add(key)
+        self._in_flight[key] = call
         if call.deadline_ns is None:
             self._best_effort.add(key)
         self._unread[key] = (call.size_bytes, now_ns)
@@ -149,9 +152,14 @@ class Outbox:
             if found == key:
                 return sent_ns
 
+    def answered(self, call: InferCall) -> None:
+        """The outputs of a request have come."""
+        if self._waiting:
+            self._surplus.answered(call.message.model)
+
     def ended(self, key: int) -> None:
         """A request is not in flight any more."""
-        self._in_flight.discard(key)
+        self._in_flight.pop(key, None)
         self._best_effort.discard(key)
 
     def link_lost(self) -> None:
@@ -166,4 +174,5 @@ class Outbox:
         """Check that the counts say what the queues hold; raise AssertionError."""
         held = sum(size for size, _ in self._unread.values())
         assert held == self._unread_bytes, f"{held} bytes are unread, {self._unread_bytes} counted"
-        assert self._best_effort <= self._in_flight, f"{self._best_effort - self._in_flight} not in flight"
+        stray = self._best_effort - self._in_flight.keys()
+        assert not stray, f"{stray} not in flight"

@@ -137,6 +137,8 @@ class Requests:
         call.left_gateway_ns = message.sent_ns
         call.reply_bytes = sum([len(frame) for frame in frames])
         call.succeeded = isinstance(message, clients.InferReply)
+        if call.succeeded:
+            self._outbox.answered(call)
         if not call.awaited:
             self._landed.append((call, monotonic_ns()))
 
@@ -152,7 +154,7 @@ def _too_many(call: Call, waiting: int, now_ns: int) -> DeadlineUnreachable:
     waited_ms = (now_ns - call.called_ns) / 1e6
     return DeadlineUnreachable(
         f"waited {waited_ms:.1f} ms in this client, where {waiting} requests wait for their turn: more than "
-        "can be sent by its deadline",
+        "can be sent and answered by its deadline",
         Reason.DEADLINE_UNREACHABLE,
     )
 

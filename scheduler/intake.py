@@ -109,13 +109,13 @@ class Intake:
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
-        in_vain = now_ns > self._books.last_start_ns(request)
-        why = "no worker could begin it in time" if in_vain else "the policy keeps it no longer"
+        why, earliest_ns = self._policy.gives_up_because, None
+        if now_ns > self._books.last_start_ns(request):
+            why = "no worker could begin it in time"
+            finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
+            earliest_ns = finish_ns + self._books.ns.response_margin
         detail = f"waited {waited_ms:.1f} ms; {why}{overdue_detail(now_ns, request.model)}"
-        finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
-        self._books.reject(
-            request, Reason.DEADLINE_PASSED, detail, finish_ns + self._books.ns.response_margin
-        )
+        self._books.reject(request, Reason.DEADLINE_PASSED, detail, earliest_ns)
         if request.cold:
             self._missed.want(request.model)
 

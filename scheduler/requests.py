@@ -172,6 +172,19 @@ class DeadlineQueue:
         """Return the rows of the request at an index."""
         return self._items[index].rows
 
+    def rows_before(self, request: Request) -> int:
+        """Return the rows of the requests that stand before one, which need not be queued itself."""
+        due_ns, dues, items = request.due_ns, self.dues, self._items
+        assert due_ns is not None
+        index = bisect_left(dues, due_ns)
+        if index < len(dues) and dues[index] == due_ns:
+            index = bisect_left(items, request.id, index, bisect_right(dues, due_ns, index), key=_ID)
+        if self.rows == len(items):
+            return index
+        if 2 * index < len(items):
+            return sum([each.rows for each in items[:index]])
+        return self.rows - sum([each.rows for each in items[index:]])
+
     def rows_due_from(self, due_ns: int) -> int:
         """Return the rows of the requests due at or after an instant.
 

@@ -56,6 +56,8 @@ class Policy(ABC):
     """Whether a request that no plan can serve in time is refused on arrival."""
     serves_late: ClassVar[bool] = False
     """Whether batches may begin that end after their requests are due."""
+    gives_up_because: ClassVar[str] = "the policy keeps it no longer"
+    """Why `give_up_ns` may come before the last dispatch that could meet a deadline; for clients."""
 
     def __init__(self, books: Books, options: msgspec.Struct) -> None:
         self.books = books

@@ -23,6 +23,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.crowd import leaves_crowd_ns
 from mainspring.scheduler.policies.density import Densities
 from mainspring.scheduler.policies.floor import Floor
 from mainspring.scheduler.policies.holding import held_until_ns
@@ -52,6 +53,7 @@ class Mainspring(Policy):
 
     name: ClassVar[str] = "mainspring"
     Options: ClassVar[type[msgspec.Struct]] = MainspringOptions
+    gives_up_because: ClassVar[str] = "twice as many as could be served by its deadline wait before it"
 
     def __init__(self, books: Books, options: msgspec.Struct) -> None:
         super().__init__(books, options)
@@ -71,6 +73,10 @@ class Mainspring(Policy):
         round_trip_ms = 2 * config.dispatch_delay_ms
         lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
         return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads)
+
+    def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
+        """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
+        return leaves_crowd_ns(self.books, request, last_start_ns)
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Offer the model to the workers that hold it, and enter its demand."""

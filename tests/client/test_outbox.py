@@ -14,10 +14,12 @@ from mainspring.messages.clients import InferRequest
 MS = 1_000_000
 
 
-def call(key: int, slo_ms: float | None = None, size: int = 100, called_ms: float = 0) -> InferCall:
+def call(
+    key: int, slo_ms: float | None = None, size: int = 100, called_ms: float = 0, model: str = "m"
+) -> InferCall:
     slo_ns = None if slo_ms is None else round(slo_ms * MS)
     frames = [np.zeros(size, np.uint8).data]
-    return InferCall(None, InferRequest(key, "m", (), slo_ns), frames, round(called_ms * MS), 1)  # type: ignore[arg-type]
+    return InferCall(None, InferRequest(key, model, (), slo_ns), frames, round(called_ms * MS), 1)  # type: ignore[arg-type]
 
 
 def send_all(

@@ -7,12 +7,22 @@ from mainspring.client.outbox import Outbox
 from tests.client.test_outbox import MS, call
 
 
-def drive(outbox: Outbox, pace: int, until_ms: int) -> tuple[list[int], list[tuple[int, int]]]:
-    """Send ``pace`` requests each 10 ms; return the keys sent, and (ms, key) of what was surplus."""
+def drive(
+    outbox: Outbox, pace: int, until_ms: int, answers: int = 0, answered: str = "m"
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Send ``pace`` requests each 10 ms, and have ``answers`` of one model answered.
+
+    Return the keys sent, and (ms, key) of what was surplus.
+    """
     sent: list[int] = []
     refused: list[tuple[int, int]] = []
+    on_way: list[InferCall] = []
     for now_ms in range(0, until_ms, 10):
         now_ns = now_ms * MS
+        for each in [each for each in on_way if each.message.model == answered][:answers]:
+            on_way.remove(each)
+            outbox.answered(each)
+            outbox.ended(each.message.key)
         for each in outbox.surplus(now_ns):
             each.ended = True
             refused.append((now_ms, each.message.key))
@@ -21,6 +31,8 @@ def drive(outbox: Outbox, pace: int, until_ms: int) -> tuple[list[int], list[tup
             if found is not None and found.deadline_ns is not None and found.deadline_ns > now_ns:
                 outbox.sent(now_ns, found, asked=False)
                 sent.append(found.message.key)
+                on_way.append(found)
+        outbox.validate()
     return sent, refused
 
 
@@ -77,3 +89,34 @@ def test_each_deadline_has_its_own_measure() -> None:
     _, refused = drive(outbox, 2, 400)
     assert refused
     assert all(key >= 1_000 for _, key in refused), "the others have time"
+
+
+def test_what_will_not_be_answered_is_told_although_it_could_be_sent() -> None:
+    outbox, _ = filled(600)
+    sent, refused = drive(outbox, 6, 1_000, answers=1)
+    assert len(refused) >= 300, "some 100 are answered until the deadline"
+    assert len(sent) >= 100, "and no fewer are sent"
+    outbox, _ = filled(600)
+    sent, refused = drive(outbox, 6, 1_000, answers=6)
+    assert not refused, "all are answered"
+    assert len(sent) == 600
+
+
+def test_one_models_answers_say_nothing_of_another() -> None:
+    outbox = Outbox()
+    for key in range(400):
+        outbox.add(call(key, 1_000, model="slow" if key % 2 else "loading"))
+    slow = [each for each in range(400) if each % 2]
+    _, refused = drive(outbox, 4, 900, answers=1, answered="slow")
+    told = [key for _, key in refused]
+    assert told
+    assert set(told) <= set(slow), "the other model's answers may all come at once"
+
+
+def test_what_is_due_later_does_not_stand_before() -> None:
+    outbox, _ = filled(300, 60_000)
+    drive(outbox, 30, 100)
+    for key in range(1_000, 1_020):
+        outbox.add(call(key, 2_000, called_ms=100))
+    _, refused = drive(outbox, 1, 400, answers=1)
+    assert not refused

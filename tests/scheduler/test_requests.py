@@ -30,6 +30,10 @@ def test_the_queue_answers_as_a_sorted_list_would(
     assert first == (feasible[0] if feasible else len(model))
     assert queue.rows_due_from(due_ns) == sum(r.rows for r in model if (r.due_ns or 0) >= due_ns)
     assert queue.rows_from(first, size) == min(size, sum(r.rows for r in model[first:]))
+    for index, request in enumerate(model):
+        assert queue.rows_before(request) == sum(r.rows for r in model[:index])
+    stranger = Request(len(model), MODEL, 1, 0, due_ns, False)
+    assert queue.rows_before(stranger) == sum(r.rows for r in model if (r.due_ns or 0) <= due_ns)
 
 
 @given(REQUESTS, st.integers(1, 8))
