@@ -53,8 +53,9 @@ class Stalls:
             self._watch_until(now_ns, stalled_at_ns(running), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
-        """Count on a worker's EXEC again: a result has come."""
-        if not worker.stalled:
+        """Count on EXEC again: a result has come, and not of what still waits behind a stalled action."""
+        first = worker.exec.first()
+        if not worker.stalled or (first is not None and stalled_at_ns(first) <= now_ns):
             return
         worker.stalled = False
         self._all_changed(now_ns, worker)

@@ -9,6 +9,7 @@ How to drive it::
     results = core.submit(now_ns, action)      # refusals, and all results of Unload and Release
     core.input_arrived(action_id, request_id, now_ns)  # once for each request of an Infer
     job, results = core.begin(Executor.EXEC, now_ns)  # for each executor, when core.wake_ns says so
+    results = core.expire(now_ns)                     # now and then while jobs run: what they keep too long
     result = core.finish(Executor.EXEC, job.action.action_id, begin_ns, end_ns, device_ns)
     core.outputs_sent(job.slot)                # after an Infer that ended OK: frees its IO memory
 
@@ -105,10 +106,7 @@ class WorkerCore:
         if executor in self._running:
             return Begun(None, [])
         queue = self._queues[executor]
-        results = []
-        for action_id in queue.pop_expired(now_ns):
-            pending = self._pending[action_id]
-            results.append(self._drop(pending, now_ns, self._why_expired(pending)))
+        results = self._expired(executor, now_ns)
         while (head := queue.head()) is not None and head[0] <= now_ns:
             pending = self._pending[head[1]]
             if not self._ready(pending):
@@ -119,6 +117,13 @@ class WorkerCore:
                 return Begun(self._start(pending, now_ns), results)
             results.append(self._drop(pending, now_ns, obstacle))
         return Begun(None, results)
+
+    def expire(self, now_ns: int) -> list[Result]:
+        """End what waits behind running jobs and can begin in its window no more.
+
+        `begin` would only do so once the job has ended, which may be long after a refusal is of use.
+        """
+        return [result for executor in self._running for result in self._expired(executor, now_ns)]
 
     def wake_ns(self, executor: Executor, now_ns: int) -> int | None:
         """The next instant, ``now_ns`` at the earliest, at which `begin` could change anything if nothing
@@ -285,15 +290,14 @@ class WorkerCore:
             pending.missing or not self.holdings.is_resident(action.model)
         )
 
-    def _why_expired(self, pending: Pending) -> Ending:
-        action = pending.action
-        if isinstance(action, Infer):
-            if not self.holdings.is_resident(action.model):
-                return Status.NOT_RESIDENT, f"model {action.model} was not resident by the latest instant"
-            if pending.missing:
-                missing = sorted(pending.missing)
-                return Status.INPUT_MISSING, f"inputs had not come by the latest instant: requests {missing}"
-        return Status.TOO_LATE, f"executor {pending.executor} was not free by the latest instant"
+    def _expired(self, executor: Executor, now_ns: int) -> list[Result]:
+        """End what has expired in an executor's queue."""
+        results = []
+        for action_id in self._queues[executor].pop_expired(now_ns):
+            pending = self._pending[action_id]
+            resident = self.holdings.is_resident(model_name(pending.action))
+            results.append(self._drop(pending, now_ns, pending.why_expired(resident=resident)))
+        return results
 
     def _start(self, pending: Pending, now_ns: int) -> Job:
         action = pending.action

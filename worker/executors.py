@@ -28,6 +28,8 @@ Report = Callable[[Result | None, Reservation | None], None]
 """Called with the core's lock held: a result to send (None if it was abandoned) and, for an Infer that ended
 OK, where its outputs are; `WorkerCore.outputs_sent` has to follow."""
 
+EXPIRY_MS = 5
+"""While a job runs, how late it may be seen that what waits behind it can begin in time no more."""
 LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
 """Longest wait at a time. EXEC waits so short that an Infer which only has to be rejected some day wakes
 nobody when it comes: a wake-up costs the network thread its turn with the interpreter's lock. What comes for
@@ -114,6 +116,22 @@ class Executors:
     def driving(self) -> _Driving:
         """Hold the core; afterwards, threads that now have something to do earlier are woken."""
         return self._driving
+
+    def expire(self, longest_ms: int) -> int:
+        """Report what can begin in its window no more because of a job that takes long.
+
+        Return after how many milliseconds, at most ``longest_ms``, this is to be asked for again.
+        """
+        # Without the lock: a job that has just begun has not taken long.
+        if self._core.quiet:
+            return longest_ms
+        with self._lock:
+            results = self._core.expire(time.monotonic_ns())
+            for result in results:
+                self._report(result, None)
+        if results:
+            self._ring()
+        return min(longest_ms, EXPIRY_MS)
 
     def awaits_inputs(self, action_id: int) -> bool:
         """Whether such an Infer waits; nothing changes, so this spares what `driving` costs."""

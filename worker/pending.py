@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mainspring.messages.actions import Infer, Load, Prepare
+from mainspring.messages.codes import Status
+from mainspring.worker.admission import Ending
 from mainspring.worker.jobs import Executor, Reservation
 
 
@@ -20,6 +22,17 @@ class Pending:
         self.missing = set(action.request_ids) if isinstance(action, Infer) else set[int]()
         self.inputs_ns = 0
         """When the last of the inputs was in place; 0 while some are missing."""
+
+    def why_expired(self, *, resident: bool) -> Ending:
+        """Return how it ends once its latest instant has passed; ``resident``: its model is."""
+        if isinstance(self.action, Infer):
+            if not resident:
+                detail = f"model {self.action.model} was not resident by the latest instant"
+                return Status.NOT_RESIDENT, detail
+            if self.missing:
+                detail = f"inputs had not come by the latest instant: requests {sorted(self.missing)}"
+                return Status.INPUT_MISSING, detail
+        return Status.TOO_LATE, f"executor {self.executor} was not free by the latest instant"
 
 
 def model_name(action: Infer | Load | Prepare) -> str:

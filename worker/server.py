@@ -100,7 +100,7 @@ def _serve(
         on_ready(sockets.data_address)
     try:
         while not stop.is_set() and not executors.broken:
-            network.step(STEP_MS)
+            network.step(executors.expire(STEP_MS))
         _drain(config, executors, network)
     finally:
         if executors.stop(config.drain_timeout_ms / 1000):

@@ -36,13 +36,13 @@ class HandWorker:
         self.core = WorkerCore("w", 2, PAGE_BYTES, MIB)
         self.outbox = Outbox()
         rights = Rights(False)
-        executors = Executors(self.core, self.engine, rights, self.outbox.put, self.outbox.ring, 0)
+        self.executors = Executors(self.core, self.engine, rights, self.outbox.put, self.outbox.ring, 0)
         sockets = SimpleNamespace(
             to_controller=self._sent, to_gateway=lambda *_: "", broken_gateways=lambda: 0, data_address=""
         )
         config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
         inputs = Inputs(self.engine.io, 100, MIB, SECOND)
-        self.network = Network(config, cast(Sockets, sockets), executors, inputs, self.outbox, [])
+        self.network = Network(config, cast(Sockets, sockets), self.executors, inputs, self.outbox, [])
         self.say(Welcome(PROTOCOL_VERSION, 1))
         self.say(Prepare(1, "w", spec()))
         self.run(Executor.PREPARE)
