@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mainspring.client.address import ADDRESS_VARIABLE
 from mainspring.launch.foreground import LogFormat, LogLevel, begin, ready
 from mainspring.launch.options import Controller, SecretFile
 
@@ -47,7 +49,10 @@ def console(
     from mainspring.console.config import ConsoleConfig
     from mainspring.console.server import run
     from mainspring.launch.controllers import find
+    from mainspring.launch.places import CONTROLLER, gateway, place
 
+    if controller is None and log is None and os.environ.get(ADDRESS_VARIABLE, "").strip():
+        controller = place(CONTROLLER, gateway(), None) or None
     door = find(controller, secret_file)
     try:
         config = ConsoleConfig(

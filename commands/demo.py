@@ -29,7 +29,7 @@ def demo(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
     kill_worker_at: Annotated[
-        float | None, typer.Option(min=0, help="Kill the worker so many seconds after the beginning.")
+        float | None, typer.Option(min=0, help="Kill the worker this many seconds after the beginning.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")

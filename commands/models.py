@@ -49,8 +49,8 @@ def show(
 ) -> None:
     """Show the served models: pages, where they are, profile, and share of the goodput.
 
-    Goodput is what was executed by its deadline. Without --watch it is counted since the controller started
-    (or the model was added), with --watch since the last look.
+    Goodput is what was executed by its deadline. It is counted since the controller started or the model was
+    added, and with --watch since the last look.
     """
     from mainspring.client.client import Client
     from mainspring.launch.models_view import print_once, watch_models

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.launch.options import DEFAULT_GATEWAY, GatewayAddress
+from mainspring.launch.options import DEFAULT_GATEWAY, GatewayAddress, Token
 from mainspring.traces.kind import Kind
 
 if TYPE_CHECKING:
@@ -23,13 +23,24 @@ if TYPE_CHECKING:
 
 
 ChosenKind = Annotated[
-    Kind | None, typer.Option(help="What to send. Default: what --trace holds, or else synthetic.")
+    Kind | None,
+    typer.Option(
+        metavar="KIND",
+        help=f"What to send: {', '.join(Kind)}. Default: what --trace holds, or else synthetic.",
+    ),
 ]
 Trace = Annotated[Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")]
 Rate = Annotated[
     float | None,
     typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
 ]
+TimeScale = Annotated[
+    float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
+]
+EventLog = Annotated[
+    Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
+]
+ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,9 +57,7 @@ def replay(
     models: Annotated[str, typer.Option(help="Glob of the models to use.")] = "*",
     seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
     scale: Annotated[float, typer.Option(min=1e-9, help="Factor on the number of requests.")] = 1.0,
-    time_scale: Annotated[
-        float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
-    ] = 1.0,
+    time_scale: TimeScale = 1.0,
     start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
     rows: Annotated[int, typer.Option(min=1, help="Rows of each request.")] = 1,
     cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
@@ -56,12 +65,9 @@ def replay(
     concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
     think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
     address: GatewayAddress = DEFAULT_GATEWAY,
-    event_log: Annotated[
-        Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")
-    ] = Path("out/replay"),
+    token: Token = None,
+    event_log: EventLog = None,
+    output: ReportFolder = Path("out/replay"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
@@ -85,7 +91,8 @@ def replay(
         concurrency=concurrency,
         think_ns=duration_ns(think, "--think", least_ns=0),
     )
-    _run(recipe, ReplayConfig(address=address, seed=seed), models, output, event_log, as_json=as_json)
+    config = ReplayConfig(address=address, seed=seed, token=token)
+    _run(recipe, config, models, output, event_log, as_json=as_json)
 
 
 def _kind(workload: Kind | None, trace: Path | None) -> Kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -105,7 +106,12 @@ def print_once(client: Client, *, as_json: bool) -> None:
 
 
 def watch_models(client: Client, interval_s: float, *, as_json: bool) -> None:
-    """Show the models anew after each interval, counted within it, until Ctrl-C."""
+    """Show the models again after each interval, counted within it, until Ctrl-C."""
+    with contextlib.suppress(KeyboardInterrupt):
+        _watch(client, interval_s, as_json=as_json)
+
+
+def _watch(client: Client, interval_s: float, *, as_json: bool) -> None:
     from rich.console import Console
     from rich.live import Live
 

@@ -32,7 +32,10 @@ From = Annotated[
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="As --from; the instant itself is left out.")]
-Last = Annotated[str | None, typer.Option("--last", help="So long before the run's end, like 30s.")]
+Last = Annotated[
+    str | None,
+    typer.Option("--last", help="This long before the run's end, like 30s: from there to the end."),
+]
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)")
 

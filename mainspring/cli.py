@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from mainspring import extras
+from mainspring.launch.short_help import ShortCommand, ShortGroup
 
 GROUPS = {
     "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token"),
@@ -27,12 +28,14 @@ GROUPS = {
 VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
 
 FAILED = 1
+INTERRUPTED = 130
 
 
 def build_app() -> typer.Typer:
     """Return the application with every verb of `VERBS` registered."""
     app = typer.Typer(
         name="mainspring",
+        cls=ShortGroup,
         help="Serves deep-learning models and answers every request on time, or says that it can't as soon "
         "as it knows.",
         no_args_is_help=True,
@@ -57,21 +60,27 @@ def build_app() -> typer.Typer:
 
 
 def _put_under(app: typer.Typer, heading: str, verbs: tuple[str, ...]) -> None:
-    """Have help show verbs that are registered under a heading."""
+    """Have help show verbs that are registered under a heading, each with help of its own that fits."""
     for command in app.registered_commands:
         if command.name in verbs:
-            command.rich_help_panel = heading
+            command.rich_help_panel, command.cls = heading, ShortCommand
     for group in app.registered_groups:
         if group.name in verbs:
-            group.rich_help_panel = heading
+            group.rich_help_panel, group.cls = heading, ShortGroup
+            assert group.typer_instance is not None
+            for command in group.typer_instance.registered_commands:
+                command.cls = ShortCommand
 
 
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
         build_app()()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except SystemExit as ended:
+        # What typer makes of Ctrl-C.
+        if ended.code == INTERRUPTED:
+            print("mainspring: interrupted", file=sys.stderr)
+        raise
     except BrokenPipeError:
         # The reader of our output went away (`mainspring models | head`): nothing to tell it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

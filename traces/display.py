@@ -82,7 +82,7 @@ def summary_table(title: str, summary: Summary) -> Table:
     table.add_row("latency p50 / p99 / p99.99 / max", " / ".join(_ms(value) for value in latencies))
     if summary.fell_behind:
         table.add_row("  from the real send, p50 / p99 / max", _latencies(summary.since_sent))
-        table.add_row("  by the gateway's clock, p50 / p99 / max", _latencies(summary.at_gateway))
+        table.add_row("  by the gateway, p50 / p99 / max", _latencies(summary.at_gateway))
     table.add_row("cold starts", f"{summary.cold_starts:,} ({summary.cold_start_share:.1%})")
     batch = "-" if summary.mean_batch is None else f"{summary.mean_batch:.2f}"
     table.add_row("batch size of the average request", batch)

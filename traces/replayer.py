@@ -50,6 +50,8 @@ class ReplayConfig(msgspec.Struct, frozen=True):
 
     address: str = "tcp://127.0.0.1:7400"
     seed: int = 0
+    token: str | None = None
+    """For a gateway that needs one; None for the environment's ``MAINSPRING_TOKEN``."""
     guard_s: float = 2.0
     """A request without a reply this long after its deadline is lost, if no other reply comes either."""
     best_effort_timeout_s: float = 75.0
@@ -68,7 +70,7 @@ class Replayer:
     def __init__(self, config: ReplayConfig) -> None:
         """Connect and ask for the models; raises `GatewayUnreachable`."""
         self.config = config
-        self._connection = Connection(config.address, "replayer")
+        self._connection = Connection(config.address, "replayer", token=config.token)
         try:
             self._connection.open(config.connect_timeout_s)
             self.specs = list_models(self._connection, config.connect_timeout_s)

@@ -51,7 +51,7 @@ def trace_log(run: Run, from_ns: int, to_ns: int, output: Path) -> TraceFile:
 def trace_live(
     door: Door, output: Path, duration_ns: int, clock: Callable[[], int] = time.monotonic_ns
 ) -> TraceFile:
-    """Watch a controller for so long, or until Ctrl-C; raise `LogProblem` if it can't be reached.
+    """Watch a controller for this long, or until Ctrl-C; raise `LogProblem` if it can't be reached.
 
     If its connection ends meanwhile, the trace does: what happened until it is back is not known.
     """

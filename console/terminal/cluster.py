@@ -64,7 +64,7 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     lines += _series(found, width)
     codes = ", ".join(f"{code} {count:,}" for code, count in found.last_300s.rejected.items())
     lines.append(Text(cut(f"rejected, by code: {codes or 'none'}", width)))
-    lines += [Text(""), heading(f"{len(found.workers)} workers", width)]
+    lines += [Text(""), heading(f"{len(found.workers)} worker{'s' * (len(found.workers) != 1)}", width)]
     workers = sorted(found.workers, key=lambda each: in_order(each.name))
     styles = ["" if each.state == "serving" else "yellow" for each in workers]
     lines += table(_WORKERS, [_worker(each) for each in workers], width, styles)

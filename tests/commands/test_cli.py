@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import typer.main
 from typer.testing import CliRunner
 
+from mainspring import cli
 from mainspring.cli import VERBS, build_app, describe
+from mainspring.client.address import ADDRESS_VARIABLE
+from mainspring.client.connection import TOKEN_VARIABLE
 from mainspring.launch.tables import ConfigError
 
 HEAVY = ("onnx", "onnxruntime", "matplotlib", "psutil", "rich.live")
@@ -100,3 +108,57 @@ def test_errors_of_ours_speak_for_themselves_and_bugs_say_so() -> None:
 def test_what_prints_a_table_prints_json_too(words: list[str]) -> None:
     result = CliRunner().invoke(build_app(), [*words, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert "--json" in result.output
+
+
+def test_ctrl_c_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_app", lambda: app)
+    monkeypatch.setattr(sys, "argv", ["mainspring"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "mainspring: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [*([verb] for verb in VERBS), ["models", "list"], ["log", "slice"]])
+def test_help_has_room_for_its_sentences_in_80_columns(words: list[str]) -> None:
+    text = CliRunner().invoke(build_app(), [*words, "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text, "a word is cut off"
+    # Where the sentence of the last option begins.
+    column = next(line.index("Show this message") for line in lines if "--help" in line)
+    assert 80 - column >= 28
+
+
+def test_only_arguments_keep_their_names() -> None:
+    text = CliRunner().invoke(build_app(), ["infer", "--help"], env={"COLUMNS": "80", "NO_COLOR": "1"}).output
+    assert re.search(r"--rows +N \[x>=1\]", text)
+    assert re.search(r"--json +Print JSON", text)
+    assert re.search(r"\* +model ", text)
+
+
+def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every verb and verb of a verb, with its words."""
+    for name, command in group.commands.items():
+        yield (*words, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+
+
+def test_what_asks_a_cluster_takes_one_address_and_a_token() -> None:
+    asking = 0
+    for words, command in commands(typer.main.get_command(build_app())):
+        options = {parameter.name: parameter for parameter in command.params}
+        address = options.get("address")
+        if address is None or address.envvar != ADDRESS_VARIABLE:
+            continue
+        asking += 1
+        assert "token" in options, words
+        assert options["token"].envvar == TOKEN_VARIABLE
+    assert asking >= 10
