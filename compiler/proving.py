@@ -61,6 +61,17 @@ def proved(store: Store, manifest: Manifest) -> Manifest:
     return found
 
 
+def settled(store: Store, manifest: Manifest) -> Manifest | None:
+    """Return the manifest with a verdict of the present rules; None if compiling again may prove more.
+
+    The file may show what the stored graph does not.
+    """
+    known = manifest.independence
+    found = proved(store, manifest)
+    judged = known is not None and known.version == PROOF_VERSION
+    return found if judged or not found.unshared else None
+
+
 def proved_specs(store: Store, manifests: Sequence[Manifest]) -> list[ModelSpec]:
     """Return the models' specifications, with a warning for each that was batched and can't be proved."""
     found = []
@@ -79,9 +90,7 @@ def proved_specs(store: Store, manifests: Sequence[Manifest]) -> list[ModelSpec]
 
 def _why_not(store: Store, manifest: Manifest) -> str:
     if manifest.engine != ONNXRUNTIME:
-        return (
-            "it was compiled before rows were proved independent, and its plans hold no graph to prove it of"
-        )
+        return "it was compiled before the present rules for rows, and its plans hold no graph to prove it of"
     import onnx
 
     from mainspring.compiler.independence.walk import why_rows_mix

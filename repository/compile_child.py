@@ -55,20 +55,16 @@ class Outcome(msgspec.Struct, frozen=True):
 def stored(store: Store, name: str) -> ModelSpec | None:
     """Return the specification of an artifact that is in the store and can run on this machine."""
     from mainspring.compiler.errors import CompileError, ExecutableError, StoreError
-    from mainspring.compiler.manifest import PROOF_VERSION
-    from mainspring.compiler.proving import proved
+    from mainspring.compiler.proving import settled
     from mainspring.compiler.target import check_target
 
     try:
-        before = store.manifest(name)
-        manifest = proved(store, before)
+        manifest = settled(store, store.manifest(name))
+        if manifest is None:
+            return None
         store.weights_path(manifest)
         check_target(store.executable_info(manifest), "")
     except (StoreError, CompileError, ExecutableError):
-        return None
-    known = before.independence
-    if manifest.unshared and (known is None or known.version != PROOF_VERSION):
-        # The file may show what the stored graph does not.
         return None
     return manifest.spec()
 

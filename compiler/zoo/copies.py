@@ -16,6 +16,7 @@ from mainspring.compiler.pipeline import (
     check_target_names,
     compile_model,
 )
+from mainspring.compiler.proving import settled
 from mainspring.compiler.store import Store
 from mainspring.compiler.target import check_target
 from mainspring.compiler.zoo.catalogue import build, names
@@ -80,4 +81,6 @@ def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Ma
         store.verify(name)
     except StoreError:
         return None
-    return manifest if manifest.source == source and manifest.batch_sizes == sizes else None
+    if manifest.source != source or manifest.batch_sizes != sizes:
+        return None
+    return settled(store, manifest)

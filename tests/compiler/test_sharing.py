@@ -12,9 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler.manifest import PROOF_VERSION, Independence, Manifest, Source
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.proving import proved_specs
+from mainspring.compiler.proving import proved_specs, settled
 from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.compiler.store import Store
 from mainspring.messages.model import TensorSpec
@@ -119,6 +119,17 @@ def test_a_stored_model_whose_rows_mix_is_limited_and_said_so(
     (said,) = [record.getMessage() for record in caplog.records]
     assert "m is served one row at a time" in said
     assert f"mainspring compile model.onnx --name m --store {store.root}" in said
+
+
+def test_a_proof_by_older_rules_is_not_believed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    found = compile_model(small_vocabulary(), "m", store, (1, 2), SOURCE).manifest
+    older = msgspec.structs.replace(found, independence=Independence(PROOF_VERSION - 1), batch_sizes=(1, 2))
+    store.put_manifest(older)
+    assert settled(store, older) is None, "it is to be compiled again"
+    (spec,) = proved_specs(store, [older])
+    assert spec.batch_sizes == (1,)
+    assert "DynamicQuantizeLinear" in spec.unshared
 
 
 def test_a_stored_model_that_can_only_run_several_rows_is_not_served(tmp_path: Path) -> None:

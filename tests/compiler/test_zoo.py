@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
 
 from mainspring.compiler.errors import CompileError
+from mainspring.compiler.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build, names
 from mainspring.compiler.zoo.catalogue import architecture_of
@@ -90,6 +92,17 @@ def test_a_copy_whose_weights_were_lost_is_made_again(store: Store) -> None:
     (again,) = compile_zoo(["digits"], store, batch_sizes=(1,))
     assert not again.kept
     store.verify("digits")
+
+
+def test_a_copy_whose_proof_is_out_of_date_and_not_in_its_graph_is_made_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (made,) = compile_zoo(["digits"], store, batch_sizes=(1, 2))
+    older = msgspec.structs.replace(made.manifest, independence=Independence(PROOF_VERSION - 1))
+    store.put_manifest(older)
+    monkeypatch.setattr("mainspring.compiler.proving._why_not", lambda *_: "it holds no graph")
+    (again,) = compile_zoo(["digits"], store, batch_sizes=(1, 2))
+    assert (again.kept, again.manifest.unshared) == (False, "")
 
 
 def test_unknown_names_and_numbers_are_refused_before_anything_is_compiled(store: Store) -> None:
