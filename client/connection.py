@@ -19,7 +19,7 @@ own (the open-loop replayer) uses it directly::
   reply is in.
 * The gateway bounds what a connection may have in flight (``welcome.max_in_flight``) and refuses the rest
   with ``overloaded``; a connection that does not read its replies is cut off.
-* When the connection breaks, ZeroMQ makes it anew by itself and `receive` says hello again; requests that
+* When the connection breaks, ZeroMQ makes it again by itself and `receive` says hello again; requests that
   were in flight are lost. `link_lost` counts the breaks: compare it before and after.
 
 Not thread-safe. ``socket`` and ``monitor`` may be put into a caller's own poller; either becoming readable

@@ -1,6 +1,6 @@
 """A model repository over a gateway's HTTP: its index, and loading and unloading where that is on.
 
-What the ZeroMQ protocol has no words for, for whoever administers a cluster; see docs/repository.md.
+For those who administer a cluster: what the ZeroMQ protocol has no words for; see docs/repository.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _BURST = 16
 
 
 class Calls(Protocol):
-    """Whoever keeps the calls: the channel."""
+    """What keeps the calls: the channel."""
 
     def end(self, call: Call, outcome: object) -> None:
         """Set a call's outcome."""

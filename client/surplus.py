@@ -20,7 +20,7 @@ _SPAN_NS = 500_000_000
 _LEAST_SPAN_NS = 100_000_000
 """It is not known before so much time has passed with requests waiting."""
 _LEAST_SEEN = 8
-"""Nor before so many were sent in it, or answered."""
+"""Nor before this number was sent in it, or answered."""
 _PERIOD_NS = 20_000_000
 _EACH_NS = 5_000
 """Between two looks at what waits: the first, or this for each request that waits if that is longer."""

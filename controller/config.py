@@ -47,7 +47,7 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Between two messages to those who watch (consoles) with what happened meanwhile."""
     observer_backlog_bytes: int = 16 << 20
     """Bytes that may wait for one of them; the connection of one that reads too slowly is ended, so that
-    it begins anew with how things stand."""
+    it starts again from how things stand."""
     observer_timeout_ms: float = 10_000.0
     """One that was silent for this long is forgotten."""
     max_observers: int = 32

@@ -120,7 +120,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     grpc_handshake_timeout_ms: float = 10_000.0
     """How long a new connection may take to say that it speaks HTTP/2."""
     grpc_keepalive_ms: float = 30_000.0
-    """After so long without a byte from a gRPC client it is asked for a sign of life."""
+    """After this time without a byte from a gRPC client it is asked for a sign of life."""
     grpc_keepalive_timeout_ms: float = 10_000.0
     """How long that may take; then the connection is closed."""
     grpc_idle_timeout_ms: float = 1_800_000.0

@@ -88,7 +88,7 @@ class ModelRepository:
         return sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0)))
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Load a model, or load it anew; return once it is served, which takes as long as compiling does."""
+        """Load a model, or load it again; return once it is served, which takes as long as compiling does."""
         for parameter in parameters or {}:
             what = "another configuration" if parameter == "config" else "files"
             if parameter == "config" or parameter.startswith("file:"):

@@ -18,7 +18,7 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "answered": ("of these, answered with outputs", NOTHING),
     "refused": ("of these, answered with a reason", "see the reasons that clients get"),
     "abandoned": ("of these, given up because their client had gone", NOTHING),
-    "resubmitted": ("requests dispatched anew because their worker was lost", "see why workers leave"),
+    "resubmitted": ("requests dispatched again because their worker was lost", "see why workers leave"),
     "cache_hits": ("requests answered from the prediction cache", NOTHING),
     "cache_misses": ("requests that the prediction cache was asked for in vain", NOTHING),
     "cache_stored": ("outputs that the prediction cache took", NOTHING),

@@ -67,7 +67,7 @@ def rows(
 ) -> list[Row]:
     """Return a row for each model; counts are since ``before``, ``seconds`` ago.
 
-    A count that fell was begun anew, by another controller or a model added again, and counts whole.
+    A count that fell was started from zero, by another controller or a model added again, and counts whole.
     """
     profiles = {spec.name: spec.profiles for spec in specs}
     changes = {state.name: _change(state, before.get(state.name)) for state in status.models}

@@ -30,7 +30,7 @@ CONSOLE_PORT = 8003
 """Likewise, where its console is."""
 OFF = "off"
 TOLD_FAULTS = 8
-"""Models that are not served, of which so many are told of at the start."""
+"""The most models that are not served and are named at the start."""
 
 
 class Ports(msgspec.Struct, frozen=True):

@@ -64,5 +64,5 @@ def _entry(record: Record, number: int, served: dict[int, str]) -> IndexEntry:
         else:
             reason = f"it is served as it was before its files changed, of which now: {reason}"
     elif build is not None and build.stage is Stage.READY:
-        reason = "gateways are about to be told of it"
+        reason = "gateways are about to serve it"
     return IndexEntry(record.name, str(number), state, reason)

@@ -41,8 +41,9 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Work that a device is taken to do before the deadlines of what is queued (``capacity`` in
     appendix B's load priority); if it is not set, for each model the SLO of its requests."""
     estimate_rank: int = RANK
-    """Where the last ten measured durations of an action spread, the estimate is the so many-largest of them:
-    more than 1 serves more requests in time and a few of them late; 1 is Clockwork's (section 5.3)."""
+    """Where the last ten measured durations of an action spread, the estimate is one of them: 1 for the
+    largest (Clockwork, section 5.3), 2 for the second largest. A higher rank serves more requests in time,
+    and a few of them late."""
     pad_batches: bool | None = None
     """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
     policy says if it is not set."""

@@ -209,7 +209,7 @@ class Network:
 
     def _abandon(self, why: str) -> None:
         """The controller has lost us: drop what it had asked for, so that the next hello tells the truth."""
-        LOG.warning("greeting the controller anew: %s", why)
+        LOG.warning("greeting the controller again: %s", why)
         self.flush()
         with self._executors.driving() as core:
             core.abandon()

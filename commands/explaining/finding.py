@@ -110,8 +110,8 @@ def _unheard(view: View, which: str) -> str:
         explain_request(view, which)
     except (Unknown, BadQuery) as error:
         return (
-            f"{error}. A controller tells of what waits, runs and comes, not of what is over: ask a console "
-            "that runs since before (--console URL), or the event log (--log DIR)"
+            f"{error}. A controller shows what waits, runs and arrives, not what has ended: ask a console "
+            "that ran before it (--console URL), or the event log (--log DIR)"
         )
     return f"request {which} has not ended"
 

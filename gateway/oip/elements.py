@@ -29,7 +29,7 @@ def split(name: str, data: Any, count: int) -> list[bytes]:
             raise Unfit(
                 Reason.BAD_INPUT,
                 f"element {len(elements)} of input {name!r} ends behind the tensor's {end:,} bytes; each "
-                "element is its length in four little-endian bytes, then so many bytes",
+                "element is its length in four little-endian bytes, then that number of bytes",
             )
         elements.append(bytes(view[start:offset]))
     if len(elements) < count or offset < end:

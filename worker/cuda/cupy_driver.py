@@ -235,7 +235,7 @@ class CupyDriver:
         """Return what a status of CUDA means, None for one that nobody knows."""
         text = f"GPU {self.device}: {what}"
         if status in _LOST:
-            return DeviceLost(f"{text}; the worker has to be started anew")
+            return DeviceLost(f"{text}; the worker has to be restarted")
         return EngineError(text)
 
     def _spin_when_waiting(self) -> None:

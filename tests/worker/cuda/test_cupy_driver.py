@@ -195,7 +195,7 @@ def test_a_lost_device_is_known_from_cuda_bindings_too(libraries: Libraries) -> 
     driver = CupyDriver(0)
     libraries.bindings.answers |= {"cuEventRecordWithFlags": (700,), "cuGraphExecUpdate": (700, None)}
     for call in (driver.record_at_launch, driver.update):
-        with pytest.raises(DeviceLost, match=r"GPU 0: .*CUDA error 700.*started anew"):
+        with pytest.raises(DeviceLost, match=r"GPU 0: .*CUDA error 700.*restarted"):
             call(1, 2)
 
 
