@@ -15,13 +15,14 @@ from tests.compiler.independence import (  # noqa: F401  They add their cases.
     elementwise_operators,
     layer_operators,
     moving_operators,
+    quantised_operators,
 )
 from tests.compiler.independence.growing import CASES, Growing, pool_of_rows
 
 POOL = 6
 FINITE = 4
 BATCHES = ([0, 1, 2, 3], [3, 4, 0, 5], [5, 2], [1, 1, 0], [4, 1, 5, 5, 2, 0])
-SEEDS = 8
+SEEDS = 6
 SELDOM = {"binary_of_any"}
 """Cases whose few seeds may all be refused."""
 
