@@ -22,7 +22,7 @@ from tests.compiler.independence.growing import CASES, Growing, pool_of_rows
 POOL = 6
 FINITE = 4
 BATCHES = ([0, 1, 2, 3], [3, 4, 0, 5], [5, 2], [1, 1, 0], [4, 1, 5, 5, 2, 0])
-SEEDS = 6
+SEEDS = 8
 SELDOM = {"binary_of_any"}
 """Cases whose few seeds may all be refused."""
 
