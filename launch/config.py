@@ -155,7 +155,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def read_tables(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of a file; raise `ConfigError` if it is missing or no TOML."""
+    """Return the tables of a file; raise `ConfigError` if it is missing, no TOML, or has other tables."""
     try:
         with path.open("rb") as file:
             tables = tomllib.load(file)
@@ -165,9 +165,10 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML: {error}") from None
+    _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})
-        if isinstance(table, dict) and isinstance(table.get(key), str) and table[key]:
+        if isinstance(table.get(key), str) and table[key]:
             table[key] = str(path.parent / table[key])
     return tables
 
@@ -177,11 +178,7 @@ def read_config(tables: Tables, source: str) -> Config:
 
     Raises `ConfigError`.
     """
-    for name, table in tables.items():
-        if name not in TABLES:
-            raise ConfigError(f"{source} has no table [{name}]{_table_suggestion(name)}")
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{source}: {name} is a table: write [{name}] on a line of its own")
+    _check_tables(tables, source)
     parts = {name: _read_table(name, tables.get(name, {}), source) for name in TABLES}
     config = msgspec.convert({name: msgspec.to_builtins(part) for name, part in parts.items()}, Config)
     _check_together(config, source)
@@ -192,6 +189,15 @@ def merged(tables: Tables, overrides: Tables) -> dict[str, dict[str, Any]]:
     """Return ``tables`` with the values of ``overrides`` put over them."""
     names = [*tables, *(name for name in overrides if name not in tables)]
     return {name: {**tables.get(name, {}), **overrides.get(name, {})} for name in names}
+
+
+def _check_tables(tables: Mapping[str, object], source: str) -> None:
+    """Raise `ConfigError` unless all that stands at the top of a configuration are tables that it knows."""
+    for name, table in tables.items():
+        if name not in TABLES:
+            raise ConfigError(f"{source} has no table [{name}]{_table_suggestion(name)}")
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{source}: {name} is a table: write [{name}] on a line of its own")
 
 
 def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Struct:
