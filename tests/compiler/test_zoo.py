@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +9,11 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+import typer
+from typer.testing import CliRunner
 
-from mainspring.compiler.errors import CompileError
+from mainspring.commands import zoo as zoo_verb
+from mainspring.compiler.errors import CompileError, StoreError
 from mainspring.compiler.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build, names
@@ -103,6 +108,28 @@ def test_a_copy_whose_proof_is_out_of_date_and_not_in_its_graph_is_made_again(
     monkeypatch.setattr("mainspring.compiler.proving._why_not", lambda *_: "it holds no graph")
     (again,) = compile_zoo(["digits"], store, batch_sizes=(1, 2))
     assert (again.kept, again.manifest.unshared) == (False, "")
+
+
+@pytest.mark.parametrize(
+    ("copies", "seed", "name"), [(1, 0, "digits"), (3, 5, "digits-2"), (2, 0, "digits-1")]
+)
+def test_the_command_that_an_error_names_makes_that_very_copy_again(
+    store: Store, copies: int, seed: int, name: str
+) -> None:
+    list(compile_zoo(["digits"], store, copies, seed, [1]))
+    before = {each: store.manifest(each).weights_hash for each in store.names()}
+    weights = store.weights_path(store.manifest(name))
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(StoreError, match="was altered") as error:
+        store.verify(name)
+    (command,) = re.findall("`mainspring (.*)` makes it again", str(error.value))
+    app = typer.Typer()
+    zoo_verb.register(app)
+    app.command("other")(lambda: None)
+    result = CliRunner().invoke(app, [*shlex.split(command), "--batch-sizes", "1"])
+    assert result.exit_code == 0, result.output
+    assert {each: store.manifest(each).weights_hash for each in store.names()} == before
+    store.verify(name)
 
 
 def test_unknown_names_and_numbers_are_refused_before_anything_is_compiled(store: Store) -> None:
