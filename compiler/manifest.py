@@ -140,6 +140,13 @@ class Source(msgspec.Struct, frozen=True):
         said += [" --whole"] if self.whole else []
         return "".join(said)
 
+    def copy_options(self, name: str) -> str:
+        """Return the options with which the zoo makes a copy of this name and seed; whole copies stay."""
+        number = name.removeprefix(f"{self.path}-")
+        earlier = int(number) - 1 if number != name and number.isdecimal() else 0
+        copies = f" --copies {max(earlier + 1, 2)}" if number != name else ""
+        return f"{copies} --seed {self.seed - earlier}" if self.seed > earlier else copies
+
 
 class Independence(msgspec.Struct, frozen=True):
     """Whether each row's outputs were proven to depend on that row alone."""

@@ -312,17 +312,8 @@ def recompile_command(name: str, source: Source, root: Path) -> str:
     """Name the command that makes the model again, for an error's remedy."""
     where = f"--store {root}{source.options}"
     if source.kind == "zoo":
-        return f"`mainspring zoo {source.path}{_zoo_options(name, source)} {where}` makes it again"
+        return f"`mainspring zoo {source.path}{source.copy_options(name)} {where}` makes it again"
     return f"`mainspring compile {source.path} --name {name} {where}` compiles it again"
-
-
-def _zoo_options(name: str, source: Source) -> str:
-    """Return the options with which the zoo makes a model of this name and seed; whole copies stay."""
-    copy = name.removeprefix(f"{source.path}-")
-    number = int(copy) if copy != name and copy.isdecimal() else 1
-    first = source.seed - (number - 1)
-    copies = f" --copies {max(number, 2)}" if copy != name else ""
-    return f"{copies} --seed {first}" if first > 0 else copies
 
 
 def _hash(value: str) -> str:

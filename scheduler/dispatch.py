@@ -264,9 +264,8 @@ class Dispatcher:
         """Give the requests of a failed INFER another chance."""
         late = result.status in (Status.TOO_LATE, Status.INPUT_MISSING, Status.NOT_RESIDENT)
         reason = Reason.DEADLINE_PASSED if late else Reason.WORKER_FAILED
-        detail = f"{result.worker} ended the action with {result.status.value}"
-        if result.detail:
-            detail = f"{detail}: {result.detail}"
+        detail = f"{result.worker} {'could not begin' if late else 'failed to run'} the batch"
+        detail = f"{detail}: {result.detail or result.status.value}"
         spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR)
         alone = len(requests) == 1
         # Inputs that came and were refused come no better the next time; those that did not come may.

@@ -141,9 +141,12 @@ class Intake:
         hopeless = self._hopeless(now_ns, request)
         if books.cluster.models.get(request.model.name) is not request.model:
             books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
-        elif hopeless or request.failures >= books.config.max_attempts or _given_up(request.model):
+        elif (lost := _given_up(request.model)) or hopeless or request.failures >= books.config.max_attempts:
             if request.due_ns is not None:
                 self._policy.failed(now_ns, request)
+            if lost and reason is Reason.DEADLINE_PASSED:
+                # The deadline may be far: a batch behind its LOAD can not know that none will run the model.
+                reason, detail = impossible(books, request.model)
             books.reject(request, reason, detail)
         else:
             self.queue(now_ns, request)

@@ -27,12 +27,12 @@ class Pending:
         """Return how it ends once its latest instant has passed; ``resident``: its model is."""
         if isinstance(self.action, Infer):
             if not resident:
-                detail = f"model {self.action.model} was not resident by the latest instant"
+                detail = f"model {self.action.model} was not loaded when it had to begin"
                 return Status.NOT_RESIDENT, detail
             if self.missing:
-                detail = f"inputs had not come by the latest instant: requests {sorted(self.missing)}"
+                detail = f"inputs had not come when it had to begin: requests {sorted(self.missing)}"
                 return Status.INPUT_MISSING, detail
-        return Status.TOO_LATE, f"executor {self.executor} was not free by the latest instant"
+        return Status.TOO_LATE, f"executor {self.executor} was not free when it had to begin"
 
 
 def model_name(action: Infer | Load | Prepare) -> str:

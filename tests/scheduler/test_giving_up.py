@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import ModelAdded, ModelRemoved, ModelRestored, WorkerJoined, WorkerLeft
 from mainspring.messages.model import Profile
 from mainspring.scheduler.config import SchedulerConfig
@@ -58,7 +58,10 @@ def test_a_model_that_could_not_be_loaded_is_released_once_nothing_is_outstandin
 
 def test_a_request_behind_the_last_load_that_failed_is_answered_at_once() -> None:
     hand, infer, now_ms = broken_hand()
-    assert reasons(hand.end(now_ms + 20, infer, Status.NOT_RESIDENT)) == [Reason.DEADLINE_PASSED]
+    (refusal,) = hand.end(now_ms + 20, infer, Status.NOT_RESIDENT)
+    assert isinstance(refusal, Reject)
+    assert refusal.reason is Reason.NO_WORKER, "its deadline is seconds away"
+    assert refusal.detail == "no worker could run model 'm'; w0 says: altered"
     assert reasons(hand.request(now_ms + 21, 2, "m", None)) == [Reason.NO_WORKER]
 
 
