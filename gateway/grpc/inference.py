@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from time import monotonic_ns
+from typing import NamedTuple
 
 from grpc import aio
 
@@ -58,7 +59,7 @@ class Inference:
         outcome = await self._calls.infer(call.connection, taken.request, taken.frames)
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
-        self._learn_back(context, call.connection.peer, taken.answer_bytes)
+        self._learn_back(context, call.way, taken.answer_bytes)
         return await self._turns.finish(unary(taken.asked, outcome))
 
     def _learn_back(self, context: Context, way: bytes, answer_bytes: int) -> None:
@@ -81,6 +82,16 @@ class Inference:
             call.end()
 
 
+class _Said(NamedTuple):
+    """An answer of a stream on its way to the client."""
+
+    data: bytes
+    held_bytes: int
+    """What is held for it."""
+    came_ns: int | None
+    """When its outputs came; None for a refusal, which says nothing of what outputs take."""
+
+
 class _Stream:
     """One ModelStreamInfer: reads requests while few answers wait, and writes answers as they come."""
 
@@ -96,8 +107,7 @@ class _Stream:
         self._backlog_bytes = backlog_bytes
         self._waiting: set[int] = set()
         """Keys of requests without an answer."""
-        self._answers: deque[tuple[bytes, int]] = deque()
-        """With what is held for each."""
+        self._answers: deque[_Said] = deque()
         self._bytes = 0
         """Of `_answers`, of the one that is being written, and of those that are to come."""
         self._changed = asyncio.Event()
@@ -138,10 +148,10 @@ class _Stream:
             taken = self._taking.take(message, raw, arrived_ns, self._caller, self._call)
         except BadRequest as error:
             refusal = Refuse(self._call.connection, 0, error.reason, error.detail)
-            self._put(streamed_refusal(asked_id, refusal), 0)
+            self._put(_Said(streamed_refusal(asked_id, refusal), 0, None))
             return
         except Ended as error:
-            self._put(streamed_error(asked_id, error.detail), 0)
+            self._put(_Said(streamed_error(asked_id, error.detail), 0, None))
             return
         key = taken.request.key
         self._waiting.add(key)
@@ -152,6 +162,7 @@ class _Stream:
     def _done(self, taken: Taken, outcome: Outcome) -> None:
         """Make the answer to a request; nothing may be raised into the request table above."""
         key, asked = taken.request.key, taken.asked
+        came_ns = monotonic_ns() if isinstance(outcome, Answer) else None
         if key not in self._waiting:
             # The stream is over.
             return
@@ -159,7 +170,7 @@ class _Stream:
         def put(answer: bytes) -> None:
             self._waiting.discard(key)
             self._bytes -= taken.answer_bytes
-            self._put(answer, taken.answer_bytes)
+            self._put(_Said(answer, taken.answer_bytes, came_ns))
             self._written.set()
 
         def failed(error: Exception) -> None:
@@ -175,15 +186,18 @@ class _Stream:
         else:
             put(streamed_refusal(asked.id, outcome))
 
-    def _put(self, answer: bytes, held_bytes: int) -> None:
-        self._answers.append((answer, held_bytes))
-        self._bytes += len(answer)
+    def _put(self, answer: _Said) -> None:
+        self._answers.append(answer)
+        self._bytes += len(answer.data)
         self._changed.set()
 
     async def _write(self) -> None:
         while self._answers:
-            answer, held_bytes = self._answers.popleft()
-            await self._context.write(answer)
+            data, held_bytes, came_ns = self._answers.popleft()
+            await self._context.write(data)
+            if came_ns is not None:
+                now_ns = monotonic_ns()
+                self._calls.back.took(self._call.way, held_bytes, now_ns - came_ns, now_ns)
             self._call.let_go(held_bytes)
-            self._bytes -= len(answer)
+            self._bytes -= len(data)
             self._written.set()

@@ -80,6 +80,11 @@ class Call:
         self._held_bytes = 0
 
     @property
+    def way(self) -> bytes:
+        """What its client's connection is called: of all its calls, one after the other too."""
+        return self._name.encode()
+
+    @property
     def connection(self) -> Connection:
         """What the request table knows the client as; all of its calls share it."""
         return self._peer.connection

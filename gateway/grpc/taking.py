@@ -76,7 +76,7 @@ class Taking:
             version=signature.spec.version,
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
-            back_ns=self._calls.back.expected_ns(call.connection.peer, held_bytes, slo_ns, monotonic_ns()),
+            back_ns=self._calls.back.expected_ns(call.way, held_bytes, slo_ns, monotonic_ns()),
             late_outputs=False,
         )
         classes = requests.classes(message.outputs, signature)
