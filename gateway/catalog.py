@@ -17,6 +17,10 @@ from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
 
+_NOT_TOLD = (
+    "the gateway has just started, and its controller has not told all of its models yet: {name!r} may be "
+    "one of them; send the request again in a moment"
+)
 _CONFIRM_NS = 1_000_000_000
 """Time from a welcome in which what was known before must be told again."""
 
@@ -39,6 +43,8 @@ class Catalog:
         self._old_workers: dict[str, None] = {}
         self._old_slos: dict[str, None] = {}
         self._confirm_by_ns: int | None = None
+        self.complete = True
+        """Whether what is not here is not served; not so until a first controller has told all."""
 
     # --- what clients ask for ---
 
@@ -58,6 +64,8 @@ class Catalog:
                 return signature
             raise BadRequest(Reason.UNKNOWN_MODEL, _no_version(name, version, (signature.spec.version,)))
         versions = self._versions(name)
+        if not versions and not self.complete:
+            raise BadRequest(Reason.CONTROLLER_UNREACHABLE, _NOT_TOLD.format(name=name))
         if not versions:
             raise BadRequest(Reason.UNKNOWN_MODEL, unknown_model(name, dict.fromkeys(self.names())))
         if version is None:

@@ -42,6 +42,7 @@ class Plane:
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
         self.catalog = Catalog()
+        self.catalog.complete = False
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
         """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
@@ -52,8 +53,6 @@ class Plane:
         self._delivery = Delivery(self.counts)
         self.front_ends = self._delivery.front_ends
         """By the name that their connections bear."""
-        self.ready = False
-        """Whether a controller has told all of its models and workers; stays so when it is lost."""
         self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When a first controller is missed; None once it was, or has come."""
         self._refusal_said = ""
@@ -65,6 +64,11 @@ class Plane:
         self._workers = WorkerLinks(hub, config, lambda _: self._count("bad_framing_from_workers"))
 
     # --- front ends ---
+
+    @property
+    def ready(self) -> bool:
+        """Whether a controller has told all of its models and workers; stays so when it is lost."""
+        return self.catalog.complete
 
     @property
     def alone(self) -> str | None:
@@ -148,7 +152,7 @@ class Plane:
                 self.core.rejected(message)
             case peers.Ping():
                 # The first one comes behind all models and workers.
-                self.ready = self.ready or self._session.welcomed
+                self.catalog.complete = self.ready or self._session.welcomed
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 self._controller.send(pong)
             case peers.ModelUp():

@@ -10,6 +10,7 @@ from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.sends import Connection
 from mainspring.gateway.session import ControllerSession, SessionEvent
+from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
@@ -36,6 +37,23 @@ def test_what_a_new_session_does_not_confirm_is_forgotten_after_a_while() -> Non
     assert [spec.name for spec in catalog.models()] == ["kept"]
     assert catalog.workers == {"kept": "tcp://2"}
     assert catalog.next_wakeup_ns() is None
+
+
+def test_a_model_that_may_still_be_told_is_not_unknown() -> None:
+    catalog = Catalog()
+    catalog.complete = False
+    catalog.model_up(make_spec("told"))
+    assert catalog.resolve("told").spec.name == "told"
+    with pytest.raises(BadRequest, match="'untold' may be one of them; send the request again") as caught:
+        catalog.resolve("untold")
+    assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+    with pytest.raises(BadRequest) as caught:
+        catalog.resolve("told", 7)
+    assert caught.value.reason is Reason.UNKNOWN_MODEL
+    catalog.complete = True
+    with pytest.raises(BadRequest) as caught:
+        catalog.resolve("untold")
+    assert caught.value.reason is Reason.UNKNOWN_MODEL
 
 
 def test_what_goes_down_before_it_is_confirmed_is_gone_once() -> None:
