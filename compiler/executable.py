@@ -38,6 +38,14 @@ FATAL_ONLY = 4
 """ONNX Runtime's log level: it raises its errors too, and its warnings are about what the compiler checks."""
 
 
+_PREALLOCATED = "pre-allocated output"
+"""What ONNX Runtime says where an output has another shape than the memory that it was given."""
+_OTHER_SHAPE = (
+    "has an output whose shape for these inputs differs from the one that the model was compiled with; only "
+    "inputs that give outputs of that shape can be answered"
+)
+
+
 def open_executable(store: Store, manifest: Manifest, threads: int = 1) -> Executable:
     """Open the model's executable; raise `StoreError` if it is missing or of another machine or library."""
     info = store.executable_info(manifest)
@@ -145,9 +153,10 @@ class BoundModel:
             self._session.run_with_iobinding(self._binding.io)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
             self._bound = None
-            raise ExecutableError(
-                f"executable {self._info.executable[:12]} failed at batch size {batch_size}: {error}"
-            ) from error
+            why = (
+                _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
+            )
+            raise ExecutableError(f"executable {self._info.executable[:12]} {why}") from error
 
     def warm(self, batch_sizes: Sequence[int]) -> None:
         """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it."""

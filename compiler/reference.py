@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -114,11 +114,16 @@ class Prepared:
     def _whole_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, whose shapes may not depend on what the inputs hold."""
         first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
-        for value, one, two in zip(self.model.graph.output, first, second, strict=True):
-            if one.shape != two.shape:
+        others = [second]
+        with suppress(CompileError):
+            # Random numbers are hardly ever 0, which is what many a choice is made by.
+            others.append(stock.run([np.zeros_like(array[:1]) for array in self.rows]))
+        for index, value in enumerate(self.model.graph.output):
+            one = first[index].shape[1:]
+            two = next((found[index].shape[1:] for found in others if found[index].shape[1:] != one), one)
+            if one != two:
                 raise CompileError(
-                    f"output {value.name!r} is {one.shape[1:]} for some values and "
-                    f"{two.shape[1:]} for others; "
+                    f"output {value.name!r} is {one} for some values and {two} for others; "
                     "every output needs one shape"
                 )
         found = zip(self.model.graph.output, first, strict=True)
