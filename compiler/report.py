@@ -37,14 +37,16 @@ def describe_profile(compiled: Compiled) -> str:
     kind, profile = _profile(compiled.manifest)
     workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
     if not profile.infer_ns:
-        return f"no seeds: `mainspring profile --save` measures on the device; workspace {workspace:.0f} MB"
+        return (
+            f"not measured: `mainspring profile --save` does so on the device; workspace {workspace:.0f} MB"
+        )
     # A GPU is done in a tenth of the time.
     digits, where = (1, "") if kind == CPU else (3, f" on {kind}")
     infer = ", ".join(
         f"{size}: {ns / _NS_PER_MS:.{digits}f}" for size, ns in sorted(profile.infer_ns.items())
     )
     load_ms = profile.load_ns / _NS_PER_MS
-    return f"seeds{where}: load {load_ms:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
+    return f"measured{where}: load {load_ms:.2f} ms, infer {infer} ms; workspace {workspace:.0f} MB"
 
 
 def fields(compiled: Compiled) -> dict[str, Any]:

@@ -61,7 +61,11 @@ def find_request(view: View, which: str) -> Request:
     if which in LAST:
         newest = next(book.newest(LAST[which]), None)
         if newest is None:
-            raise Unknown(f"no request that was {which.removeprefix('last-')} is remembered")
+            _, _, how = which.partition("-")
+            seconds = view.limits.keep_ns / 1e9
+            raise Unknown(
+                f"no request was {how or 'rejected, late or lost'} in the {seconds:g} s that are remembered"
+            )
         return newest
     if not which.isdecimal() or len(which) > 20:
         raise BadQuery(f"{which[:80]!r} is no request's id; give a whole number or one of {', '.join(LAST)}")

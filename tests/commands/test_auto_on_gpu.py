@@ -103,7 +103,7 @@ def test_the_faster_engine_is_kept_with_its_profile(
     profile = manifest.profiles[KIND]
     assert profile.infer_ns == {plan.batch_size: 1_000 * len(plan.launches) for plan in plans.plans}
     assert profile.load_ns > 0
-    assert f"seeds on {KIND}: load" in result.output
+    assert f"measured on {KIND}: load" in result.output
     assert "kept tvm: onnxruntime: 0.636 ms for each row" in result.output, "of 0.9 and 0.45 ms"
     assert result.output.count(f" ms for each row on {KIND}, over all batch sizes") == 2
     assert [path.name for path in (store.root / "executables").iterdir()] == [manifest.executable]

@@ -32,7 +32,7 @@ def test_compile_stores_a_model_and_says_what_it_did(app: typer.Typer, tmp_path:
     result = CliRunner().invoke(app, [*arguments, "--store", str(tmp_path / "store")])
     assert result.exit_code == 0, result.output
     assert "1.7 MB in   1 page (1), executable" in result.output
-    assert "seeds: load" in result.output
+    assert "measured: load" in result.output
     assert "differ from stock ONNX Runtime's by at most" in result.output
     assert Store(tmp_path / "store").manifest("reader").batch_sizes == (1, 2)
 

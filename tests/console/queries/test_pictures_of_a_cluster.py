@@ -227,6 +227,12 @@ def test_what_can_not_be_asked_is_refused_with_what_would_be_right() -> None:
         recent(view, outcomes=("won",))
     with pytest.raises(BadQuery, match="no request's id"):
         request(view, "last-ate")
+    with pytest.raises(
+        Unknown, match="no request was rejected, late or lost in the 300 s that are remembered"
+    ):
+        request(View(), "last")
+    with pytest.raises(Unknown, match="no request was late in the 300 s"):
+        request(View(), "last-late")
     with pytest.raises(Unknown, match="nothing is remembered of request 123456"):
         request(view, "123456")
     for request_id in (99901, 99902):
