@@ -43,8 +43,13 @@ def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dic
     values = _beginning(model.graph, weights)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
+    own = {(function.domain, function.name) for function in model.functions}
     for node in model.graph.node:
         found = _after(node, values, opsets)
+        if (node.domain, node.op_type) in own:
+            # It may have the name of an operator that the table knows.
+            why = f"node {node.name!r} ({node.op_type}) is a function of the model's own that isn't inlined"
+            found = [Lost(why)] * len(node.output)
         values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
     return values
 

@@ -67,6 +67,10 @@ def check_shape(value: Rows, array: NDArray[Any], rows: int) -> None:
 
 
 def check_equal(found: NDArray[Any], alone: NDArray[Any]) -> None:
+    if found.dtype.itemsize == 1 and found.dtype.kind == "u":
+        # Vectors and what is left over of them may round to different steps of a quantised value.
+        np.testing.assert_allclose(found.astype(np.int64), alone.astype(np.int64), rtol=0, atol=1)
+        return
     if found.dtype.kind != "f":
         np.testing.assert_array_equal(found, alone)
         return

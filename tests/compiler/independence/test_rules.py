@@ -280,3 +280,12 @@ def test_only_what_an_output_depends_on_counts() -> None:
 def test_the_first_node_is_named() -> None:
     nodes = [node("ReduceMax", "x", "m", axes=[0]), node("Sub", "x m", "d"), node("Softmax", "d", axis=0)]
     assert why_rows_mix(graph(nodes, X)) == "node 'the_ReduceMax' (ReduceMax) reduces over the batch"
+
+
+def test_a_function_with_the_name_of_an_operator_proves_nothing() -> None:
+    body = [helper.make_node("ReduceMax", ["x"], ["m"], axes=[0]), helper.make_node("Sub", ["x", "m"], ["y"])]
+    model = graph([node("Swish", "x")], X)
+    model.functions.append(
+        helper.make_function("", "Swish", ["x"], ["y"], body, [helper.make_opsetid("", 16)])
+    )
+    assert "a function of the model's own" in why_rows_mix(model)
