@@ -44,6 +44,10 @@ MostOption = Annotated[
 ]
 ProfilesOption = Annotated[Path, typer.Option(help="Table of profiles (Clockwork's appendix A).")]
 ProcessesOption = Annotated[int, typer.Option(help="Cells played side by side; 0 for one a core.")]
+AmpleOption = Annotated[
+    bool,
+    typer.Option("--ample", help="Play with memory for all models: the most that other LOADs could bring."),
+]
 OutputOption = Annotated[Path, typer.Option(help="Folder for JSON, plots and bounds.")]
 
 
@@ -59,6 +63,7 @@ def main(
     bound: Annotated[bool, typer.Option(help="Compute what was possible.")] = True,
     profiles: ProfilesOption = Path("../shared/profiles/clockwork_table1.csv"),
     processes: ProcessesOption = 0,
+    ample: AmpleOption = False,
     output: OutputOption = Path("out/policies"),
 ) -> None:
     """Play policies in virtual time: goodput, the highest load with 99 % in time, or what fairness costs."""
@@ -79,6 +84,7 @@ def main(
             most_requests=most_requests,
             table=str(profiles),
             bounds=str(output / "bounds") if bound and not searched else None,
+            ample=ample,
         )
         for scenario in _scenarios(scenarios or (FRONTIER if what == "frontier" else "study"))
         for load in ([1.0] if searched else _loads(loads))

@@ -6,9 +6,10 @@ millisecond, padding allowed. Few models on many busy devices wait for larger ba
 that is dropped too often rises (`Floor`): the option ``fairness`` moves between most answers and
 equal shares.
 
-*LOAD* by requests for each millisecond that it takes (`WorthLoads`); whoever was asked for least goes first
-(`Popularity`), and idle LOAD executors load what was missed over models that are asked for much less, and
-further copies of what is on busy devices alone (`Relief`).
+*LOAD* by requests for each millisecond that it takes, less what their executions cost while EXEC is short
+(`ExecPrice`); the model goes whose loss is least (`WorthLoads`). Idle LOAD executors load what was missed
+over models that are asked for much less (`Popularity`), and further copies of what is on busy devices
+alone (`Relief`).
 
 *Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
 decided knowing more. Appendix B of the Clockwork paper has 5 ms.
@@ -25,6 +26,7 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.crowd import leaves_crowd_ns
 from mainspring.scheduler.policies.density import Densities
+from mainspring.scheduler.policies.exec_price import ExecPrice
 from mainspring.scheduler.policies.floor import Floor
 from mainspring.scheduler.policies.holding import held_until_ns
 from mainspring.scheduler.policies.mainspring_options import MainspringOptions
@@ -62,7 +64,8 @@ class Mainspring(Policy):
         self._floor = Floor(options.fairness)
         self._utilisation = Utilisation(books)
         self._popularity = Popularity(books)
-        self._loads = WorthLoads(books, self._popularity)
+        self._price = ExecPrice(self._utilisation)
+        self._loads = WorthLoads(books, self._popularity, self._price)
         self._relief = Relief(books, self._popularity, self._utilisation)
         self._waiting = 0
         """Models with requests that wait."""
@@ -109,6 +112,7 @@ class Mainspring(Policy):
         duration_ns = placement.times.ns[batch.size_index]
         self._densities.ran(placement, duration_ns, self._floor.dropped)
         self._utilisation.gave(now_ns, placement.worker, duration_ns)
+        self._price.ran(sum([request.rows for request in batch.requests]), duration_ns)
         self._left(now_ns, placement.model)
 
     def executed(
@@ -154,6 +158,7 @@ class Mainspring(Policy):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the model whose LOAD serves most requests for its time, or one that others keep waiting."""
+        self._price.look(now_ns, self._floor.dropped)
         plan = self._loads.next_load(now_ns)
         return self._relief.next_load(now_ns) if plan is None else plan
 

@@ -16,6 +16,8 @@ from mainspring.scheduler.mirror import Model, Placement, Worker
 DECAY_NS: Final = 30_000_000_000
 RENEWED: Final = 40.0
 """Decays after which all counts are put back to size."""
+LEAST_SEEN_NS: Final = 1_000_000_000
+"""Rates are told as if requests had come for as long as this, at least."""
 LATELY = 0.5
 """A model is loaded unasked over others that together were asked for less than this part of its own count."""
 
@@ -26,11 +28,13 @@ class Popularity:
     def __init__(self, books: Books) -> None:
         self._books = books
         self._epoch_ns: int | None = None
+        self._first_ns = self._last_ns = 0
 
     def asked(self, now_ns: int, model: Model) -> None:
         """Count a request."""
         if self._epoch_ns is None:
-            self._epoch_ns = now_ns
+            self._epoch_ns = self._first_ns = now_ns
+        self._last_ns = now_ns
         age = (now_ns - self._epoch_ns) / DECAY_NS
         if age > RENEWED:
             factor = math.exp(-age)
@@ -38,6 +42,14 @@ class Popularity:
                 each.asked *= factor
             self._epoch_ns, age = now_ns, 0.0
         model.asked += math.exp(age)
+
+    def expected(self, within_ns: int) -> float:
+        """Return by what `Model.asked` is multiplied for the requests to expect within a time from now on."""
+        if self._epoch_ns is None:
+            return 0.0
+        seen_ns = max(LEAST_SEEN_NS, self._last_ns - self._first_ns)
+        whole = DECAY_NS * (1.0 - math.exp(-seen_ns / DECAY_NS))
+        return within_ns / whole * math.exp((self._epoch_ns - self._last_ns) / DECAY_NS)
 
     def victims(self, worker: Worker) -> list[Placement]:
         """Return who may be evicted, in order: none with work in flight, and those waited for last.

@@ -107,6 +107,12 @@ def test_what_was_possible_is_computed_once_and_kept(tmp_path: Path) -> None:
     assert again.goodput == first.goodput
 
 
+def test_memory_for_all_models_shows_how_little_other_loads_could_bring() -> None:
+    asked = job("transfers", "mainspring", 1.0, seconds=2.0)
+    short, ample = play_cell(asked), play_cell(msgspec.structs.replace(asked, ample=True))
+    assert ample.goodput > short.goodput > 0.96 * ample.goodput
+
+
 def test_results_average_seeds_and_fall_back_on_what_was_offered() -> None:
     def cell(seed: int, goodput: float, bound: float | None) -> Cell:
         return Cell(

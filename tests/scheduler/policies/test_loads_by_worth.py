@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from mainspring.messages.actions import Load, Unload
-from mainspring.messages.commands import Command
+from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.mirror import Model
+from mainspring.scheduler.policies.mainspring import Mainspring
 from mainspring.scheduler.policies.popularity import DECAY_NS, RENEWED, Popularity
+from mainspring.scheduler.policies.utilisation import WINDOW_NS
 from tests.scheduler.hand import MS, Hand, spec
 
 
 def loads(commands: list[Command]) -> list[str]:
     return [command.model for command in commands if isinstance(command, Load)]
+
+
+def make_exec_short(hand: Hand, now_ms: float) -> None:
+    """As if EXEC had run batches of a row, 4 ms each, without a pause, and about half had been dropped."""
+    policy = hand.scheduler._policy
+    assert isinstance(policy, Mainspring)
+    for worker in hand.scheduler._books.cluster.workers.values():
+        policy._utilisation.gave(int(now_ms * MS), worker, 2 * WINDOW_NS)
+    for _ in range(400):
+        policy._price.ran(1, 4 * MS)
+        policy._floor.missed(Model(spec("other"), 99))
 
 
 def test_requests_for_each_millisecond_of_load_decide() -> None:
@@ -35,6 +48,40 @@ def test_the_least_asked_for_goes_first_and_not_the_least_recently_used() -> Non
     hand.warm("once", 100)
     commands = hand.request(150, 99, "new", 100)
     assert [command.model for command in commands if isinstance(command, Unload)] == ["once"]
+
+
+def test_who_waits_for_more_than_it_is_worth_goes_before_one_whose_requests_are_quick() -> None:
+    specs = spec("running", single_ms=60), spec("long", single_ms=40), spec("quick"), spec("new")
+    hand = Hand(*specs, pages=3, policy="mainspring")  # type: ignore[arg-type]
+    for number, name in enumerate(("quick", "long", "running")):
+        (load,) = hand.request(100 * number, 10 + number, name, 500)
+        (infer,) = (each for each in hand.ok(100 * number + 8, load) if isinstance(each, Infer))
+        if name != "running":
+            hand.ok(100 * number + 8 + infer.predicted_duration_ns / MS, infer)
+    make_exec_short(hand, 210)
+    assert loads(hand.request(210, 20, "long", 200)) == []
+    commands = hand.request(211, 21, "new", 200)
+    assert loads(commands) == ["new"]
+    assert [command.model for command in commands if isinstance(command, Unload)] == ["long"]
+
+
+def test_a_model_that_would_displace_more_than_it_serves_is_loaded_once_exec_has_time() -> None:
+    hand = Hand(spec("long", single_ms=20), spec("quick"), policy="mainspring")  # type: ignore[arg-type]
+    make_exec_short(hand, 0)
+    assert loads(hand.request(0, 1, "long", 10_000)) == []
+    (load,) = hand.request(1, 2, "quick", 10_000)
+    assert isinstance(load, Load)
+    assert load.model == "quick"
+    (infer,) = (each for each in hand.ok(9, load) if isinstance(each, Infer))
+    assert loads(hand.ok(13, infer)) == []
+    sent: list[str] = []
+    while not sent:
+        wakeup_ns = hand.scheduler.next_wakeup_ns()
+        assert wakeup_ns is not None
+        commands = hand.scheduler.schedule(wakeup_ns)
+        assert not [command for command in commands if isinstance(command, Reject)]
+        sent = loads(commands)
+    assert sent == ["long"]
 
 
 def test_counts_decay_and_can_be_compared_as_they_are() -> None:
