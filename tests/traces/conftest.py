@@ -71,6 +71,8 @@ class FakeGateway:
     """Where to serve; a free port if it is not given."""
     turns_away: int = 0
     """Hellos that are refused for want of room, before others are welcomed."""
+    tokens: list[str] = field(default_factory=list)
+    """Of those that were welcomed."""
 
     @contextmanager
     def serving(self) -> Iterator[FakeGateway]:
@@ -110,6 +112,7 @@ class FakeGateway:
                 self.turns_away -= 1
                 yield 0, [encode(ClientRefused("too_many_clients", "no room"))]
             case ClientHello():
+                self.tokens.append(message.token)
                 yield 0, [encode(ClientWelcome(1, "test", 1 << 30, 10_000))]
             case ListModels():
                 yield 0, [encode(ModelList(message.key, self.specs))]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mainspring.client.connection import TOKEN_VARIABLE
 from mainspring.client.errors import GatewayUnreachable
 from mainspring.messages.codes import Reason
 from mainspring.traces.arrival import SECOND_NS, Arrival
@@ -90,6 +91,16 @@ def test_all_is_sent_as_described_and_counted(fake_gateway: Any, answering: Any,
     assert np.isfinite(np.frombuffer(seen[0][2][0], "float32")).all()
     assert (shown[-1].offered, shown[-1].goodput, shown[-1].rejected, shown[-1].in_flight) == (100, 40, 40, 0)
     assert (summary.notes["ended"], summary.notes["workload"]) == ("finished", "regular")
+
+
+def test_a_gateway_is_shown_the_token(
+    fake_gateway: Any, answering: Any, connected: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "the environment's")
+    with fake_gateway(lambda number, request: answering()).serving() as gateway:
+        connected(gateway, token="the option's")
+        connected(gateway)
+        assert gateway.tokens == ["the option's", "the environment's"]
 
 
 def test_what_is_not_answered_is_lost_after_the_wait(
