@@ -89,7 +89,7 @@ class Scheduler:
                 self._intake.arrived(now_ns, event)
             case Result():
                 if not self._dispatcher.ended(now_ns, event):
-                    self._drop(now_ns, event.worker, _disagreement(event))
+                    self._membership.drop(now_ns, event.worker, _disagreement(event))
             case Wakeup():
                 pass
             case RequestCancelled(request_id=request_id):
@@ -182,7 +182,8 @@ class Scheduler:
             else:
                 owed = self._dispatcher.overdue(now_ns, subject)
                 if owed is not None:
-                    self._drop(now_ns, subject.name, owed)
+                    unanswered = self._dispatcher.learn_from_overdue(now_ns, subject)
+                    self._membership.drop(now_ns, subject.name, owed, unanswered)
 
     def _fill_loads(self, now_ns: int) -> None:
         """Give the LOAD executors work: what is pinned, what the policy wants, what was missed."""
@@ -200,10 +201,6 @@ class Scheduler:
         if (self._missed or self._pins) and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
             self._books.alarms.set(self._retry_ns, _RETRY)
-
-    def _drop(self, now_ns: int, worker: str, reason: str) -> None:
-        """Break with a worker."""
-        self._membership.drop(now_ns, worker, reason)
 
 
 def _is_due(now_ns: int, armed_ns: int | None) -> bool:

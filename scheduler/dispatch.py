@@ -7,6 +7,7 @@ from typing import Final
 
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
+from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
@@ -139,23 +140,27 @@ class Dispatcher:
         if not limits:
             return None
         if min(limits) <= now_ns:
-            self._learn_from_overdue(now_ns, worker)
             return f"an action's result is owed since {(now_ns - min(limits)) / 1e6:.0f} ms past its time-out"
         # Something with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
         books.watch(min(*limits, now_ns + books.ns.action_timeout), worker)
         return None
 
-    def _learn_from_overdue(self, now_ns: int, worker: Worker) -> None:
-        """Note that an INFER took at least as long as it was waited for, and whom it cost a worker."""
+    def learn_from_overdue(self, now_ns: int, worker: Worker) -> Unanswered | None:
+        """Note that an INFER took at least as long as it was waited for, and whom it cost a worker.
+
+        Returns what was noted; None if the worker owes something else.
+        """
         slot = worker.exec.first()
         timeout_ns = self._books.ns.action_timeout
         if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
-            return
+            return None
         placement = worker.placements[slot.action.model]
         index = placement.times.sizes.index(slot.action.batch_size)
-        placement.times.give_up(now_ns, index, now_ns - slot.begin_ns)
+        waited_ns = now_ns - slot.begin_ns
+        placement.times.give_up(now_ns, index, waited_ns)
         overdue = placement.model.overdue = placement.model.overdue or {}
         overdue[worker.name] = overdue.get(worker.name, 0) + 1
+        return Unanswered(slot.action.model, slot.action.batch_size, waited_ns)
 
     def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
         """Send a batch as one INFER."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import DropWorker
+from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.changes import Changes
@@ -137,9 +137,9 @@ class Membership(Changes):
         worker.lru.clear()
         worker.strategies.clear()
 
-    def drop(self, now_ns: int, name: str, reason: str) -> None:
+    def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
         """Break with a worker whose state can't be trusted any more; it may join again."""
-        self._books.emit(DropWorker(name, reason))
+        self._books.emit(DropWorker(name, reason, unanswered))
         self.leave(now_ns, name, reason)
 
     def _adopt(self, now_ns: int, worker: Worker, event: WorkerJoined) -> None:

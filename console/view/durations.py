@@ -213,6 +213,13 @@ class Durations:
             infers.replace([*estimated.infer_ns], [*estimated.transfer_ns], self._seeds.rank)
         self.loads(estimated.device_kind, spec).time = LoadTime(estimated.load_ns, self._seeds.rank)
 
+    def give_up(self, now_ns: int, seq: int, kind: str, spec: ModelSpec, index: int, waited_ns: int) -> None:
+        """Take in that an INFER of a size was waited for in vain, as the scheduler does."""
+        infers = self.infers(kind, spec)
+        infer_ns, transfer_ns = [*infers.times.ns], [*infers.times.transfer_ns]
+        infers.times.give_up(now_ns, index, waited_ns)
+        infers.note(seq, infer_ns, transfer_ns)
+
     def doubt(self, now_ns: int, seq: int, spec: ModelSpec, kinds: Iterable[str]) -> None:
         """Doubt a model's estimates on all kinds of devices, as is done before a request is turned away."""
         for kind in kinds:

@@ -21,6 +21,7 @@ from mainspring.console.view.models import (
 from mainspring.console.view.requests import Request
 from mainspring.console.view.workers import History, WorkerState
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.commands import Unanswered
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.observing import Estimated, Holding
@@ -142,6 +143,16 @@ class Fleet:
         for lane in worker.history.lanes():
             lane.outstanding.clear()
         return lost
+
+    def unanswered(self, now_ns: int, seq: int, name: str, infer: Unanswered) -> None:
+        """A worker is given up for an INFER: what that is expected to take grows, as in the scheduler."""
+        worker, model = self.workers.get(name), self.models.get(infer.model)
+        spec = None if model is None else model.spec
+        if worker is None or spec is None or infer.batch_size not in spec.batch_sizes:
+            return
+        if self.durations.holds(spec):
+            index = spec.batch_sizes.index(infer.batch_size)
+            self.durations.give_up(now_ns, seq, worker.device_kind, spec, index, infer.waited_ns)
 
     # --- what pictures say ---
 

@@ -280,6 +280,8 @@ class View:
                 self.happenings.resumed(self._unix_offset_ns + now_ns, worker, event.who)
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
+        if isinstance(entry, DropWorker) and entry.unanswered is not None:
+            self.fleet.unanswered(now_ns, self.seq, entry.worker, entry.unanswered)
         self._gone(now_ns, entry.worker, entry.reason)
 
     def _gone(self, now_ns: int, name: str, reason: str) -> None:
