@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.errors import CompileError, RowsMix
+from mainspring.compiler.errors import CompileError, ExecutableError, RowsMix
 from mainspring.compiler.manifest import Verification
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.runnable import Runnable
@@ -48,7 +48,36 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
             except CompileError as error:
                 raise RowsMix(str(error)) from None
         rows += batch_size
+    _check_beside_infinities(model, prepared, alone, max(batch_sizes))
     return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
+
+
+def _check_beside_infinities(
+    model: Runnable, prepared: Prepared, alone: Sequence[Array], batch_size: int
+) -> None:
+    """Raise `RowsMix` if a row of infinities changes the others of its batch.
+
+    A row that is added with a weight of 0 changes nothing, unless it is infinite.
+    """
+    if batch_size == 1:
+        return
+    batch = [array[:batch_size].copy() for array in prepared.rows]
+    place = batch_size // 2
+    for array in batch:
+        if array.dtype.kind == "f":
+            array[place] = np.resize(np.array([np.inf, np.nan, -np.inf], array.dtype), array[place].shape)
+    try:
+        found = model.run_arrays(batch_size, batch)
+    except ExecutableError:
+        # Such as an index that is computed of a number: an error is no answer, and rows run again alone.
+        return
+    others = np.arange(batch_size) != place
+    where = f"at batch size {batch_size} depends on another row of the batch, which is infinite; it"
+    for index, spec in enumerate(prepared.outputs):
+        try:
+            _compare(found[index][others], alone[index][:batch_size][others], spec, where, prepared)
+        except CompileError as error:
+            raise RowsMix(str(error)) from None
 
 
 def _rows_alone(model: Runnable, prepared: Prepared, rows: int, size: int) -> list[Array]:

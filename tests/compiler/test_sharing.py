@@ -70,6 +70,23 @@ def test_samples_contradict_what_the_rules_prove(tmp_path: Path, monkeypatch: py
     assert "depends on the other rows of the batch" in manifest.unshared
 
 
+def test_an_infinite_row_contradicts_what_the_rules_prove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.compiler.independence.walk.why_rows_mix", lambda *_: "")
+    graph = helper.make_graph(
+        [helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([1, 1, 2], np.float32), "scales")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    manifest = compile_model(model, "m", Store(tmp_path), (1, 2, 4), SOURCE).manifest
+    assert manifest.batch_sizes == (1,)
+    assert "another row of the batch, which is infinite" in manifest.unshared
+
+
 def test_all_of_a_table_is_sampled() -> None:
     model = small_vocabulary()
     ids = TensorSpec("ids", "int64", (8,))
