@@ -46,11 +46,12 @@ class Stalls:
     def watch(self, now_ns: int, worker: Worker) -> None:
         """Have a worker looked at when its LOAD, or an INFER that should have ended, may have stalled."""
         loaded = worker.load.first()
-        if loaded is not None:
-            self._watch_until(now_ns, stalled_at_ns(loaded), worker)
+        if loaded is not None and not worker.placements[loaded.action.model].load_stalled:
+            self._books.watch_for_stall(max(now_ns, stalled_at_ns(loaded)), worker)
         running = worker.exec.first() if worker.exec.overruns(now_ns) else None
-        if running is not None:
-            self._watch_until(now_ns, stalled_at_ns(running), worker)
+        if running is not None and not worker.stalled:
+            # It may be long past: nothing looks at a worker at which nothing else waits.
+            self._books.watch_for_stall(max(now_ns, stalled_at_ns(running)), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
         """Count on EXEC again: a result has come, and not of what still waits behind a stalled action."""
@@ -59,10 +60,6 @@ class Stalls:
             return
         worker.stalled = False
         self._all_changed(now_ns, worker)
-
-    def _watch_until(self, now_ns: int, when_ns: int, worker: Worker) -> None:
-        if when_ns > now_ns:
-            self._books.watch_for_stall(when_ns, worker)
 
     def _all_changed(self, now_ns: int, worker: Worker) -> None:
         """Look again at every model that a worker holds or is loading."""

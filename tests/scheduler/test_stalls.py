@@ -112,6 +112,27 @@ def test_what_waits_for_an_infer_that_does_not_end_is_served_elsewhere(policy: s
     assert [each.request_ids for each in served] == [(2,)]
 
 
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+@pytest.mark.parametrize("slo_ms", [90, None])
+def test_what_comes_long_after_an_infer_has_stalled_is_served_elsewhere(
+    policy: str, slo_ms: float | None
+) -> None:
+    """Nothing waited behind the INFER, so nothing looked at its worker when it stalled."""
+    workers = Workers(spec("a"), spec("b"), workers=2, policy=policy, stuck=Infer)
+    workers.stuck_on = "none yet"
+    workers.ask(0, 1, "a", 100)
+    workers.ask(50, 2, "b", 100)
+    workers.until(100)
+    (stuck_on,) = {each.worker for each in workers.sent}
+    workers.stuck_on = None
+    workers.ask(100, 3, "a", 100)
+    workers.ask(300, 4, "b", slo_ms)
+    workers.until(390)
+    assert workers.stuck_on == stuck_on
+    served = [each for each in workers.sent if isinstance(each, Infer) and each.worker != stuck_on]
+    assert [each.request_ids for each in served] == [(4,)]
+
+
 def test_a_refusal_names_the_action_that_is_overdue() -> None:
     hand = Hand(spec("m"))
     (load,) = hand.request(0, 1, "m", 60)
