@@ -65,7 +65,7 @@ def _after_load(
 def impossible(books: Books, model: Model) -> tuple[Reason, str]:
     """Say why no worker can run a model now."""
     if not books.cluster.workers:
-        return Reason.NO_WORKER, "no worker is connected"
+        return Reason.NO_WORKER, "no worker is connected; if one starts or comes back, send the request again"
     largest = max(worker.pages.size for worker in books.cluster.workers.values())
     if model.spec.pages > largest:
         return (

@@ -165,8 +165,8 @@ class Summary(msgspec.Struct, frozen=True):
         return (
             f"The replayer fell behind its schedule, by {_ms(self.replayer_lag_p99_us / 1e3)} at p99:"
             " goodput, late and latencies include its own delay and do not describe the cluster."
-            f" From the real send, answers took p50 {_ms(self.since_sent.p50_ms)},"
-            f" p99 {_ms(self.since_sent.p99_ms)}; by the gateway's clock"
+            " From the real send until the replayer read them, answers took"
+            f" p50 {_ms(self.since_sent.p50_ms)}, p99 {_ms(self.since_sent.p99_ms)}; by the gateway's clock"
             f" p50 {_ms(self.at_gateway.p50_ms)}, p99 {_ms(self.at_gateway.p99_ms)}."
         )
 

@@ -9,6 +9,7 @@ its ``await``, so that whatever held it counts. ``python -m mainspring.experimen
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,7 @@ from mainspring.client.errors import DeadlineError, MainspringError
 from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
+from mainspring.experiments.bench.usage import usage_of
 from mainspring.launch.addresses import free_ports
 from mainspring.launch.config import read_config
 from mainspring.launch.local import LocalCluster
@@ -45,6 +47,8 @@ class Burst(msgspec.Struct):
     refused: list[float] = []
     failed: Counter[str] = msgspec.field(default_factory=Counter)
     """Outcomes that are neither, by name."""
+    waited: list[float] = []
+    """In each burst: milliseconds that this process's threads were ready to run and had no processor."""
 
     @property
     def late(self) -> int:
@@ -74,8 +78,10 @@ async def ask(client: AsyncClient, models: list[str], count: int, burst: Burst) 
             return
         ends.append((monotonic_ns() - called_ns) / 1e6)
 
+    before = usage_of(os.getpid())
     # All are called now, as in examples/async_client.py, and not one after the other's first step.
     await asyncio.gather(*(one(models[number % len(models)]) for number in range(count)))
+    burst.waited.append(usage_of(os.getpid()).since(before).waited_ns / 1e6)
 
 
 async def measure(address: str, models: list[str], rounds: int) -> dict[tuple[int, float], Burst]:
@@ -104,6 +110,9 @@ def figures_of(bursts: dict[tuple[int, float], Burst]) -> list[Figure]:
             Figure(f"{name}: refused after the deadline", 100 * burst.refused_late / refused, "%", 0.0),
             Figure(f"{name}: neither", burst.failed.total(), "", 0.0, note=str(dict(burst.failed) or "")),
         ]
+        middle, most = np.percentile(burst.waited, [50, 100])
+        note = f"{most:.0f} ms in the worst; the client alone"
+        figures.append(Figure(f"{name}: waited for a processor in a burst", middle, "ms", note=note))
         for kind, ends in (("answer", burst.answered), ("refusal", burst.refused)):
             if ends:
                 middle, last = np.percentile(ends, [50, 100])

@@ -91,4 +91,5 @@ def test_without_a_worker_a_request_is_rejected_after_the_grace(stage: Stage) ->
     gateway.arrive(1)
     stage.until(lambda: bool(gateway.all(Rejected)))
     assert gateway.last(Rejected).reason is Reason.NO_WORKER
-    assert gateway.last(Rejected).detail == "no worker is connected"
+    detail = gateway.last(Rejected).detail
+    assert detail == "no worker is connected; if one starts or comes back, send the request again"
