@@ -70,7 +70,7 @@ def test_ctrl_c_ends_a_sweep_and_its_processes(tmp_path: Path) -> None:
         os.killpg(sweep.pid, signal.SIGINT)
         assert sweep.wait(SLOW_S) == 130
         assert sweep.stderr is not None
-        assert sweep.stderr.read() == ""
+        assert sweep.stderr.read() == "mainspring: interrupted\n"
         assert is_gone(sweep.pid)
 
 
