@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget, Refusal
@@ -60,6 +60,8 @@ class HttpServer:
         self._max_connections = most or share(config, config.http_max_connections)
         self._connections: dict[HttpConnection, None] = {}
         """The longest here first, but for those that were found busy."""
+        self._strangers: dict[HttpConnection, None] = {}
+        """Those that have asked for nothing that they may have, where tokens are needed; the oldest first."""
         self._watch = Watch(self.limits.shortest_ns)
         self._routes = table
         self._end = end
@@ -102,12 +104,15 @@ class HttpServer:
         """Count a new connection; return whether there is room, if need be by closing one that is idle."""
         full = len(self._connections) >= self._max_connections and not self._make_room()
         self._connections[connection] = None
+        if self._gate.closed:
+            self._strangers[connection] = None
         self._watch.add(connection)
         return not full
 
     def gone(self, connection: HttpConnection) -> None:
         """Forget a connection."""
         self._connections.pop(connection, None)
+        self._strangers.pop(connection, None)
 
     def forget(self, peer: Connection) -> None:
         """Give up the requests of a client that is gone."""
@@ -139,13 +144,22 @@ class HttpServer:
                 if model is not None and route.pattern.endswith("/infer"):
                     self._calls.turned_away(model, refusal[0])
                 return False
+            self._strangers.pop(cast(HttpConnection, exchange.sender), None)
         return True
 
     # --- inside ---
 
     def _make_room(self) -> bool:
-        """Close a connection that has long been idle; return whether there was one."""
+        """Close one without a token, or one that has long been idle; return whether there was one.
+
+        Whatever the former does: else some hundred that send a byte now and then would keep everybody out.
+        """
         now_ns = monotonic_ns()
+        stranger = next(iter(self._strangers), None)
+        if stranger is not None:
+            stranger.abort()
+            self.gone(stranger)
+            return True
         for connection in list(itertools.islice(self._connections, _IDLE_SEARCH)):
             if connection.idle and now_ns - connection.idle_since_ns > _EVICTED_IDLE_NS:
                 connection.abort()

@@ -75,6 +75,8 @@ class ZmtpListener:
         self._names = itertools.count(1)
         self._connections: dict[bytes, ZmtpConnection] = {}
         """The longest silent first."""
+        self._strangers: dict[bytes, ZmtpConnection] = {}
+        """Those without a session; the oldest first."""
         self._by_fd: dict[int, ZmtpConnection] = {}
         self._ready: deque[ZmtpConnection] = deque()
         self._timed: dict[ZmtpConnection, None] = {}
@@ -117,6 +119,10 @@ class ZmtpListener:
         connection = self._connections.get(name)
         if connection is not None:
             connection.welcome(known)
+            if known:
+                self._strangers.pop(name, None)
+            else:
+                self._strangers[name] = connection
             self._watch(connection)
 
     # --- the hub's side ---
@@ -183,14 +189,21 @@ class ZmtpListener:
 
     def _admit(self, sock: socket.socket) -> None:
         connection = ZmtpConnection(next(self._names).to_bytes(8), sock, self._limits, self._budget)
-        self._connections[connection.name] = connection
+        self._connections[connection.name] = self._strangers[connection.name] = connection
         self._by_fd[connection.fd] = connection
         self._hub.own(connection.fd, self)
         self._hub.epoll.register(connection.fd, connection.mask)
         self._note(connection)
 
     def _make_room(self) -> bool:
-        """Close a connection that has long been idle; return whether there was one."""
+        """Close one without a session, or one that has long been idle; return whether there was one.
+
+        Whatever the former does: else some hundred that send a byte now and then would keep everybody out.
+        """
+        stranger = next(iter(self._strangers.values()), None)
+        if stranger is not None:
+            self._end(stranger, "another needed its place")
+            return True
         long_ago_ns = monotonic_ns() - _EVICTED_IDLE_NS
         for connection in itertools.islice(self._connections.values(), _IDLE_SEARCH):
             if connection.used_ns < long_ago_ns and not self._owner.busy(connection.name):
@@ -294,6 +307,7 @@ class ZmtpListener:
     def _forget(self, connection: ZmtpConnection) -> None:
         del self._connections[connection.name]
         del self._by_fd[connection.fd]
+        self._strangers.pop(connection.name, None)
         self._timed.pop(connection, None)
         self._backlog_bytes -= connection.backlog_bytes
         if connection.queued:

@@ -104,6 +104,24 @@ def test_a_priority_is_no_better_than_the_token_s_best(fake: Fake, token_file: s
         assert [each.priority for each in served.cluster.arrivals] == [3, 0, 5]
 
 
+@pytest.mark.parametrize("sent", [b"", request("GET", "/v2/health/live")], ids=["a-body", "a-request"])
+def test_connections_without_a_token_make_room(fake: Fake, token_file: str, sent: bytes) -> None:
+    begun = f"POST {INFER} HTTP/1.1\r\nhost: test\r\ncontent-length: 1000000\r\n\r\n".encode()
+    options = {"token_file": token_file, "http_max_connections": 4}
+    with fake(**options) as served, ExitStack() as stack, Peer(served.host) as known:
+        assert known.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
+        # All is fresh: nobody has been idle for long, and some are in the midst of a body.
+        strangers = [stack.enter_context(Peer(served.host)) for _ in range(8)]
+        for each in strangers[-3:]:
+            each.send(sent or begun)
+        if sent:
+            assert strangers[-1].reply().status == 200
+        with Peer(served.host) as late:
+            assert late.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
+        assert known.ask("GET", "/v2/models/stats", authorization="Bearer search").status == 200
+        assert strangers[0].ended()
+
+
 def test_a_body_without_a_token_is_not_kept(fake: Fake, token_file: str) -> None:
     with fake(token_file=token_file, max_in_flight_bytes=10_000) as served, Peer(served.host) as peer:
         assert peer.ask("POST", INFER, b"x" * 1_000_000).status == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import zmq
@@ -151,6 +152,25 @@ def test_strangers_that_do_not_read_are_not_read_any_more(cluster: FakeCluster) 
 
 
 # --- who is who ---
+
+
+def test_connections_without_a_session_make_room(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mainspring.gateway.zeromq._SPARE_CONNECTIONS", 2)
+    ping = wire.command(b"PING", b"\0\0")
+    with gateway(cluster.address, max_connections=2) as address, Raw(address) as other, ExitStack() as stack:
+        other.ready(cluster)
+        strangers = [stack.enter_context(Stream(address)) for _ in range(3)]
+        for each in strangers:
+            # Each was heard of just now, and half of a message of it is there.
+            each.send(ping + header(100) + b"x")
+            each.frame()
+        with Stream(address, hello=True):
+            assert strangers[0].ended()
+            for each in strangers[1:]:
+                each.send(bytes(1))
+            serves(other)
 
 
 def dealer(context: zmq.Context[zmq.Socket[bytes]], address: str, identity: bytes) -> zmq.Socket[bytes]:
