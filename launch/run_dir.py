@@ -24,7 +24,9 @@ def claimed(folder: Path, user: str = "another cluster", remedy: str = RUN_DIR_R
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK_NAME).open("ab")
+        # Not through a link, and without a wait for a pipe's reader: others may have made what is there.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.fdopen(open_private(str(folder / LOCK_NAME), flags), "rb")
     except OSError as error:
         raise ConfigError(f"can't write to the folder {folder}: {error.strerror}; {remedy}") from None
     with lock:

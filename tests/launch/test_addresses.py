@@ -50,6 +50,23 @@ def test_a_run_folder_belongs_to_one_cluster_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("there", ["nothing", "file"])
+def test_the_lock_is_no_link_to_something_else(tmp_path: Path, there: str) -> None:
+    folder, target = tmp_path / "run", tmp_path / there
+    folder.mkdir()
+    if there == "file":
+        target.touch()
+    (folder / "lock").symlink_to(target)
+    with pytest.raises(ConfigError, match="can't write to the folder"), claimed(folder):
+        pass
+    assert target.exists() == (there == "file")
+
+
+def test_a_lock_is_its_users_alone(tmp_path: Path) -> None:
+    with claimed(tmp_path):
+        assert (tmp_path / "lock").stat().st_mode & 0o077 == 0
+
+
 def test_a_folder_in_use_is_not_cleared(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
     (tmp_path / "worker-0.log").write_text("a former run's")
