@@ -182,20 +182,24 @@ def _play(
         preloaded=preloaded,
         source=OpenSource(iter(requests)),
         records=records,
-        records_from_ns=since_ns,
     )
     play(simulation, records, requests[-1].time_ns + 1, None)
     sent, replied = records.columns()
     index_of = {model.spec.name: index for index, model in enumerate(models)}
-    served = np.array([index_of[each.model] for each in requests if each.time_ns >= since_ns], np.int64)
+    served = np.array([index_of[each.model] for each in requests], np.int64)
     answered = replied["outcome"] == OUTPUTS
-    taken_ns = replied["replied_ns"] - sent["intended_ns"]
     has_deadline = sent["slo_ns"] != NO_DEADLINE
-    # What has no deadline counts if it was answered while there was anything to compete with.
-    in_time = answered & np.where(
-        has_deadline, taken_ns <= sent["slo_ns"], replied["replied_ns"] <= requests[-1].time_ns
+    # What has no deadline waits behind all that came before it, and so counts where it is answered: while
+    # there is anything to compete with.
+    last_ns = requests[-1].time_ns
+    measured = np.where(
+        has_deadline,
+        sent["intended_ns"] >= since_ns,
+        (replied["replied_ns"] >= since_ns) & (replied["replied_ns"] <= last_ns),
     )
-    return served, in_time, answered & ~in_time & has_deadline
+    in_time = answered & (~has_deadline | (replied["replied_ns"] - sent["intended_ns"] <= sent["slo_ns"]))
+    late = answered & ~in_time
+    return served[measured], in_time[measured], late[measured]
 
 
 def _bound(

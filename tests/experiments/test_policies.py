@@ -113,6 +113,15 @@ def test_memory_for_all_models_shows_how_little_other_loads_could_bring() -> Non
     assert ample.goodput > short.goodput > 0.96 * ample.goodput
 
 
+@pytest.mark.parametrize(("load", "some"), [(0.2, True), (1.5, False)])
+def test_best_effort_counts_what_is_answered_while_requests_with_deadlines_come(
+    load: float, some: bool
+) -> None:
+    """At 1.5 devices only get to it once no more requests with a deadline come."""
+    cell = play_cell(job("effort", "clockwork", load, seconds=1.0))
+    assert (cell.best_effort > 0.0) is some
+
+
 def test_results_average_seeds_and_fall_back_on_what_was_offered() -> None:
     def cell(seed: int, goodput: float, bound: float | None) -> Cell:
         return Cell(
