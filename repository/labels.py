@@ -74,6 +74,9 @@ class LabelFiles:
             return _File((), (), f"can't be read: {error.strerror}")
         if not stamp:
             return _File((), (), "is not in the model's folder")
+        if not Path(path).resolve().is_relative_to(Path(path).parent.resolve()):
+            # Clients are told what is in it.
+            return _File((), (), "is a link to a file outside the model's folder")
         known = self._files.get(path)
         if known is None or known.stamp != stamp:
             if self._settles(path, stamp, now_ns):

@@ -50,6 +50,19 @@ def test_a_change_is_seen_and_compiles_nothing_again(layout: Layout) -> None:
     assert look(layout, "net").labels == {}
 
 
+def test_a_link_shows_nothing_from_outside_the_folder(layout: Layout) -> None:
+    folder, outside = layout.root / "net", layout.root.parent / "secret"
+    outside.write_text("of another\n")
+    (folder / "labels.txt").symlink_to(outside)
+    found = look(layout, "net")
+    assert found.labels == {}
+    assert "link to a file outside the model's folder" in found.warnings[0]
+    (folder / "labels.txt").unlink()
+    (folder / "names").write_text("its own\n")
+    (folder / "labels.txt").symlink_to("names")
+    assert look(layout, "net").labels == {"y": ("its own",)}
+
+
 def test_a_file_that_is_being_written_is_left_alone(layout: Layout) -> None:
     path = write(layout, b"a\n")
     for each in (path, layout.root / "net" / "config.pbtxt", layout.root / "net" / "1" / "model.onnx"):
