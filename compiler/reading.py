@@ -54,7 +54,7 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor in the model: initializers, attributes, subgraphs, functions."""
+    """Yield every tensor in the model: initializers, attributes, sparse ones too, subgraphs, functions."""
     yield from _tensors_of_graph(model.graph)
     for function in model.functions:
         for node in function.node:
@@ -75,6 +75,10 @@ def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors
+        one = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        for sparse in [*one, *attribute.sparse_tensors]:
+            yield sparse.values
+            yield sparse.indices
         for graph in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
             yield from _tensors_of_graph(graph)
 

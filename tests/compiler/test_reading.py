@@ -61,6 +61,21 @@ def test_external_data_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeM
         read_model(folder / "m.onnx")
 
 
+def test_a_sparse_constant_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeModel) -> None:
+    model = make_mlp(1)
+    hidden = onnx.TensorProto(name="hidden", data_type=onnx.TensorProto.FLOAT, dims=[4])
+    hidden.data_location = onnx.TensorProto.EXTERNAL
+    hidden.external_data.add(key="location", value="../secret")
+    attribute = model.graph.node.add(op_type="Constant", output=["c"]).attribute.add(name="sparse_value")
+    attribute.type = onnx.AttributeProto.SPARSE_TENSOR
+    attribute.sparse_tensor.values.CopyFrom(hidden)
+    (tmp_path / "secret").write_bytes(bytes(16))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(CompileError, match="external data of tensor 'hidden'"):
+        read_model(tmp_path / "model" / "m.onnx")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("offset", "999999"), ("length", "999999"), ("offset", "-5"), ("length", "x")],
