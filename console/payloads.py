@@ -214,6 +214,9 @@ class Schedule(msgspec.Struct, frozen=True):
     whole: bool = True
     """Whether these are all the actions there, to take the place of what was known; False if only those that
     changed since ``after``."""
+    happenings: list[HappeningLine] = []
+    """What happened to these workers and to the controller, newest first; unless `whole`, only what lies in
+    the span."""
 
 
 class ModelLine(msgspec.Struct, frozen=True):

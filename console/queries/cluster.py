@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
 from mainspring.console.payloads import (
     Attainment,
     Cluster,
-    HappeningLine,
     OperationLine,
     Series,
     WorkerPicture,
 )
+from mainspring.console.queries.happenings import happenings
 from mainspring.console.queries.recent import recent as recent_requests
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.models import READY, RESIDENT
@@ -20,8 +18,6 @@ from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.operating import described
 
-HAPPENINGS = 50
-"""Things that happened which a picture shows at most."""
 BUSY_SECONDS = 10
 """Whole seconds over which executors' shares are taken."""
 
@@ -42,10 +38,7 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
         operations=[
             OperationLine(each.at_ns, each.who, described(each.wish)) for each in view.operations.newest()
         ],
-        happenings=[
-            HappeningLine(at_ns, each.kind, each.worker, each.text)
-            for at_ns, each in islice(view.happened(), HAPPENINGS)
-        ],
+        happenings=happenings(view),
     )
 
 

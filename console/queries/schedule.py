@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from mainspring.console.payloads import ActionLine, Lane, Schedule
 from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.happenings import happenings
 from mainspring.console.view.actions import Action
 from mainspring.console.view.actions import Lane as Executor
 from mainspring.console.view.view import View
@@ -58,6 +59,7 @@ def schedule(
         version=view.seq,
         truncated=truncated,
         whole=whole,
+        happenings=[each for each in happenings(view, workers) if whole or from_ns <= each.at_ns <= to_ns],
     )
 
 

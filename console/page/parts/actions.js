@@ -2,6 +2,8 @@
 
 export const [ID, LANE, KIND, MODEL, BATCH, ROWS, REQUESTS, SENT, EARLIEST, LATEST, PLAN_BEGIN, PLAN_END, BEGIN, END, STATUS, DETAIL] = Array(16).keys();
 
+const MOST_HAPPENINGS = 50;
+
 /** Whether it ended otherwise than well. */
 export function failed(action) {
   return action[STATUS] !== "" && action[STATUS] !== "ok";
@@ -38,6 +40,7 @@ export function fateOf(action, now_ns) {
 export class Held {
   constructor() {
     this.actions = new Map();
+    this.happenings = [];
     this.lanes = [];
     this.numbers = new Map();
     this.version = 0;
@@ -54,8 +57,16 @@ export class Held {
     for (const [id, action] of this.actions) {
       if (endOf(action) < data.from_ns && !outstanding(action)) this.actions.delete(id);
     }
+    this.#happened(data.happenings, data.whole !== false && !after);
     this.version = data.version;
     this.truncated = data.truncated;
+  }
+
+  #happened(lines, whole) {
+    const keyOf = (line) => `${line.at_ns} ${line.worker} ${line.text}`;
+    const known = new Set(lines.map(keyOf));
+    const before = whole ? [] : this.happenings.filter((line) => !known.has(keyOf(line)));
+    this.happenings = [...lines, ...before].sort((a, b) => b.at_ns - a.at_ns).slice(0, MOST_HAPPENINGS);
   }
 
   #number(lane) {

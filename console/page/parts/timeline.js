@@ -37,7 +37,7 @@ function niceStep(span_ns, width) {
   return [1, 2, 5, 10].map((step) => step * power).find((step) => step >= least);
 }
 
-/** Draws what `scene()` returns: {actions, rows, from_ns, span_ns, now_ns, head, labels, hover, selected}. */
+/** Draws what `scene()` returns: {actions, happenings, rows, from_ns, span_ns, now_ns, head, labels, hover, selected}. */
 export class Timeline {
   constructor(holder, scene) {
     holder.classList.add("plot");
@@ -93,6 +93,7 @@ export class Timeline {
       const row = action && rows.get(action[LANE]);
       if (row) this.#chosen(context, action, row, x);
     }
+    this.#happenings(context, scene, x);
     this.#now(context, scene, x, height);
     context.restore();
     this.#names(context, scene);
@@ -230,6 +231,29 @@ export class Timeline {
     if (action[BEGIN] !== null) {
       context.fillStyle = colour("ink");
       context.fillRect(x(action[PLAN_BEGIN]), row.top + row.height + 1, Math.max(1, x(action[PLAN_END]) - x(action[PLAN_BEGIN])), 2);
+    }
+  }
+
+  /** What happened to a worker, across its lanes; to the controller, across all. */
+  #happenings(context, { happenings, rows, from_ns, span_ns }, x) {
+    context.strokeStyle = context.fillStyle = colour("warn");
+    context.lineWidth = 2;
+    for (const { at_ns, worker } of happenings) {
+      if (at_ns < from_ns || at_ns > from_ns + span_ns) continue;
+      const own = worker ? rows.filter((row) => row.worker === worker) : rows;
+      if (!own.length) continue;
+      const where = Math.round(x(at_ns));
+      const top = own[0].top - 3;
+      const last = own[own.length - 1];
+      context.beginPath();
+      context.moveTo(where, top);
+      context.lineTo(where, last.top + last.height + 2);
+      context.stroke();
+      context.beginPath();
+      context.moveTo(where - 5, top - 2);
+      context.lineTo(where + 5, top - 2);
+      context.lineTo(where, top + 5);
+      context.fill();
     }
   }
 

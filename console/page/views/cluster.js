@@ -2,8 +2,9 @@
 
 import { choice, el, keyed, panel, put, write } from "../dom.js";
 import { chart } from "../parts/chart.js";
+import { happeningPanel } from "../parts/happenings.js";
 import { requestTable } from "../parts/requests.js";
-import { ago, clock, count, ms, percent, words } from "../text.js";
+import { ago, count, ms, percent, words } from "../text.js";
 import { workerCards } from "./workers.js";
 
 const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
@@ -100,9 +101,7 @@ export function cluster(root) {
   const deeds = el("ul.deeds");
   const deedsPanel = panel("What operators did");
   deedsPanel.append(deeds);
-  const marks = el("ul.deeds");
-  const marksPanel = panel("What happened to workers and the controller");
-  marksPanel.append(marks);
+  const happened = happeningPanel();
   const windows = choice("Over the last", WINDOWS, chosen, (name) => {
     chosen = name;
     sessionStorage.setItem(KEPT, name);
@@ -113,7 +112,7 @@ export function cluster(root) {
     el("div.head", {}, el("h1", {}, "Cluster"), windows),
     el("div.two", {}, goodput.root, latency.root),
     el("div.tiles", {}, ...tiles.map((one) => one.root)),
-    cards.root, marksPanel, recentPanel, deedsPanel,
+    cards.root, happened.root, recentPanel, deedsPanel,
   );
 
   function draw(data, head) {
@@ -126,13 +125,7 @@ export function cluster(root) {
     goodput.plot.set(data.series, seconds, null, data.happenings);
     goodput.plot.label(`Requests each second: ${count(window.offered_rps)} offered, ${count(window.in_time_rps)} in time`);
     drawLatency(latency, window, data, seconds);
-    marksPanel.hidden = data.happenings.length === 0;
-    keyed(marks, data.happenings, (line) => `${line.at_ns} ${line.worker} ${line.text}`,
-      (line) => el("li", { "data-kind": line.kind }, el("span", {}, el("b", {}, line.worker || "controller"), ` ${line.text}`), el("span.soft")),
-      (node, line) => {
-        write(node.lastChild, ago(line.at_ns, head.now_ns));
-        put(node.lastChild, "title", clock(line.at_ns, head));
-      });
+    happened.draw(data.happenings, head);
     const all = window.offered_rps * window.seconds;
     const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
     write(offered.value, `${count(window.offered_rps)}/s`);

@@ -5,6 +5,7 @@ import { ID, KIND, MODEL, Held } from "../parts/actions.js";
 import { actionPanel, actionTable, described } from "../parts/action_list.js";
 import { pairs, tip } from "../parts/canvas.js";
 import { handle } from "../parts/gestures.js";
+import { happeningPanel } from "../parts/happenings.js";
 import { Timeline, arrange, inSight } from "../parts/timeline.js";
 import { byName, clock, span as spanText } from "../text.js";
 import { call } from "../link.js";
@@ -23,7 +24,7 @@ function tool(label, path, act) {
 }
 
 function legend() {
-  const entries = [["done", "done; the line below it: as predicted"], ["planned", "planned, or running by plan"], ["window", "window in which it may begin"], ["crossed", "rejected or failed"]];
+  const entries = [["done", "done; the line below it: as predicted"], ["planned", "planned, or running by plan"], ["window", "window in which it may begin"], ["crossed", "rejected or failed"], ["happened", "what happened to a worker; listed below"]];
   return el("div.legend.keys", { "aria-hidden": "true" }, ...entries.map(([kind, text]) => el("span", {}, el(`i.${kind}`), text)));
 }
 
@@ -57,11 +58,12 @@ export function schedule(root, worker, app) {
   const timeline = new Timeline(holder, scene);
   const popup = tip(holder);
   const chosen = actionPanel();
+  const happened = happeningPanel();
   const list = actionTable((action) => {
     select(action);
     chosen.root.scrollIntoView({ block: "nearest" });
   });
-  root.append(el("div.head", {}, heading, el("span.end", {}, which)), box, chosen.root, list.root);
+  root.append(el("div.head", {}, heading, el("span.end", {}, which)), box, chosen.root, happened.root, list.root);
 
   function ahead_ns() {
     return Math.min(AHEAD * at.span_ns, MOST_AHEAD_NS);
@@ -73,7 +75,7 @@ export function schedule(root, worker, app) {
 
   function scene() {
     if (!head) return null;
-    return { actions: held.actions.values(), rows: rows.rows, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
+    return { actions: held.actions.values(), happenings: held.happenings, rows: rows.rows, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
   }
 
   function wish() {
@@ -247,6 +249,7 @@ export function schedule(root, worker, app) {
         listed = second;
         list.draw(inSight(held.actions.values(), rows.rows, from_ns(), from_ns() + at.span_ns), held.lanes, now);
         chosen.draw(selected, held.lanes, now);
+        happened.draw(held.happenings, now);
       }
     },
     key(event) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mainspring.console.queries.cluster import cluster
+from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.cluster import cluster_lines
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
@@ -44,6 +45,23 @@ def test_a_worker_that_was_away_is_marked_as_gone_and_as_back() -> None:
     view.reset(keep_history=True)
     view.take(20 * SECOND, WorkerJoined("w0", "gpu", 8))
     assert told(view) == expected, "a picture that names it again is no return"
+
+
+def test_the_schedule_of_a_worker_has_what_happened_to_it_and_to_the_controller() -> None:
+    view = View()
+    view.take(0, header(1))
+    for worker in ("w0", "w1"):
+        view.take(1 * SECOND, WorkerJoined(worker, "gpu", 8))
+    view.take(2 * SECOND, OperatorAsked("ann", DrainWorker("w0")))
+    view.take(3 * SECOND, OperatorAsked("ann", DrainWorker("w1")))
+    view.take(5 * SECOND, OperatorAsked("ann", ResumeWorker("w0")))
+    whole = schedule(view, 4 * SECOND, 6 * SECOND, workers=("w0",))
+    assert whole.whole
+    assert [each.text for each in whole.happenings] == ["resumed by ann", "drained by ann"]
+    assert [each.worker for each in schedule(view, 0, 1).happenings] == ["w0", "w1", "w0"]
+    part = schedule(view, 4 * SECOND, 6 * SECOND, after=whole.version, workers=("w0",))
+    assert not part.whole
+    assert [each.text for each in part.happenings] == ["resumed by ann"]
 
 
 def test_what_operators_did_to_a_worker_is_marked() -> None:
