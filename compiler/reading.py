@@ -7,7 +7,7 @@ missing, too short, or outside the model's folder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -54,11 +54,15 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor in the model: initializers, attributes, sparse ones too, subgraphs, functions."""
+    """Yield every tensor in the model, of subgraphs, functions and training, sparse ones too."""
     yield from _tensors_of_graph(model.graph)
+    for training in model.training_info:
+        yield from _tensors_of_graph(training.initialization)
+        yield from _tensors_of_graph(training.algorithm)
     for function in model.functions:
+        yield from _tensors_of_attributes(function.attribute_proto)
         for node in function.node:
-            yield from _tensors_of_node(node)
+            yield from _tensors_of_attributes(node.attribute)
 
 
 def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -67,11 +71,11 @@ def _tensors_of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield sparse.values
         yield sparse.indices
     for node in graph.node:
-        yield from _tensors_of_node(node)
+        yield from _tensors_of_attributes(node.attribute)
 
 
-def _tensors_of_node(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    for attribute in node.attribute:
+def _tensors_of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
         if attribute.HasField("t"):
             yield attribute.t
         yield from attribute.tensors

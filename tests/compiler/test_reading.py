@@ -61,14 +61,31 @@ def test_external_data_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeM
         read_model(folder / "m.onnx")
 
 
-def test_a_sparse_constant_can_not_escape_the_folder(tmp_path: Path, make_mlp: MakeModel) -> None:
+def sparse_constant(model: onnx.ModelProto, hidden: onnx.TensorProto) -> None:
+    attribute = model.graph.node.add(op_type="Constant", output=["c"]).attribute.add(name="sparse_value")
+    attribute.type = onnx.AttributeProto.SPARSE_TENSOR
+    attribute.sparse_tensor.values.CopyFrom(hidden)
+
+
+def default_of_a_function(model: onnx.ModelProto, hidden: onnx.TensorProto) -> None:
+    attribute = model.functions.add(name="f", domain="mine").attribute_proto.add(name="weights")
+    attribute.type = onnx.AttributeProto.TENSOR
+    attribute.t.CopyFrom(hidden)
+
+
+def training(model: onnx.ModelProto, hidden: onnx.TensorProto) -> None:
+    model.training_info.add().algorithm.initializer.append(hidden)
+
+
+@pytest.mark.parametrize("hide", [sparse_constant, default_of_a_function, training])
+def test_no_tensor_can_escape_the_folder(
+    tmp_path: Path, make_mlp: MakeModel, hide: Callable[[onnx.ModelProto, onnx.TensorProto], None]
+) -> None:
     model = make_mlp(1)
     hidden = onnx.TensorProto(name="hidden", data_type=onnx.TensorProto.FLOAT, dims=[4])
     hidden.data_location = onnx.TensorProto.EXTERNAL
     hidden.external_data.add(key="location", value="../secret")
-    attribute = model.graph.node.add(op_type="Constant", output=["c"]).attribute.add(name="sparse_value")
-    attribute.type = onnx.AttributeProto.SPARSE_TENSOR
-    attribute.sparse_tensor.values.CopyFrom(hidden)
+    hide(model, hidden)
     (tmp_path / "secret").write_bytes(bytes(16))
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "m.onnx").write_bytes(model.SerializeToString())
