@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from mainspring.client.arrays import InferResult
 from mainspring.client.catalog import Models
-from mainspring.client.client import Client, delivered
+from mainspring.client.client import Arguments, Client, delivered
 from mainspring.client.delivery import Delivery
 from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.messages.model import ModelSpec
@@ -81,27 +81,15 @@ class AsyncClient:
 
         The SLO counts from this call, not from when it is first awaited.
         """
-        called_ns = monotonic_ns()
-        return self._infer(called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo)
-
-    async def _infer(
-        self,
-        called_ns: int,
-        model: str,
-        inputs: Mapping[str, ArrayLike],
-        slo_ms: float | None,
-        outputs: Sequence[str] | None,
-        version: int | None,
-        priority: int,
-        traceparent: str,
-        slo: str | timedelta | None,
-    ) -> InferResult:
-        client = self._client
-        if client.lacks_types(model, inputs):
-            client.learn_types(await self.models())
-        call = client.begin(
-            called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo, awaited=True
+        return self._infer(
+            Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         )
+
+    async def _infer(self, asked: Arguments) -> InferResult:
+        client = self._client
+        if client.lacks_types(asked.model, asked.inputs):
+            client.learn_types(await self.models())
+        call = client.begin(asked, awaited=True)
         try:
             result: InferResult = await self._delivery.outcome(call)
         except BaseException:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from time import monotonic_ns
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -24,6 +24,21 @@ from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 
 _ADMIN_GUARD_S = 15.0
+
+
+class Arguments(NamedTuple):
+    """What a caller asked for, as `Client.infer` takes it."""
+
+    called_ns: int
+    """When, on `time.monotonic_ns`."""
+    model: str
+    inputs: Mapping[str, ArrayLike]
+    slo_ms: float | None
+    slo: str | timedelta | None
+    outputs: Sequence[str] | None
+    version: int | None
+    priority: int
+    traceparent: str
 
 
 class Client:
@@ -98,11 +113,9 @@ class Client:
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """
-        called_ns = monotonic_ns()
+        asked = Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         self.ask_types(model, inputs)
-        call = self.begin(
-            called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo, awaited=True
-        )
+        call = self.begin(asked, awaited=True)
         try:
             result: InferResult = call.result()
         except BaseException:
@@ -129,9 +142,9 @@ class Client:
         ``cancel`` of the future gives the request up at the gateway too. Large arrays are not copied: leave
         them alone until the future is done.
         """
-        called_ns = monotonic_ns()
+        asked = Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         self.ask_types(model, inputs)
-        return self.begin(called_ns, model, inputs, slo_ms, outputs, version, priority, traceparent, slo=slo)
+        return self.begin(asked)
 
     def models(self) -> Models:
         """Return the models that are served, by name: ``models()["resnet50"]`` is one."""
@@ -188,39 +201,27 @@ class Client:
         if self.lacks_types(model, inputs):
             self.learn_types(self.models())
 
-    def begin(
-        self,
-        called_ns: int,
-        model: str,
-        inputs: Mapping[str, ArrayLike],
-        slo_ms: float | None,
-        outputs: Sequence[str] | None,
-        version: int | None,
-        priority: int,
-        traceparent: str,
-        *,
-        slo: str | timedelta | None = None,
-        awaited: bool = False,
-    ) -> InferCall:
-        """Have a request wait for its turn; ``called_ns`` is when the caller called."""
+    def begin(self, asked: Arguments, *, awaited: bool = False) -> InferCall:
+        """Have a request wait for its turn; ``awaited``: its caller says when it has the outcome."""
+        model, outputs = asked.model, asked.outputs
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
-        slo_ns = slo_nanoseconds(slo_ms, slo)
-        headers, frames = to_tensors(inputs, self._types.of(model))
+        slo_ns = slo_nanoseconds(asked.slo_ms, asked.slo)
+        headers, frames = to_tensors(asked.inputs, self._types.of(model))
         request = clients.InferRequest(
             key=self._channel.next_key(),
             model=model,
             inputs=headers,
             slo_ns=slo_ns,
             outputs=None if outputs is None else tuple(outputs),
-            version=version,
-            traceparent=traceparent,
-            priority=priority,
+            version=asked.version,
+            traceparent=asked.traceparent,
+            priority=asked.priority,
         )
         patience_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
-        return self._channel.infer(request, frames, called_ns, patience_s, awaited=awaited)
+        return self._channel.infer(request, frames, asked.called_ns, patience_s, awaited=awaited)
 
 
 def delivered(call: InferCall, result: InferResult) -> InferResult:
