@@ -54,7 +54,7 @@ def test_one_damaged_model_among_others_is_a_warning(tmp_path: Path) -> None:
     (found,) = [each for each in json.loads(result.output)["findings"] if each["subject"] == "store"]
     assert not found["good"]
     assert not found["fatal"]
-    assert "`mainspring zoo digits --store" in found["found"]
+    assert "`mainspring zoo digits --seed 2 --store" in found["found"]
     (store.root / "models" / "m1" / "manifest.json").write_text("{")
     assert run("--store", str(store.root)).exit_code == 1, "none is left"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -33,30 +34,26 @@ def exact(view: View, story: Story) -> bool:
 
 @settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 10_000), policy=st.sampled_from(["mainspring", "clockwork"]))
-def test_the_best_alternative_of_an_unreachable_deadline_is_what_the_scheduler_found(
-    seed: int, policy: str
-) -> None:
+def test_no_alternative_of_an_unreachable_deadline_was_feasible(seed: int, policy: str) -> None:
     watched, view = Watched(seed, policy), View(EVERYTHING)
     feed(view, watched.everything())
-    stories = unreachable(view)
-    wrong = [story for story in stories if not exact(view, story)]
-    # An estimate that was doubted for a request which was then served shows only with its INFER.
-    assert len(wrong) <= max(1, len(stories) // 50), f"seed {seed}: {[story.summary for story in wrong[:3]]}"
-    for story in stories:
+    for story in unreachable(view):
         if exact(view, story):
             assert not any(each.feasible for each in story.alternatives), f"seed {seed}: {story}"
             assert not any(each.chosen for each in story.alternatives)
 
 
-def test_there_is_much_to_explain_and_nearly_all_of_it_is_exact() -> None:
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
+def test_there_is_much_to_explain_and_nearly_all_of_it_is_exact(policy: str) -> None:
     found = exactly = 0
     for seed in range(12):
-        watched, view = Watched(seed), View(EVERYTHING)
+        watched, view = Watched(seed, policy), View(EVERYTHING)
         feed(view, watched.everything())
         stories = unreachable(view)
         found += len(stories)
         exactly += sum(exact(view, story) for story in stories)
     assert found > 200
+    # An estimate that was doubted for a request which was then served shows only with its INFER.
     assert exactly >= 0.99 * found, f"{exactly} of {found}"
 
 
