@@ -69,7 +69,7 @@ def _check_beside_infinities(
     try:
         found = model.run_arrays(batch_size, batch)
     except ExecutableError:
-        # Such as an index that is computed of a number: an error is no answer, and rows run again alone.
+        # Such as an index that is computed of a number: an error gives no outputs, and rows run again alone.
         return
     others = np.arange(batch_size) != place
     where = f"at batch size {batch_size} depends on another row of the batch, which is infinite; it"

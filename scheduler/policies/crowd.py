@@ -2,8 +2,9 @@
 
 A thousand requests that come at once with one deadline would otherwise all be given up in one moment, just
 before it: as late as it can be known, and too many for all the refusals to be with their callers in time. At
-their best size and on every worker at once, batches of the model serve at most so many rows until a deadline;
-a request behind twice as many is given up at once, and the longer the queue, the earlier its end leaves.
+their best size and on every worker at once, batches of the model serve a limited number of rows until a
+deadline; a request behind twice as many is given up at once, and the longer the queue, the earlier its end
+leaves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.requests import Request
 
 FEWEST: Final = 8
-"""A queue of no more requests is no crowd: their refusals take no time."""
+"""A queue of at most this many requests is never refused early: their refusals take no time."""
 DOUBT: Final = 2
 """How much more may be served than the estimates say: batches may be quicker, and those that are due first
 may be passed over for others."""

@@ -229,7 +229,7 @@ def test_who_does_not_read_is_cut_off_and_begins_anew_and_nobody_else_notices(
     observers, most, asked, last = controller._shell.observers, 0, 0, 0
 
     def caught_up() -> bool:
-        """Say whether the one who reads was told of everything so far: much at once may be too much."""
+        """Say whether the reader has received everything so far: much at once may be too much."""
         return bool(watcher.live) and (watcher.last == last or len(observers) == 1)
 
     while len(observers) == 2:

@@ -77,7 +77,7 @@ def test_the_docs_install_what_the_unit_starts() -> None:
         assert path in typed
 
 
-@pytest.mark.skipif(not judges, reason="there is no systemd of version 250 or later here")
+@pytest.mark.skipif(not judges, reason="systemd 250 or later is not installed here")
 def test_systemd_takes_the_unit_and_finds_little_exposed(tmp_path: Path) -> None:
     assert analyze is not None
     copy = tmp_path / UNIT.name

@@ -161,7 +161,7 @@ class Growing:
 
 
 def pool_of_rows(seed: int, rows: int) -> dict[str, NDArray[Any]]:
-    """Return rows of unlike scales, of which the last two hold infinities and what is no number."""
+    """Return rows of unlike scales, of which the last two hold infinities and NaN."""
     random = np.random.default_rng(seed)
     scales = np.resize(np.array([1, 50, 0.02, 7], np.float32), rows)
     pool: dict[str, NDArray[Any]] = {}

@@ -15,7 +15,7 @@ ROW_MS = 2.5
 
 
 def crowded(count: int, slo_ms: float, workers: int = 1, gap_ms: float = 0.0) -> tuple[Hand, list[Command]]:
-    """Return a cluster whose devices hold the model, and what comes of so many requests at once."""
+    """Return a cluster whose devices hold the model, and what becomes of that number of requests at once."""
     hand = Hand(spec("m"), workers=workers, policy="mainspring")  # type: ignore[arg-type]
     hand.warm("m")
     commands: list[Command] = []
