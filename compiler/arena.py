@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.arrays import aligned_array
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
 from mainspring.compiler.layout import Layout
-from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from mainspring.compiler.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.rows import RowRepair
 

@@ -1,7 +1,8 @@
 """Which of several artifacts of one model is kept: the one that takes less time for a row.
 
 On the CPU the compiler's own measurements tell. What a GPU takes this folder can't measure, for it knows no
-worker: a *judge* is handed in that measures artifacts where they are to run (`mainspring.launch.gpu_judge`).
+worker: a *judge* is handed in that measures artifacts where they are to run
+(`mainspring.cli.profiling.gpu_judge`).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import CPU, Manifest
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import Profile
 
 AUTO = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.stock import optimise_portably
 
 

@@ -11,7 +11,7 @@ import bisect
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mainspring.compiler.manifest import ALIGNMENT_BYTES
+from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES
 from mainspring.messages.model import PAGE_BYTES
 
 

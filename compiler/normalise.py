@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from mainspring.compiler.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.shapes import shape_option
 from mainspring.compiler.whole import check_whole, give_leading_axes
 

@@ -18,10 +18,8 @@ from typing import NamedTuple
 import msgspec
 import onnx
 
-from mainspring.compiler.artifact import MAKERS, Artifact, Target
-from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
-from mainspring.compiler.errors import CompileError, ExecutableError, RowsMix
-from mainspring.compiler.manifest import (
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
+from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
     MOST_ROWS,
@@ -34,13 +32,15 @@ from mainspring.compiler.manifest import (
     Source,
     Verification,
 )
+from mainspring.compiler.artifact.runnable import Runnable
+from mainspring.compiler.artifact.store import Store, check_name
+from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
+from mainspring.compiler.compiled import MAKERS, Artifact, Target
 from mainspring.compiler.profiler import measure_infer, measure_load
 from mainspring.compiler.proving import judge as prove
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.runnable import Runnable
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
-from mainspring.compiler.store import Store, check_name
 from mainspring.compiler.verify import verify
 from mainspring.messages.model import Profile
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 import psutil
 
 from mainspring.compiler.arena import Arena
-from mainspring.compiler.arrays import BatchArrays
-from mainspring.compiler.executable import BoundModel
-from mainspring.compiler.manifest import ExecutableInfo
-from mainspring.compiler.runnable import Runnable
+from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.executable import BoundModel
+from mainspring.compiler.artifact.manifest import ExecutableInfo
+from mainspring.compiler.artifact.runnable import Runnable
 
 _MOST_RUNS = 15
 _FEWEST_RUNS = 2

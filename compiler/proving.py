@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.manifest import ONNXRUNTIME, PROOF_VERSION, Independence, Manifest
-from mainspring.compiler.store import Store, recompile_command
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, PROOF_VERSION, Independence, Manifest
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.model import ModelSpec
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx.external_data_helper import ExternalDataInfo, load_external_data_for_tensor
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.shapes import open_negative
 
 MOST_BYTES = 2**31 - 1

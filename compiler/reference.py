@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.errors import AS_IT_IS, CompileError
 from mainspring.compiler.folding import without_decided_branches
 from mainspring.compiler.normalise import normalise, numpy_dtype
 from mainspring.compiler.samples import index_tables, sample_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.compiler.manifest import CPU, ONNXRUNTIME, Manifest
+from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, Manifest
 from mainspring.compiler.pipeline import Compiled
 from mainspring.messages.model import Profile
 

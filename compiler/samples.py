@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.messages.model import TensorSpec
 
 Arrays = list[npt.NDArray[np.generic]]

@@ -18,10 +18,10 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.target import cpu_flags, instruction_set
 from mainspring.compiler.batch import BATCH
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import ExecutableInfo, GraphTensor
-from mainspring.compiler.target import cpu_flags, instruction_set
 from mainspring.messages.model import TensorSpec
 
 _STRUCTURE_ELEMENTS = 1024

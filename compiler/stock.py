@@ -12,8 +12,8 @@ import onnx
 import onnxruntime
 from google.protobuf.message import EncodeError
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.executable import FATAL_ONLY
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.executable import FATAL_ONLY
 
 Arrays = Sequence[npt.NDArray[np.generic]]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.errors import CompileError, ExecutableError, RowsMix
-from mainspring.compiler.manifest import Verification
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
+from mainspring.compiler.artifact.manifest import Verification
+from mainspring.compiler.artifact.runnable import Runnable
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.runnable import Runnable
 from mainspring.messages.model import TensorSpec
 
 RELATIVE_TOLERANCE = 1e-3

@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from onnx import TensorProto, helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.stock import StockSession, serialise
 
 OLDEST_OPSET = 7

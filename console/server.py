@@ -15,7 +15,7 @@ from mainspring.console.web.listener import Server, listen, server
 from mainspring.console.web.live_source import LiveSource
 from mainspring.console.web.recorded_source import RecordedSource
 from mainspring.console.web.source import Source
-from mainspring.gateway.token_file import TokenFile
+from mainspring.transport.token_file import TokenFile
 
 _STOP_POLL_S = 0.05
 """How long a stop can go unnoticed."""

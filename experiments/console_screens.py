@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.compiler.profiles import COLUMNS
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.experiments.bench.console_page import FLAGS, play, playing, replay, seek, write_log
-from mainspring.gateway.tokens import token_sha256
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
+from mainspring.transport.tokens import token_sha256
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -20,11 +20,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.compiler.profiles import COLUMNS
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import usage_of_all
-from mainspring.launch.local import LocalCluster
 from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import RequestArrived

@@ -19,13 +19,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from mainspring.compiler.arrays import aligned_array
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.executable import open_executable
-from mainspring.compiler.manifest import MOST_ROWS, Manifest
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.executable import open_executable
+from mainspring.compiler.artifact.manifest import MOST_ROWS, Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.stock import StockSession
-from mainspring.compiler.store import Store
 from mainspring.experiments.suite_cases import Case
 
 MATCHES, REFUSED, DIFFERS, CRASHED = "matches", "refused", "differs", "crashed"

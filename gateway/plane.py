@@ -25,13 +25,13 @@ from mainspring.gateway.departing import Departing
 from mainspring.gateway.links import ControllerLink, WorkerLinks
 from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
 from mainspring.gateway.session import ControllerSession, SessionEvent
-from mainspring.gateway.token_file import TokenFile
 from mainspring.gateway.validation import BadRequest, check_request
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.transport.hub import Hub
+from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
 

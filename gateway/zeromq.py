@@ -26,7 +26,6 @@ from mainspring.gateway.descriptors import share
 from mainspring.gateway.plane import Plane
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.sends import Answer, Connection, Refuse
-from mainspring.gateway.tokens import NOTHING, Credential, credential
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.ways import Ways
 from mainspring.gateway.zmtp.connection import Limits
@@ -38,6 +37,7 @@ from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.hub import Hub
+from mainspring.transport.tokens import NOTHING, Credential, credential
 
 NAME = "zeromq"
 _SPARE_CONNECTIONS = 256

@@ -11,10 +11,10 @@ import sys
 def main() -> None:
     """Run the command line of this process and exit with its code."""
     try:
-        from mainspring import cli
+        from mainspring.cli import main as command_line
     except ModuleNotFoundError as error:
         sys.exit(_without_command_line(error))
-    cli.main()
+    command_line.main()
 
 
 def _without_command_line(error: ModuleNotFoundError) -> str | None:

@@ -21,7 +21,7 @@ from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe
 
 if TYPE_CHECKING:
-    from mainspring.compiler.store import Store
+    from mainspring.compiler.artifact.store import Store
 
 CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = " (in a model repository: say it as dims of the input in config.pbtxt)"
@@ -54,9 +54,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def stored(store: Store, name: str) -> ModelSpec | None:
     """Return the specification of an artifact that is in the store and can run on this machine."""
-    from mainspring.compiler.errors import CompileError, ExecutableError, StoreError
+    from mainspring.compiler.artifact.errors import CompileError, ExecutableError, StoreError
+    from mainspring.compiler.artifact.target import check_target
     from mainspring.compiler.proving import settled
-    from mainspring.compiler.target import check_target
 
     try:
         manifest = settled(store, store.manifest(name))
@@ -71,7 +71,7 @@ def stored(store: Store, name: str) -> ModelSpec | None:
 
 def run(store: Store, job: Job) -> Outcome:
     """Compile one job's file, unless that was done before."""
-    from mainspring.compiler.errors import CompileError, StoreError
+    from mainspring.compiler.artifact.errors import CompileError, StoreError
     from mainspring.compiler.pipeline import compile_file
 
     folder = Path(job.folder)
@@ -115,7 +115,7 @@ def main(store: str, memory_bytes: str) -> None:
     # What libraries print must not stand among the outcomes.
     outcomes = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    from mainspring.compiler.store import Store
+    from mainspring.compiler.artifact.store import Store
 
     for line in sys.stdin.buffer:
         outcome = run(Store(store), msgspec.json.decode(line, type=Job))

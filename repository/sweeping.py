@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.store import Store
 from mainspring.repository.book import Book
 from mainspring.repository.recipe import is_artifact_name, model_and_version
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.profiles import read_profile_table
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.profiles import read_profile_table
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mainspring.launch.tables import ConfigError, build, suggestion
+from mainspring.cli.configuration.tables import ConfigError, build, suggestion
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import ControllerCost, CostSpec, ProcessCosts
 from mainspring.simulator.spec import (

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from mainspring import extras
-from mainspring.launch.tables import ConfigError
+from mainspring.cli.configuration.tables import ConfigError
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.cluster import build_cluster
 from mainspring.simulator.run import NO_BOUND, bounded, closed_under_deadlines, simulate

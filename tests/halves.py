@@ -22,8 +22,8 @@ import tempfile
 from pathlib import Path
 
 COMPUTES = (
-    "commands/test_compile_and_zoo.py",
-    "commands/test_simulate.py",
+    "cli/verbs/test_compile_and_zoo.py",
+    "cli/verbs/test_simulate.py",
     "compiler",
     "emulator",
     "experiments/test_baseline_agreement.py",

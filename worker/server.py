@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.transport.greeting import read_secret
 from mainspring.worker.config import WorkerConfig

@@ -10,9 +10,9 @@ from collections import deque
 from itertools import islice
 from typing import NamedTuple
 
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.fingerprint import Fingerprint, fingerprint
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.fingerprint import Fingerprint, fingerprint
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import ModelSpec
 
 INTERVAL_NS = 1_000_000_000

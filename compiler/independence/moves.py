@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from mainspring.compiler.artifact.manifest import MOST_ROWS
 from mainspring.compiler.independence.step import Step, axis_of
 from mainspring.compiler.independence.values import (
     Batch,
@@ -18,7 +19,6 @@ from mainspring.compiler.independence.values import (
     product,
     rows_at,
 )
-from mainspring.compiler.manifest import MOST_ROWS
 
 _APART = "takes rows apart, or puts several into one slice"
 _ALONG = "picks or moves along the batch"

@@ -9,7 +9,7 @@ the weights, ``memory`` finds places in the workspace, ``kernels`` generates cod
 
 import contextlib
 
-from mainspring.compiler.no_torch import without_torch
+from mainspring.compiler.artifact.no_torch import without_torch
 
 with without_torch(), contextlib.suppress(ImportError):
     # Before a module of this folder does; where there is no TVM, that module says so.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.plan import Launch, LaunchPlan, Operand
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand
 from mainspring.compiler.tvm.kernels import Generated
 from mainspring.compiler.tvm.line import Argument, Line, Step, Value
 from mainspring.compiler.tvm.memory import Lifetime, place

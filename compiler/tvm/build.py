@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
-from mainspring.compiler.manifest import CPU, GraphTensor
-from mainspring.compiler.plan import CUBIN, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
+from mainspring.compiler.artifact.manifest import CPU, GraphTensor
+from mainspring.compiler.artifact.plan import CUBIN, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable

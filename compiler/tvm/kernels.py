@@ -15,8 +15,8 @@ from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 from tvm_ffi.structural import structural_walk
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.plan import Extent
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.plan import Extent
 from mainspring.compiler.tvm.scratch import Scratch, lift_scratch
 
 _SPLIT = "tirx.SplitHostDevice"

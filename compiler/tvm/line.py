@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tvm import relax
 from tvm.ir import GenericConst
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 
 Kind = Literal["input", "weight", "constant", "result"]
 

@@ -16,8 +16,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.frontend.onnx import from_onnx
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import GraphTensor
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import GraphTensor
 from mainspring.compiler.tvm.channels_last import channels_last
 from mainspring.compiler.tvm.line import Line, read_line
 

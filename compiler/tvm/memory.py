@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mainspring.compiler.plan import WORKSPACE_ALIGNMENT_BYTES
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES
 
 
 class Lifetime(NamedTuple):

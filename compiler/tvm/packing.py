@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm_ffi.structural import structural_equal
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 
 Array = npt.NDArray[np.generic]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tvm import s_tir, tirx
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 
 
 class Scratch(NamedTuple):

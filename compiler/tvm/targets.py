@@ -7,8 +7,8 @@ from typing import Any
 
 import tvm
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.target import kernels_instruction_set
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.target import kernels_instruction_set
 
 _LLVM_LEVELS = {"x86_64-avx2": "x86-64-v3", "x86_64-baseline": "x86-64"}
 """LLVM's names of instruction sets."""

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 
 _LINKERS = ("cc", "gcc", "clang", "c++")
 _RUNTIME = (b"TVMBackendAllocWorkspace", b"TVMBackendParallelLaunch", b"TVMBackendGetFuncFromEnv")

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import onnx
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.zoo.architecture import Architecture, instantiate
 from mainspring.compiler.zoo.convolutional import digits, mobilenet, resnet, resnet_small_images
 from mainspring.compiler.zoo.light import light

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mainspring.compiler.artifact import Target
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import Manifest, Source
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.artifact.target import check_target
 from mainspring.compiler.choice import Judge
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import (
     BATCH_SIZES,
     DEFAULT_TARGET,
@@ -17,8 +19,6 @@ from mainspring.compiler.pipeline import (
     compile_model,
 )
 from mainspring.compiler.proving import settled
-from mainspring.compiler.store import Store
-from mainspring.compiler.target import check_target
 from mainspring.compiler.zoo.catalogue import build, names
 
 MOST_COPIES = 10_000

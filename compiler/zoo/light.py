@@ -14,8 +14,8 @@ import onnx
 from onnx import numpy_helper
 from onnx.backend.test import data
 
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.batch import open_batch, repair_reshapes
-from mainspring.compiler.errors import CompileError
 from mainspring.compiler.normalise import normalise
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.zoo.architecture import Architecture, Plan, Role

@@ -21,8 +21,8 @@ from mainspring.console.web.changes import EVERYTHING, BadRequest, Changes, read
 from mainspring.console.web.pictures import Pictures
 from mainspring.console.web.shows import SHOWS, BadParams, Broken, ask
 from mainspring.console.web.source import Seek, Source
-from mainspring.gateway.token_file import TokenFile
-from mainspring.gateway.tokens import Credential, from_header
+from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import Credential, from_header
 
 _LISTS = {"workers", "outcomes"}
 """Parameters that may be there several times."""

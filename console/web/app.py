@@ -14,8 +14,8 @@ from mainspring.console.web.guard import Guard, Names
 from mainspring.console.web.pictures import Pictures
 from mainspring.console.web.socket import PageSocket, turn_away
 from mainspring.console.web.source import Source
-from mainspring.gateway.token_file import TokenFile
-from mainspring.gateway.tokens import credential
+from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import credential
 
 
 class Web:

@@ -19,10 +19,10 @@ from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.model import model
 from mainspring.console.web.answers import answer, failure
 from mainspring.console.web.source import Source, Unanswered
-from mainspring.gateway.token_file import TokenFile
-from mainspring.gateway.tokens import Credential, from_header
 from mainspring.messages.codes import Reason
 from mainspring.messages.operating import Wish
+from mainspring.transport.token_file import TokenFile
+from mainspring.transport.tokens import Credential, from_header
 
 EVERYTHING = "*"
 """What a token must be for that is to see the console, or to change what concerns all models."""

@@ -17,10 +17,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from mainspring.cli.launcher.local import LocalCluster
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import Usage, usage_of_all
-from mainspring.launch.local import LocalCluster
 from mainspring.traces.kind import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer

@@ -25,9 +25,9 @@ from typing import Annotated
 import msgspec
 import typer
 
+from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
-from mainspring.launch.addresses import free_ports
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
 from mainspring.messages.peers import Arrival, GatewayHello, Ping, Pong, Rejected, Welcome

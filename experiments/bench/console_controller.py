@@ -11,10 +11,10 @@ import signal
 import sys
 import threading
 
+from mainspring.cli.launcher.plan import CONTROL_PRIORITY
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import run
 from mainspring.experiments.scheduler_load import Setting, varieties
-from mainspring.launch.plan import CONTROL_PRIORITY
 from mainspring.scheduler.config import SchedulerConfig
 
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from mainspring.cli.launcher.addresses import free_ports
 from mainspring.controller.feed import about
 from mainspring.experiments.bench.console_view import cluster_of
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.launch.addresses import free_ports
 from mainspring.messages.events import Wakeup
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import SimulationSpec

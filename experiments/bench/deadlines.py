@@ -20,16 +20,16 @@ import msgspec
 import numpy as np
 import typer
 
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
 from mainspring.client.asynchronous import AsyncClient
 from mainspring.client.errors import DeadlineError, MainspringError
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 
 SHAPES = ((1_000, 1_000.0), (300, 200.0))
 """Requests at once, and their SLO in milliseconds."""

@@ -22,13 +22,13 @@ import onnx
 import typer
 from onnx import TensorProto, helper
 
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.store import Store
 from mainspring.experiments.bench.http_load import Target
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 
 NAMES = ("mainspring", "litserve", "mlserver", "ray")
 COLUMNS = 16

@@ -26,12 +26,12 @@ import msgspec
 import numpy as np
 import typer
 
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
 from mainspring.client.connection import Connection
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile
 from mainspring.experiments.bench.usage import usage_of_all
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.local import LocalCluster
 from mainspring.messages.clients import InferReply, InferRequest
 from mainspring.messages.peers import TensorHeader
 

@@ -16,10 +16,10 @@ from typing import Annotated
 import msgspec
 import typer
 
+from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.foreign import Unavailable, debian_package, environment, libraries
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile
-from mainspring.launch.addresses import free_ports
 
 PACKAGES = ("tritonclient==2.46.0", "nvidia-cuda-runtime-cu12")
 EXECUTE_MS = 2.0

@@ -18,17 +18,17 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.repository import NAME
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.repository_models import COLUMNS, fill, name_of, net, put
 from mainspring.experiments.bench.usage import Usage, usage_of
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
-from mainspring.launch.repository import NAME
 
 ONES = {"x": np.ones((1, COLUMNS), np.float32)}
 _CHANGE_S = 300.0

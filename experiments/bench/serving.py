@@ -9,11 +9,11 @@ from typing import Any
 
 import typer
 
-from mainspring.compiler.profiles import COLUMNS
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.compiler.artifact.profiles import COLUMNS
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.launch.supervisor import Supervisor
+from mainspring.cli.launcher.supervisor import Supervisor
 
 
 class Usage(msgspec.Struct, frozen=True):

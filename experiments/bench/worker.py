@@ -20,8 +20,8 @@ import numpy as np
 import onnx
 import typer
 
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.architecture import instantiate
 from mainspring.compiler.zoo.builder import Builder
 from mainspring.compiler.zoo.copies import compile_zoo

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.compiler.executable import BoundModel
+from mainspring.compiler.artifact.executable import BoundModel
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig

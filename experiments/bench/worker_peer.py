@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.cli.launcher.plan import CONTROL_NICE
 from mainspring.experiments.bench.worker_bare import CALLS, serve
-from mainspring.launch.plan import CONTROL_NICE
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codec import TO_CONTROLLER, encode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from mainspring.compiler.profiles import COLUMNS, read_profile_table
+from mainspring.compiler.artifact.profiles import COLUMNS, read_profile_table
 from mainspring.experiments.figures.paper import RESNET50_ROW
 from mainspring.messages.model import ModelSpec
 

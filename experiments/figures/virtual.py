@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from mainspring.compiler.profiles import EMULATED
+from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.experiments.figures.case import Case, Observed
 from mainspring.experiments.figures.outcomes import Outcomes
 from mainspring.experiments.figures.profiles import read_models

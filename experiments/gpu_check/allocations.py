@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
-from mainspring.launch.lone_device import LoneDevice, random_rows
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import MIB
 from mainspring.worker.cuda.driver import open_driver

@@ -10,18 +10,18 @@ from typing import Any
 
 import msgspec
 
-from mainspring.commands.demonstrating.load import at_load
-from mainspring.compiler.store import Store
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.demonstration.load import at_load
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
+from mainspring.cli.profiling.profiling import by_executable, keep, measure
+from mainspring.cli.profiling.timings import Effort
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.lone_device import as_exec_thread, device_for
-from mainspring.launch.plan import make_plan
-from mainspring.launch.profiling import by_executable, keep, measure
-from mainspring.launch.timings import Effort
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.kind import Kind
 from mainspring.traces.recipe import Recipe, build

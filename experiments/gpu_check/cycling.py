@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import beside, put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
-from mainspring.launch.lone_device import LoneDevice, device_for, random_rows
 from mainspring.messages.model import ModelSpec
 
 LARGEST_DIFFERENT = 300

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for
+from mainspring.cli.profiling.timings import Ints
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.copies import PlainCopy, plain_copy
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, told
-from mainspring.launch.lone_device import LoneDevice, device_for
-from mainspring.launch.timings import Ints
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.realtime import Rights
 

@@ -15,11 +15,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.artifact import Target
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.manifest import CPU, CUDA, Source
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import CPU, CUDA, Source
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.settings import Settings

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
-from mainspring.launch.lone_device import LoneDevice, device_for, random_rows
 from mainspring.messages.model import ModelSpec
 
 Array = npt.NDArray[np.generic]

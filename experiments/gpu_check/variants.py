@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.compiler.manifest import Manifest
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import ModelSpec
 
 HASHING_THREADS = 8

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.profiles import EMULATED, read_profile_table
+from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.experiments.policies.scenarios import Group, Scenario
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError

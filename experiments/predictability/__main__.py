@@ -10,7 +10,9 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import as_exec_thread, device_for, random_rows
+from mainspring.cli.profiling.timings import Ints
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.usage import stolen_s
@@ -19,8 +21,6 @@ from mainspring.experiments.predictability.concurrent import Level, measure_leve
 from mainspring.experiments.predictability.isolated import Series, repeat_in_isolation, series_of
 from mainspring.experiments.predictability.plot import draw
 from mainspring.experiments.predictability.report import LatencyReport, compare
-from mainspring.launch.lone_device import as_exec_thread, device_for, random_rows
-from mainspring.launch.timings import Ints
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.report import write_json
 from mainspring.worker.config import WorkerConfig

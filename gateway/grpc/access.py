@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import monotonic_ns
 
 from mainspring.gateway.grpc.status import Context
-from mainspring.gateway.tokens import Gate, from_header
 from mainspring.gateway.validation import BadRequest
+from mainspring.transport.tokens import Gate, from_header
 
 TOKEN = "authorization"
 """Metadata with ``Bearer TOKEN``."""

@@ -14,10 +14,10 @@ from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
-from mainspring.gateway.tokens import from_header
 from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
+from mainspring.transport.tokens import from_header
 
 NAME = "mainspring"
 

@@ -26,11 +26,11 @@ from mainspring.gateway.oip.priority import priority_of
 from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.sends import Answer
-from mainspring.gateway.tokens import from_header
 from mainspring.gateway.turns import Turns
 from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.transport.tokens import from_header
 
 log = logging.getLogger("mainspring.gateway")
 

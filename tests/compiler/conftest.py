@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.arrays import aligned_array
-from mainspring.compiler.executable import open_executable
-from mainspring.compiler.manifest import Manifest
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.executable import open_executable
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 
 Array = Any

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from mainspring.compiler.artifact import MAKERS, Artifact, Target
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import Judged, describe, fastest, per_row_ns
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import ONNXRUNTIME, TVM, Source
+from mainspring.compiler.compiled import MAKERS, Artifact, Target
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.store import Store
 from tests.compiler.conftest import MakeModel
 
 SOURCE = Source("onnx", "m.onnx")

@@ -10,10 +10,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import Manifest, Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.store import Store
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]

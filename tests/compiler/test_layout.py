@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES
 from mainspring.compiler.layout import lay_out
-from mainspring.compiler.manifest import ALIGNMENT_BYTES
 from mainspring.messages.model import PAGE_BYTES
 
 SIZES = st.lists(

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.normalise import normalise
 
 MakeModel = Callable[..., onnx.ModelProto]

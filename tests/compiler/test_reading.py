@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainspring.compiler.errors import CompileError
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.reading import read_model
-from mainspring.compiler.store import Store
 
 MakeModel = Callable[..., onnx.ModelProto]
 

@@ -13,11 +13,11 @@ import typer
 from onnx import helper
 from typer.testing import CliRunner
 
-from mainspring.commands import compile as compile_verb
-from mainspring.compiler.errors import CompileError
+from mainspring.cli.verbs import compile as compile_verb
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.pipeline import compile_file
 from mainspring.compiler.shapes import fix_shapes, parse_shapes
-from mainspring.compiler.store import Store, recompile_command
 
 MakeModel = Callable[..., onnx.ModelProto]
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.manifest import PROOF_VERSION, Independence, Manifest, Source
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence, Manifest, Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.proving import proved_specs, settled
 from mainspring.compiler.samples import index_tables, sample_rows
-from mainspring.compiler.store import Store
 from mainspring.messages.model import TensorSpec
 from mainspring.repository.compile_child import stored
 

@@ -11,10 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from mainspring.compiler import versions
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import Source
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import Compiled, compile_model
-from mainspring.compiler.store import Store
 from mainspring.compiler.versions import make_readable, newest_ir, newest_opset
 
 MakeModel = Callable[..., onnx.ModelProto]

@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.arrays import aligned_array
-from mainspring.compiler.errors import CompileError, ExecutableError
-from mainspring.compiler.executable import open_executable
-from mainspring.compiler.manifest import Source
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError
+from mainspring.compiler.artifact.executable import open_executable
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.pipeline import compile_file, compile_model
-from mainspring.compiler.store import Store, recompile_command
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]

@@ -12,10 +12,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mainspring.commands import zoo as zoo_verb
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.manifest import PROOF_VERSION, Independence
-from mainspring.compiler.store import Store
+from mainspring.cli.verbs import zoo as zoo_verb
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build, names
 from mainspring.compiler.zoo.catalogue import architecture_of
 from mainspring.compiler.zoo.copies import compile_zoo

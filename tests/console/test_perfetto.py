@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.cli import build_app
+from mainspring.cli.main import build_app
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
 from mainspring.messages.actions import Action, Infer, Load

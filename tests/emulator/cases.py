@@ -20,9 +20,9 @@ from unittest import mock
 import numpy as np
 import onnx
 
-from mainspring.compiler.errors import CompileError
-from mainspring.compiler.manifest import GraphTensor
-from mainspring.compiler.plan import SOURCE, LaunchPlan
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.plan import SOURCE, LaunchPlan
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from tests.emulator.build import EmulationError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.compiler.manifest import GraphTensor
-from mainspring.compiler.plan import Launch, LaunchPlan, Operand
+from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand
 from tests.emulator.build import compile_source
 from tests.emulator.device import Array, Device, KernelLaunch, Number, Pointer
 

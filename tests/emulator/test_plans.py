@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
-from mainspring.compiler.plan import Launch, Operand
+from mainspring.compiler.artifact.plan import Launch, Operand
 from mainspring.compiler.zoo.catalogue import build
 from tests.emulator.build import EmulationError
 from tests.emulator.cases import Case, compile_case, main

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench import http
 from mainspring.experiments.bench.http import Measured, load, measure, verdicts
 from mainspring.experiments.bench.http_load import Plan, Result, Target, run
 from mainspring.experiments.bench.http_servers import NAMES, NoServer
-from mainspring.launch.addresses import free_ports
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"

@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
-from mainspring.compiler.manifest import Source
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 from mainspring.messages.codes import Reason
 from tests.patience import PATIENCE_S
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from mainspring import Client, MainspringError
+from mainspring.cli.configuration.config import Config
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
 from mainspring.client.arrays import InferResult
-from mainspring.launch.config import Config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 from mainspring.messages.peers import ClusterStatus
 from tests.patience import PATIENCE_S
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.store import Store
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import ClusterError
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
-from mainspring.launch.supervisor import ClusterError
 from mainspring.messages.events import RequestCancelled
 from mainspring.telemetry.log import EventLogWriter, read_log
 from tests.controller.peers import Stage, spec

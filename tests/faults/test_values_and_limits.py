@@ -18,7 +18,7 @@ import onnxruntime
 
 import mainspring
 from mainspring import Client
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.codes import Status

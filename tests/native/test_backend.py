@@ -63,7 +63,7 @@ def test_a_wheel_holds_compiled_cores_and_no_experiments(checkout: Path, tmp_pat
     made = wheel(checkout, tmp_path, fails=False)
     names = {name.partition(".data/purelib/")[2] or name for name in zipfile.ZipFile(made).namelist()}
     assert {f"{'/'.join(store.IN_PACKAGE)}/{unit.name}-key/library.so" for unit in UNITS} <= names
-    assert {"mainspring/commands/demonstrating/run.py", "mainspring/py.typed"} <= names
+    assert {"mainspring/cli/demonstration/run.py", "mainspring/py.typed"} <= names
     assert any(name.startswith("mainspring/console/page/") for name in names)
     tops = {"/".join(name.split("/")[:2]) for name in names if name.startswith("mainspring/")}
     assert "mainspring/experiments" not in tops

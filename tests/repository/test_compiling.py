@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.repository.compile_child import CHANGED, Job
 from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.digests import digest_of, stamp_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.peers import ModelDown, ModelUp
 from mainspring.repository.builds import Build

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.launch.tables import ConfigError
+from mainspring.cli.configuration.tables import ConfigError
 from mainspring.simulator.spec import WorkloadSpec
 from mainspring.simulator.spec_file import put_policy, put_trace, read_spec, read_table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mainspring.launch.log_tables import print_stats, size
+from mainspring.cli.views.log_tables import print_stats, size
 from mainspring.simulator.run import simulate
 from mainspring.telemetry.log import read_entries
 from mainspring.telemetry.log_stats import Percentiles, log_stats

@@ -9,11 +9,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.executable import Executable, open_executable
-from mainspring.compiler.manifest import Manifest
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.executable import Executable, open_executable
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.arena import allocate
 from mainspring.worker.engines.placements import Placements

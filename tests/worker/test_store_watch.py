@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.manifest import Source
+from mainspring.compiler.artifact.manifest import Source
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.store_watch import INTERVAL_NS, LOOKED_AT, StoreWatch

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.store import Store
 from mainspring.worker.cuda.weights_index import ALIGNMENT_BYTES
 
 LOG = logging.getLogger(__name__)

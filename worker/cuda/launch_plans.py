@@ -16,8 +16,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mainspring.compiler.manifest import WeightTensor
-from mainspring.compiler.plan import LaunchPlan, Plans
+from mainspring.compiler.artifact.manifest import WeightTensor
+from mainspring.compiler.artifact.plan import LaunchPlan, Plans
 from mainspring.worker.cuda.driver import Copy, Driver, Extent
 from mainspring.worker.cuda.io_copies import inputs_bytes
 from mainspring.worker.cuda.memory import DeviceMemory

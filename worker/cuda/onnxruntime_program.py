@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnxruntime
 
-from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.executable import FATAL_ONLY
-from mainspring.compiler.manifest import ExecutableInfo, WeightTensor
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.executable import FATAL_ONLY
+from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.programs import Bound, Times

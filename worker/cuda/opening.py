@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
-from mainspring.compiler.plan import CUBIN, SOURCE
-from mainspring.compiler.plan_files import kernels_path, read_plans
-from mainspring.compiler.store import Store, recompile_command
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.launch_plans import LaunchPlanProgram, choose_image
 from mainspring.worker.cuda.memory import DeviceMemory

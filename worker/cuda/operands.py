@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.manifest import WeightTensor
-from mainspring.compiler.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand
+from mainspring.compiler.artifact.manifest import WeightTensor
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.cuda.memory import DeviceMemory
 from mainspring.worker.engine import EngineError

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from mainspring.compiler.manifest import Manifest
+from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.worker.engine import EngineError
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from mainspring.compiler.manifest import CPU, Manifest
-from mainspring.compiler.store import Store, recompile_command
+from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.arena import allocate

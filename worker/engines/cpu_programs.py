@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from mainspring.compiler.manifest import ExecutableInfo, Manifest, WeightTensor
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.store import Store
 
 AddressOf = Callable[[int], int]
 """From a byte of the weights file to its address."""

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mainspring.compiler.manifest import CPU, Manifest
-from mainspring.compiler.store import Store, recompile_command
+from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mainspring.compiler.executable import Executable, open_executable
-from mainspring.compiler.manifest import ONNXRUNTIME, Manifest
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.executable import Executable, open_executable
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, Manifest
+from mainspring.compiler.artifact.store import Store
 from mainspring.worker.engines.cpu import CpuEngine
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from mainspring.compiler.arrays import BatchArrays
-from mainspring.compiler.launching import BoundPlans, CpuKernels, allocate_workspace
-from mainspring.compiler.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
-from mainspring.compiler.plan import SHARED_OBJECT
-from mainspring.compiler.plan_files import kernels_path, read_plans
-from mainspring.compiler.store import Store, recompile_command
-from mainspring.compiler.target import check_target
+from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.plan import SHARED_OBJECT
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.compiler.artifact.target import check_target
 from mainspring.worker.arena import allocate
 from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError

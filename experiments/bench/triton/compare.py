@@ -22,17 +22,17 @@ import msgspec
 import numpy as np
 import typer
 
-from mainspring.compiler.store import Store
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.experiments.bench.foreign import CACHE, Unavailable
 from mainspring.experiments.bench.pauses import watched
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.triton import load, possible, server
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
 from mainspring.messages.model import ModelSpec
 
 ARCHITECTURE = "squeezenet"

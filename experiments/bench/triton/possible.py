@@ -16,7 +16,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from mainspring.launch.lone_device import as_exec_thread
+from mainspring.cli.profiling.lone_device import as_exec_thread
 from mainspring.worker.realtime import Rights
 
 Floats = npt.NDArray[np.float64]

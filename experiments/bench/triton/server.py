@@ -18,8 +18,8 @@ from pathlib import Path
 import grpc
 import onnx
 
+from mainspring.cli.launcher.addresses import free_ports
 from mainspring.experiments.bench.foreign import Unavailable, environment
-from mainspring.launch.addresses import free_ports
 from mainspring.messages.model import ModelSpec
 
 PYTRITON = ("nvidia-pytriton==0.7.0",)

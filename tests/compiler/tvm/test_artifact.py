@@ -13,16 +13,16 @@ import pytest
 from onnx import helper
 
 from mainspring import extras
-from mainspring.compiler import artifact
-from mainspring.compiler.arrays import aligned_array
-from mainspring.compiler.artifact import Target
-from mainspring.compiler.errors import CompileError, StoreError
-from mainspring.compiler.launching import CpuKernels, allocate_workspace
-from mainspring.compiler.manifest import Manifest, Source
+from mainspring.compiler import compiled as artifact
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.launching import CpuKernels, allocate_workspace
+from mainspring.compiler.artifact.manifest import Manifest, Source
+from mainspring.compiler.artifact.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
-from mainspring.compiler.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE
-from mainspring.compiler.plan_files import kernels_path, read_plans
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from tests.compiler.conftest import Array, MakeModel
 from tests.compiler.tvm.conftest import MakeNetwork

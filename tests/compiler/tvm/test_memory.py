@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.compiler.plan import WORKSPACE_ALIGNMENT_BYTES
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES
 from mainspring.compiler.tvm.memory import Lifetime, place
 
 LIFETIMES = st.lists(

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.no_torch import SWITCH
+from mainspring.compiler.artifact.no_torch import SWITCH
 
 pytest.importorskip("tvm", reason="this is about the extra tvm")
 
 COMPILING = "import mainspring.compiler.tvm.build"
 SERVING = """
 from pathlib import Path
-from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.launching import _functions
-from mainspring.compiler.plan import Plans
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.launching import _functions
+from mainspring.compiler.artifact.plan import Plans
 try:
     _functions(Path("no-such-kernels.so"), Plans("cpu", "", "", {}, ()))
 except ExecutableError as error:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.compiler.plan import MOST_THREADS
+from mainspring.compiler.artifact.plan import MOST_THREADS
 from mainspring.compiler.tvm.tiles import PROCESSORS, TILES, Tile, choose
 
 

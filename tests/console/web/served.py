@@ -21,8 +21,8 @@ from mainspring.console.server import serve
 from mainspring.console.view.view import View
 from mainspring.console.web.listener import listen
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
-from mainspring.gateway.token_file import TokenFile
 from mainspring.messages.operating import Wish
+from mainspring.transport.token_file import TokenFile
 from tests.patience import PATIENCE_S
 
 Record = tuple[int, msgspec.Struct]

@@ -9,7 +9,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import LoneDevice, device_for
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check import cycling, loading, steady
 from mainspring.experiments.gpu_check.cluster import check_cluster
@@ -22,7 +23,6 @@ from mainspring.experiments.gpu_check.outputs import verdicts as output_verdicts
 from mainspring.experiments.gpu_check.parts import all_outputs, graphs_if_any
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
-from mainspring.launch.lone_device import LoneDevice, device_for
 from mainspring.worker.cuda.state import GpuState
 from mainspring.worker.realtime import Rights
 

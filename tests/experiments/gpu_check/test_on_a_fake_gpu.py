@@ -12,7 +12,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.store import Store
+from mainspring.cli.profiling.lone_device import device_for
+from mainspring.cli.profiling.profiling import measure
+from mainspring.cli.profiling.timings import Effort
+from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check import allocations, copies, graphs, loading
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import check_cycling
@@ -22,9 +25,6 @@ from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
-from mainspring.launch.lone_device import device_for
-from mainspring.launch.profiling import measure
-from mainspring.launch.timings import Effort
 from mainspring.worker.cuda import driver as driver_module
 from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.realtime import Rights

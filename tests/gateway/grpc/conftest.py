@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from mainspring.launch.addresses import free_ports
-from mainspring.launch.config import read_config
-from mainspring.launch.local import LocalCluster
-from mainspring.launch.plan import make_plan
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
 from mainspring.messages.codec import INPUT, encode
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import Output

@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from mainspring.gateway.tokens import token_sha256
+from mainspring.transport.tokens import token_sha256
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.grpc.conftest import EchoCluster
 from tests.gateway.grpc.tensors import inputs

@@ -16,9 +16,9 @@ from mainspring.gateway.grpc.control import Control
 from mainspring.gateway.grpc.messages import INFERENCE, methods
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.repository import RepositoryError
-from mainspring.gateway.tokens import Gate
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
+from mainspring.transport.tokens import Gate
 from tests.gateway.fakes import make_spec
 
 

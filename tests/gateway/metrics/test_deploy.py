@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mainspring import Client, DeadlineError, DeadlineUnreachable
-from mainspring.launch.addresses import free_ports
+from mainspring.cli.launcher.addresses import free_ports
 from tests.gateway.fakes import serving, wait_until
 from tests.gateway.metrics.test_server import ANY, page
 from tests.gateway.test_end_to_end import X, emulated, real_controller, real_worker, workers_ready

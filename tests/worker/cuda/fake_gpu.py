@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import onnxruntime
 
-from mainspring.cli import main as command_line
+from mainspring.cli.main import main as command_line
 from mainspring.worker.cuda import driver as drivers
 from mainspring.worker.cuda import nvml
 from mainspring.worker.cuda.driver import DeviceLost

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.errors import StoreError
-from mainspring.compiler.manifest import ExecutableInfo
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import ExecutableInfo
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.cuda.driver import Copy

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.compiler.manifest import CUDA, TVM, Manifest
-from mainspring.compiler.plan import SOURCE, Launch, Operand
-from mainspring.compiler.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.manifest import CUDA, TVM, Manifest
+from mainspring.compiler.artifact.plan import SOURCE, Launch, Operand
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
-from mainspring.compiler.store import Store
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engines.cuda import CudaEngine
@@ -46,8 +46,8 @@ SIZES = (1, 2)
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The zoo's smallest convolutional network, compiled for a GPU as far as its source."""
-    from mainspring.compiler.artifact import Target
-    from mainspring.compiler.manifest import Source
+    from mainspring.compiler.artifact.manifest import Source
+    from mainspring.compiler.compiled import Target
     from mainspring.compiler.pipeline import compile_model
     from mainspring.compiler.tvm import build as tvm_build
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.worker.cuda import host_weights
 from mainspring.worker.cuda.host_bytes import may_be_pinned, reserve_for
 from mainspring.worker.cuda.host_weights import HostWeights, default_folder

@@ -22,7 +22,7 @@ def run_without(modules: tuple[str, ...], imports: str) -> str:
     [
         "mainspring.worker.engines.cuda, mainspring.worker.server",
         "mainspring.worker.cuda.cupy_driver, mainspring.worker.cuda.nvml, mainspring.worker.cuda.devices",
-        "mainspring.launch.gpus, mainspring.launch.plan, mainspring.commands.doctor",
+        "mainspring.cli.doctor.gpus, mainspring.cli.launcher.plan, mainspring.cli.verbs.doctor",
     ],
 )
 def test_nothing_of_cuda_is_imported_before_it_is_used(imports: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.plan import Plans
+from mainspring.compiler.artifact.plan import Plans
 from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram, choose_image
 from mainspring.worker.cuda.memory import MIB, DeviceMemory, Wanted
 from mainspring.worker.cuda.operands import Arguments, Desk, Operands

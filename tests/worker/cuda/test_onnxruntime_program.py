@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from mainspring.compiler.errors import ExecutableError
-from mainspring.compiler.manifest import ExecutableInfo, GraphTensor, WeightTensor
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.cuda import onnxruntime_program
 from mainspring.worker.cuda.onnxruntime_program import Device, OnnxRuntimeProgram, arena_options

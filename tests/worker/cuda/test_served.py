@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mainspring import extras
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.peers import Goodbye

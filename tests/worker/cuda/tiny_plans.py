@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from mainspring.compiler.manifest import GraphTensor, WeightTensor
-from mainspring.compiler.plan import Launch, LaunchPlan, Operand, Plans
+from mainspring.compiler.artifact.manifest import GraphTensor, WeightTensor
+from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand, Plans
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.io_memory import align
 from mainspring.worker.slots import SlotLayout

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.compiler.manifest import (
+from mainspring.compiler.artifact.manifest import (
     CUDA,
     PROOF_VERSION,
     TVM,
@@ -17,8 +17,8 @@ from mainspring.compiler.manifest import (
     Source,
     Verification,
 )
-from mainspring.compiler.plan import CUBIN, SOURCE
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import TensorSpec
 from tests.worker.cuda import tiny_plans as tiny
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.artifact import Target
-from mainspring.compiler.manifest import ONNXRUNTIME, TVM
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_file
-from mainspring.compiler.store import Store
 from tests.worker.engines.dense import dense
 
 

@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from tests.worker.peers import Cluster, infer

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.compiler.manifest import ONNXRUNTIME, TVM
-from mainspring.compiler.plan import PLANS, SHARED_OBJECT
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM
+from mainspring.compiler.artifact.plan import PLANS, SHARED_OBJECT
 from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.manifest import CUDA, ExecutableInfo
-from mainspring.compiler.store import Store
+from mainspring.compiler.artifact.manifest import CUDA, ExecutableInfo
+from mainspring.compiler.artifact.store import Store
 from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
@@ -119,7 +119,7 @@ def test_what_the_workspace_held_before_changes_nothing_and_preparing_leaves_it_
 def test_serving_imports_tvm_ffi_and_nothing_else_of_tvm(folder: Path) -> None:
     code = f"""
         import sys
-        from mainspring.compiler.store import Store
+        from mainspring.compiler.artifact.store import Store
         from tests.worker.peers import load
         from mainspring.worker.engines.tvm_cpu import TvmCpuEngine
         engine = TvmCpuEngine({str(folder / "store")!r}, 2, 1 << 20, workspace_bytes=4 << 20)

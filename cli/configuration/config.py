@@ -1,0 +1,234 @@
+"""``mainspring.toml``: one table for each kind of process and one for the cluster as a whole.
+
+``[cluster]`` is `ClusterConfig`; ``[scheduler]``, ``[controller]``, ``[gateway]``, ``[worker]``,
+``[repository]`` and ``[console]`` are the processes' own structs, so a key is documented in one place, beside
+its default. What follows from another key (a worker's name, the controller's address as others see it) can't
+be set twice: `DERIVED` says where it comes from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.cli.configuration.tables import ConfigError, build
+from mainspring.cli.launcher.logs import check_logging
+from mainspring.console.config import ConsoleConfig
+from mainspring.controller.config import ControllerConfig
+from mainspring.gateway.config import GatewayConfig
+from mainspring.repository.config import RepositoryConfig
+from mainspring.scheduler.config import SchedulerConfig
+from mainspring.worker.config import WorkerConfig
+
+WORKER_NAME = "worker"
+"""What workers are called before each gets its number."""
+
+AUTO = "auto"
+ENGINES = ("onnxruntime", "tvm", AUTO, "emulated")
+DEVICES = ("cpu", "cuda")
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A local cluster as a whole. Raises ValueError on a value that can't work."""
+
+    workers: int = 1
+    """Worker processes, each one device. The cores of this machine bound what more of them are good for. With
+    ``device = "cuda"`` it is the number of GPUs found, unless it is given."""
+    device: str = "cpu"
+    """What the workers compute on: ``cpu``, or ``cuda`` for this machine's GPUs, one worker for each."""
+    engine: str = "onnxruntime"
+    """What runs the models: ``onnxruntime``; ``tvm``; ``auto``, for each model the engine that it was
+    compiled for; or ``emulated``, which only sleeps."""
+    store: str | None = None
+    """Folder of the model store; all of its models are served. Relative to the configuration file."""
+    profiles: str | None = None
+    """Instead of a store, for the emulated engine: a CSV file of profiles. Relative to the file."""
+    copies: int = 1
+    """Instances of each row of ``profiles``."""
+    run_dir: str = "out/run"
+    """Folder for the processes' logs, their jobs, their sockets and the event log, which it keeps to its user
+    (mode 0700). Relative to the file."""
+    secret_file: str = ""
+    """File of the secret by which the cluster's processes know each other, its user's alone (mode 0600), for
+    processes on other hosts to have the same. Empty: a new one at each start, in ``run_dir/secret``. Relative
+    to the file."""
+    event_log: bool = True
+    """Keep the controller's event log in ``run_dir/events``."""
+    console: bool = False
+    """Run an operator console beside the cluster, at ``[console] address``; `mainspring up` does so unless
+    this is set to false, or ``--console-port off`` is given."""
+    log_level: str = "WARNING"
+    """What the processes log: DEBUG, INFO, WARNING or ERROR."""
+    log_format: str = "text"
+    """How they log: text for a person, or json, one object on each line."""
+    ready_timeout_s: float = 600.0
+    """How long it may take until every worker has prepared every model."""
+    stop_timeout_s: float = 10.0
+    """On a stop, how long all processes together may take to drain; what is left then is killed."""
+    restart_delay_ms: float = 200.0
+    """From a process's death to its restart; doubles with each death in a row."""
+    restart_delay_max_ms: float = 5_000.0
+    """The longest such delay; a process that lived longer starts afresh."""
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for field in ("workers", "copies", "ready_timeout_s", "stop_timeout_s", "restart_delay_ms"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must be greater than 0")
+        if self.restart_delay_max_ms < self.restart_delay_ms:
+            raise ValueError("restart_delay_max_ms must be at least restart_delay_ms")
+        _check_one_of("engine", self.engine, ENGINES)
+        _check_one_of("device", self.device, DEVICES)
+        if self.engine == "emulated" and self.device != "cpu":
+            raise ValueError("the emulated engine needs no device: leave device 'cpu'")
+        check_logging(self.log_level, self.log_format)
+
+
+def _check_one_of(field: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise `ValueError` that suggests the nearest unless the value is known."""
+    if value not in known:
+        nearest = difflib.get_close_matches(value, known, n=1, cutoff=0.3)
+        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        raise ValueError(f"{field} {value!r} is not one of {', '.join(known)}{hint}")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole ``mainspring.toml``."""
+
+    cluster: ClusterConfig = ClusterConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    controller: ControllerConfig = ControllerConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    worker: WorkerConfig = WorkerConfig(name=WORKER_NAME)
+    repository: RepositoryConfig = RepositoryConfig()
+    console: ConsoleConfig = ConsoleConfig()
+
+
+TABLES: dict[str, type[msgspec.Struct]] = {
+    "cluster": ClusterConfig,
+    "scheduler": SchedulerConfig,
+    "controller": ControllerConfig,
+    "gateway": GatewayConfig,
+    "worker": WorkerConfig,
+    "repository": RepositoryConfig,
+    "console": ConsoleConfig,
+}
+
+DERIVED: dict[tuple[str, str], str] = {
+    **{
+        (table, "secret_file"): "set [cluster] secret_file"
+        for table in ("controller", "gateway", "worker", "repository", "console")
+    },
+    ("gateway", "controller_address"): "it is [controller] address",
+    ("gateway", "launcher_token_sha256"): "the launcher makes a token for itself at each start",
+    ("gateway", "console_address"): "it is [console] address",
+    ("gateway", "repository_address"): "it is [repository] address",
+    ("repository", "controller_address"): "it is [controller] address",
+    ("repository", "store"): "set [cluster] store; without one it is the folder store in run_dir",
+    ("repository", "own_store"): "it says whether [cluster] store is left to the launcher",
+    ("repository", "state_dir"): "it is a folder in [cluster] run_dir",
+    ("console", "controller_address"): "it is [controller] address",
+    ("console", "log_dir"): "a cluster's console shows the cluster; `mainspring console --log` shows a log",
+    ("controller", "state_file"): "it is in [cluster] run_dir",
+    ("controller", "event_log_dir"): "set [cluster] event_log and run_dir",
+    ("worker", "controller"): "it is [controller] address",
+    ("worker", "name"): "workers are named worker-0, worker-1 and so on",
+    ("worker", "engine"): "set [cluster] engine",
+    ("worker", "device"): "set [cluster] device",
+    ("worker", "store"): "set [cluster] store",
+    ("worker", "exec_core"): "the launcher divides the cores; [worker] realtime = false leaves them alone",
+}
+"""Keys of the structs that the launcher sets, and what to set instead."""
+
+PATH_KEYS = (
+    *(("cluster", "store"), ("cluster", "profiles"), ("cluster", "run_dir"), ("cluster", "secret_file")),
+    ("repository", "path"),
+)
+"""Keys that are paths, relative to the configuration file, by table."""
+
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+def read_tables(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the tables of a file; raise `ConfigError` if it is missing, no TOML, or has other tables."""
+    try:
+        with path.open("rb") as file:
+            tables = tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; docs/configuration.md shows one to begin with") from None
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None
+    _check_tables(tables, str(path))
+    for name, key in PATH_KEYS:
+        table = tables.get(name, {})
+        if isinstance(table.get(key), str) and table[key]:
+            table[key] = str(path.parent / table[key])
+    return tables
+
+
+def read_config(tables: Tables, source: str) -> Config:
+    """Return the configuration of these tables; ``source`` names where they are from in errors.
+
+    Raises `ConfigError`.
+    """
+    _check_tables(tables, source)
+    parts = {name: _read_table(name, tables.get(name, {}), source) for name in TABLES}
+    config = msgspec.convert({name: msgspec.to_builtins(part) for name, part in parts.items()}, Config)
+    _check_together(config, source)
+    return config
+
+
+def merged(tables: Tables, overrides: Tables) -> dict[str, dict[str, Any]]:
+    """Return ``tables`` with the values of ``overrides`` put over them."""
+    names = [*tables, *(name for name in overrides if name not in tables)]
+    return {name: {**tables.get(name, {}), **overrides.get(name, {})} for name in names}
+
+
+def _check_tables(tables: Mapping[str, object], source: str) -> None:
+    """Raise `ConfigError` unless all that stands at the top of a configuration are tables that it knows."""
+    for name, table in tables.items():
+        if name not in TABLES:
+            raise ConfigError(f"{source} has no table [{name}]{_table_suggestion(name)}")
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"{source}: {name} is a table: write [{name}] on a line of its own")
+
+
+def _read_table(name: str, table: Mapping[str, Any], source: str) -> msgspec.Struct:
+    for key in table:
+        if (name, key) in DERIVED:
+            raise ConfigError(f"{source}, [{name}]: {key} is not set here: {DERIVED[name, key]}")
+    elsewhere = {
+        field.name: other
+        for other, struct in reversed(TABLES.items())
+        for field in msgspec.structs.fields(struct)
+        if other != name and (other, field.name) not in DERIVED
+    }
+    given = {"name": WORKER_NAME} if TABLES[name] is WorkerConfig else {}
+    return build(TABLES[name], {**given, **table}, f"{source}, [{name}]", elsewhere)
+
+
+def _check_together(config: Config, source: str) -> None:
+    """Raise `ConfigError` for numbers with which one process could not work with another."""
+    gateway_bytes, worker_bytes = config.gateway.max_message_bytes, config.worker.max_message_bytes
+    if gateway_bytes > worker_bytes:
+        raise ConfigError(
+            f"{source}: [gateway] max_message_bytes is {gateway_bytes} and that of [worker] {worker_bytes}: "
+            "an input between them would cut the gateway off from its workers; give the workers at least as "
+            "much"
+        )
+
+
+def _table_suggestion(name: str) -> str:
+    owners = [table for table, struct in TABLES.items() if name in struct.__struct_fields__]
+    if owners:
+        return f": {name} is a key of [{owners[0]}]"
+    nearest = difflib.get_close_matches(name, TABLES, n=1, cutoff=0.5)
+    known = ", ".join(f"[{table}]" for table in TABLES)
+    return f"; did you mean [{nearest[0]}]?" if nearest else f"; it knows {known}"

@@ -1,0 +1,100 @@
+"""Where the command line finds a controller, and the secret that it asks of other users and hosts."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.launcher.sockets import CONTROLLER_SOCKET, SECRET_NAME, is_tcp
+from mainspring.transport.local import PREFIX as LOCAL
+
+DEFAULT_FILE = Path("mainspring.toml")
+DEFAULT_RUN_DIR = "out/run"
+
+
+class Door(NamedTuple):
+    """A controller, and how to be let in."""
+
+    address: str
+    secret_file: str
+    """Empty for none: this user's controller on this host needs none."""
+
+    def secret(self) -> bytes | None:
+        """Return the secret, if there is one; raise `ConfigError` if its file can't be used."""
+        from mainspring.transport.greeting import read_secret
+
+        try:
+            return read_secret(self.secret_file)
+        except OSError as error:
+            raise ConfigError(error.strerror or str(error)) from None
+
+
+def find(given: str | None, secret_file: Path | None = None) -> Door:
+    """Return the controller that is meant: an address or a run folder that was given, or the one nearby.
+
+    Nearby is the cluster of ``mainspring.toml`` here, one whose run folder is here, or a controller that this
+    user has started singly. Raises `ConfigError` on a bad ``mainspring.toml``.
+    """
+    run_dir, configured, secret = _configured()
+    if given and Path(given).is_dir():
+        run_dir, given = Path(given), None
+        configured = ""
+        secret = ""
+    elif not given and not configured and not (run_dir / CONTROLLER_SOCKET).exists():
+        run_dir = personal_folder()
+    address = given or configured or f"{LOCAL}{run_dir.absolute()}/{CONTROLLER_SOCKET}"
+    if secret_file is not None:
+        return Door(address, str(secret_file))
+    if not is_tcp(address):
+        return Door(address, "")
+    own = run_dir / SECRET_NAME
+    return Door(address, secret or (str(own) if os.access(own, os.R_OK) else ""))
+
+
+def personal_address() -> str:
+    """Return where a controller listens that is started singly; make the folder, for this user alone.
+
+    Raises `ConfigError` if the folder is another user's.
+    """
+    folder = personal_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} is no folder of this user alone; remove it, or say where to listen with --address "
+            f"{LOCAL}/PATH"
+        )
+    return f"{LOCAL}{folder}/{CONTROLLER_SOCKET}"
+
+
+def personal_folder() -> Path:
+    """Return this user's folder for sockets."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime) / "mainspring"
+    return Path(f"/tmp/mainspring-{os.geteuid()}")
+
+
+def check_guarded(address: str, secret_file: Path | str | None, option: str) -> None:
+    """Raise `ConfigError` where a process would listen by TCP without a secret."""
+    if is_tcp(address) and not secret_file:
+        raise ConfigError(
+            f"{option} {address} is open to other users and hosts: give --secret-file FILE, the same to "
+            f"every process of the cluster, or listen at {LOCAL}/PATH if all are on this host"
+        )
+
+
+def _configured() -> tuple[Path, str, str]:
+    """Return run folder, controller's address and secret file of the configuration here."""
+    from mainspring.cli.configuration.config import read_tables
+
+    if not DEFAULT_FILE.exists():
+        return Path(DEFAULT_RUN_DIR), "", ""
+    tables = read_tables(DEFAULT_FILE)
+    cluster = tables.get("cluster", {})
+    run_dir = Path(str(cluster.get("run_dir", DEFAULT_RUN_DIR)))
+    address = str(tables.get("controller", {}).get("address", ""))
+    return run_dir, address.replace("tcp://*:", "tcp://127.0.0.1:"), str(cluster.get("secret_file", ""))

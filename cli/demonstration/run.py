@@ -1,0 +1,162 @@
+"""The whole demonstration: compile, serve, replay, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from mainspring.cli.configuration.config import read_config
+from mainspring.cli.demonstration.display import DemoProgress, result_table
+from mainspring.cli.demonstration.load import at_load, recipe_for
+from mainspring.cli.demonstration.zoo import DEVICE_KIND, fill_store
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.run_dir import claimed, clear
+from mainspring.messages.model import ModelSpec
+from mainspring.telemetry.plots import draw_report
+from mainspring.telemetry.report import flat, write_json
+from mainspring.telemetry.summary import analyse_log
+from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.replayer import ReplayConfig, Replayer
+from mainspring.traces.report import Summary
+
+WORKER = "worker-0"
+OUTPUT_REMEDY = "choose another folder with --output"
+REPLAY_NICE = -10
+"""As the controller and the gateway, whose core the replayer shares: a late send would be a late answer."""
+
+
+class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person may choose."""
+
+    duration_s: float = 120.0
+    load: float = 0.5
+    """Share of the device's capacity that is asked for on average."""
+    slo_ms: float = 100.0
+    trace: Path | None = None
+    """An Azure Functions file instead of the synthetic mix."""
+    output: Path = Path("out/demo")
+    store: Path = Path("out/demo/store")
+    seed: int = 0
+    kill_worker_at_s: float | None = None
+    """SIGKILL the worker so long after the beginning."""
+
+
+class DemoFacts(msgspec.Struct, frozen=True):
+    """What a report needs to be repeated and judged."""
+
+    machine_cores: int
+    model_instances: int
+    model_pages: int
+    """Pages of all models together."""
+    cache_pages: int
+    demo_options: dict[str, str | float | None]
+    worker_starts: int
+
+
+class DemoReport(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    fields: dict[str, Any]
+    """What ``summary.json`` holds."""
+    table: Table
+    all_answered: bool
+    """Whether every request was sent and has its reply."""
+
+
+def run_demo(options: DemoOptions, console: Console) -> DemoReport:
+    """Run the demonstration and write its report; ``console`` is told how it goes.
+
+    Raises `ConfigError` if another one is using the output folder.
+    """
+    with claimed(options.output, "another demonstration", OUTPUT_REMEDY):
+        return _run_alone(options, console)
+
+
+def _run_alone(options: DemoOptions, console: Console) -> DemoReport:
+    """Run the demonstration in a folder that nobody else uses."""
+    recipe = recipe_for(
+        options.trace, round(options.duration_s * 1e9), round(options.slo_ms * 1e6), options.seed
+    )
+    console.print("[bold]Compiling[/] models that the store does not hold yet")
+    specs = fill_store(options.store, lambda text: console.print(f"  {text}", highlight=False))
+    recipe, capacity = at_load(recipe, specs, DEVICE_KIND, load=options.load, devices=1)
+    pages = sum(spec.pages for spec in specs)
+    cache = max(pages // 2, *(spec.pages for spec in specs))
+    console.print(
+        f"[bold]Starting[/] a worker with {cache} pages of 16 MiB for {len(specs)} models of {pages} pages"
+    )
+    clear(options.output / "run", OUTPUT_REMEDY)
+    with _serving(options, cache, console) as cluster:
+        console.print(
+            f"[bold]Replaying[/] {recipe.kind.value} for {options.duration_s:g} s at {options.load:.0%} of "
+            f"{capacity.capacity_rate:,.0f} requests/s, deadline {options.slo_ms:g} ms ({cluster.address})"
+        )
+        summary = _replay(recipe, specs, cluster, options, console)
+        starts = cluster.supervisor.starts(WORKER)
+    chosen = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in msgspec.structs.asdict(options).items()
+    }
+    facts = DemoFacts(os.cpu_count() or 1, len(specs), pages, cache, chosen, starts)
+    analysis = analyse_log(options.output / "run" / "events", start_ns=summary.start_ns)
+    title = f"{recipe.kind.value}, {len(specs)} models on one CPU core, SLO {options.slo_ms:g} ms"
+    fields = {"title": title, **flat(summary, analysis.summary, capacity, facts)}
+    write_json(options.output / "summary.json", fields)
+    draw_report(options.output / "report.png", title, summary, analysis)
+    table = result_table(title, summary, analysis.summary, capacity)
+    return DemoReport(fields, table, summary.missing == 0)
+
+
+@contextlib.contextmanager
+def _serving(options: DemoOptions, pages: int, console: Console) -> Iterator[LocalCluster]:
+    """Run a cluster on free ports; from then on this thread keeps off the core of EXEC."""
+    gateway, controller = free_ports(2)
+    tables: dict[str, dict[str, Any]] = {
+        "cluster": {"store": str(options.store), "run_dir": str(options.output / "run")},
+        "worker": {"pages": pages},
+        "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
+        "controller": {"address": f"tcp://127.0.0.1:{controller}"},
+    }
+    plan = make_plan(read_config(tables, "the demonstration"))
+    began = time.monotonic()
+    with LocalCluster(plan, lambda text: console.print(f"[yellow]{text}[/]", highlight=False)) as cluster:
+        os.sched_setaffinity(0, plan.jobs[0].cores)
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, REPLAY_NICE)
+        console.print(f"  ready after {time.monotonic() - began:.1f} s", highlight=False)
+        yield cluster
+
+
+def _replay(
+    recipe: Recipe, specs: Sequence[ModelSpec], cluster: LocalCluster, options: DemoOptions, console: Console
+) -> Summary:
+    workload = build(recipe, [spec.name for spec in specs])
+    replayer = Replayer(ReplayConfig(address=cluster.address, seed=options.seed))
+    with contextlib.ExitStack() as stack:
+        stack.callback(replayer.close)
+        progress = stack.enter_context(DemoProgress(console, options.duration_s))
+        if options.kill_worker_at_s is not None:
+            timer = threading.Timer(options.kill_worker_at_s, _kill_worker, (cluster, console))
+            stack.callback(timer.cancel)
+            timer.start()
+        summary, _ = replayer.play(workload, progress=progress)
+    return summary
+
+
+def _kill_worker(cluster: LocalCluster, console: Console) -> None:
+    pid = cluster.supervisor.pid(WORKER)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+        console.print(f"[yellow]SIGKILL to {WORKER}[/]")

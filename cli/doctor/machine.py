@@ -1,0 +1,319 @@
+"""What this machine allows a cluster: each question tried out, not looked up where that is possible.
+
+A `Finding` that is not good says what it costs and how to mend it. Only a bad one that is ``fatal`` keeps
+Mainspring from serving at all.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from mainspring import extras
+from mainspring.cli.launcher.placement import place
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
+from mainspring.native.finder import Loaded, Use, install
+from mainspring.native.remedy import how_to_compile
+from mainspring.native.units import UNITS, Unit
+
+LIBRARIES = ("mainspring", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec", "typer", "rich")
+FILES_PER_MODEL = 2
+"""Open files of a prepared model in a worker: its weights, and its executable while it is opened."""
+FILES_BESIDE = 256
+"""Open files of a worker beside its models: sockets, libraries."""
+WAKE_UPS = 100
+WAKE_UP_NS = 1_000_000
+GOOD_WAKE_UP_NS = 500_000
+GOOD_SHM_BYTES = 64 << 20
+GOOD_DISK_BYTES = 2 << 30
+_CAP_IPC_LOCK = 14
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer about this machine."""
+
+    subject: str
+    good: bool
+    found: str
+    costs: str = ""
+    """If it is not good, what that costs."""
+    remedy: str = ""
+    """If it is not good, how to get it."""
+    fatal: bool = False
+    """If it is not good, nothing can be served."""
+
+
+def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> list[Finding]:
+    """Return what this machine allows ``workers`` workers with ``models`` models and files in ``folder``,
+    and a gateway."""
+    return [
+        system(),
+        cores(sorted(os.sched_getaffinity(0)), workers),
+        realtime(try_realtime()),
+        locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], may_lock()),
+        wake_ups(measure_wake_ups()),
+        open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1], models),
+        connections(gateway),
+        space("shared memory", Path("/dev/shm"), GOOD_SHM_BYTES, "engines that share memory may fail"),
+        space("disk", folder, GOOD_DISK_BYTES, "the model store and the event log need room"),
+        devices(),
+        *(compiled(unit, install().loaded(unit)) for unit in UNITS),
+        libraries(),
+    ]
+
+
+def system() -> Finding:
+    """Say whether this is Linux with a recent Python."""
+    good = sys.platform == "linux" and sys.version_info >= (3, 11)
+    return Finding(
+        subject="system",
+        good=good,
+        found=f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        costs="Mainspring does not run here",
+        remedy="use Linux with Python 3.11 or newer",
+        fatal=True,
+    )
+
+
+def cores(allowed: list[int], workers: int) -> Finding:
+    """Say how the processes of a cluster would share these cores."""
+    placement = place(allowed, workers)
+    alone = len(allowed) > workers
+    shared, execs = _numbers(placement.shared), _numbers(placement.exec_cores)
+    return Finding(
+        subject="cores",
+        good=alone,
+        found=f"{len(allowed)} usable: EXEC of {workers} worker(s) on {execs}, all else on {shared}",
+        costs="EXEC threads share cores, so that executions disturb each other and predictions are wrong",
+        remedy=f"give the process {workers + 1} cores or run fewer workers (taskset, the container's cpuset)",
+    )
+
+
+def try_realtime() -> OSError | None:
+    """Try to give a thread real-time priority; return the refusal."""
+    refusals: list[OSError] = []
+
+    def attempt() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        except OSError as error:
+            refusals.append(error)
+
+    thread = threading.Thread(target=attempt, name="realtime-probe")
+    thread.start()
+    thread.join()
+    return refusals[0] if refusals else None
+
+
+def realtime(refusal: OSError | None) -> Finding:
+    """Say whether a thread may have real-time priority."""
+    return Finding(
+        subject="real-time priority",
+        good=refusal is None,
+        found="a thread got SCHED_FIFO" if refusal is None else f"refused: {refusal.strerror}",
+        costs="other programs can delay executions by milliseconds; tight deadlines are missed",
+        remedy="CAP_SYS_NICE (docker run --cap-add SYS_NICE, systemd AmbientCapabilities), or rtprio 50 in "
+        "/etc/security/limits.conf",
+    )
+
+
+def locked_memory(limit_bytes: int, capable: bool) -> Finding:
+    """Say whether a worker may lock its memory."""
+    unlimited = limit_bytes == resource.RLIM_INFINITY
+    return Finding(
+        subject="locked memory",
+        good=unlimited or capable,
+        found="unlimited" if unlimited else "CAP_IPC_LOCK" if capable else f"limit {size(limit_bytes)}",
+        costs="weights may be swapped out, and the next execution waits for the disk",
+        remedy="CAP_IPC_LOCK (docker run --cap-add IPC_LOCK), or memlock unlimited in "
+        "/etc/security/limits.conf (docker run --ulimit memlock=-1)",
+    )
+
+
+def may_lock() -> bool:
+    """Return whether this process has CAP_IPC_LOCK."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> _CAP_IPC_LOCK & 1)
+
+
+def measure_wake_ups() -> list[int]:
+    """Return, in order of size, by how many nanoseconds sleeps of 1 ms were too long."""
+    late = []
+    for _ in range(WAKE_UPS):
+        began_ns = time.monotonic_ns()
+        time.sleep(WAKE_UP_NS / 1e9)
+        late.append(time.monotonic_ns() - began_ns - WAKE_UP_NS)
+    return sorted(late)
+
+
+def wake_ups(late_ns: list[int]) -> Finding:
+    """Say how exactly a sleep ends; ``late_ns`` in order of size."""
+    median_ns, worst_ns = late_ns[len(late_ns) // 2], late_ns[-1]
+    high_ns = late_ns[len(late_ns) * 95 // 100]
+    return Finding(
+        subject="timed wake-ups",
+        good=high_ns <= GOOD_WAKE_UP_NS,
+        found=f"1 ms sleeps end {median_ns / 1e3:.0f} us late at the median, {high_ns / 1e3:.0f} us at the "
+        f"95th percentile, {worst_ns / 1e3:.0f} us at worst",
+        costs="every window needs that much more margin",
+        remedy="stop what else runs on these cores, get real-time priority, or leave a shared machine",
+    )
+
+
+def open_files(hard_limit: int, models: int) -> Finding:
+    """Say whether a worker may open the files that so many models need."""
+    needed = FILES_PER_MODEL * models + FILES_BESIDE
+    unlimited = hard_limit == resource.RLIM_INFINITY
+    limit = "unlimited" if unlimited else f"{hard_limit:,}"
+    return Finding(
+        subject="open files",
+        good=unlimited or hard_limit >= needed,
+        found=f"{limit} per process; {models:,} models need about {needed:,}",
+        costs="models beyond the limit can't be prepared",
+        remedy=FILES_REMEDY,
+    )
+
+
+def connections(gateway: GatewayConfig) -> Finding:
+    """Say whether a gateway may have as many clients as it is configured for."""
+    few = shortage(gateway)
+    listeners = 1 + bool(gateway.http_address) + bool(gateway.grpc_address)
+    clients = share_of(file_limit(), listeners)
+    return Finding(
+        subject="connections",
+        good=few is None,
+        found=few.rpartition("; ")[0]
+        if few
+        else f"{clients:,} for each of a gateway's {listeners} protocols",
+        costs="more clients are refused or lose idle connections",
+        remedy=FILES_REMEDY,
+    )
+
+
+def space(subject: str, folder: Path, wanted_bytes: int, costs: str) -> Finding:
+    """Say how much room a folder has, or its nearest parent that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    return Finding(
+        subject=subject,
+        good=free >= wanted_bytes,
+        found=f"{size(free)} free in {folder}",
+        costs=costs,
+        remedy=f"make room: at least {size(wanted_bytes)} in {folder} (docker run --shm-size for /dev/shm)",
+    )
+
+
+def devices() -> Finding:
+    """Say what ONNX Runtime can run models on."""
+    try:
+        import onnxruntime
+
+        providers = onnxruntime.get_available_providers()
+    except ImportError as error:
+        return Finding(
+            subject="devices",
+            good=False,
+            found=f"ONNX Runtime can't be imported: {error}",
+            costs="only emulated devices work",
+            remedy=extras.command("serve"),
+            fatal=True,
+        )
+    names = ", ".join(provider.removesuffix("ExecutionProvider") for provider in providers)
+    cuda = "a CUDA provider is there" if "CUDAExecutionProvider" in providers else "no CUDA provider"
+    gpus = "; an NVIDIA device is there" if Path("/dev/nvidia0").exists() else "; no NVIDIA device"
+    return Finding(
+        subject="devices",
+        good="CPUExecutionProvider" in providers,
+        found=f"ONNX Runtime runs on {names}; {cuda}{gpus}",
+        costs="the CPU engine does not work",
+        remedy="pip install --force-reinstall onnxruntime",
+        fatal=True,
+    )
+
+
+def compiled(unit: Unit, loaded: Loaded) -> Finding:
+    """Say whether a unit of our own code runs compiled."""
+    good = loaded.use is Use.COMPILED
+    return Finding(
+        subject=f"compiled {unit.name}",
+        good=good,
+        found=f"{unit.purpose}: {'compiled' if good else f'plain Python, {loaded.detail}'}",
+        costs=f"plain Python takes {unit.cost}",
+        remedy=how_to_compile(loaded),
+    )
+
+
+def libraries() -> Finding:
+    """Say which versions are installed."""
+    found, missing = [], []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    return Finding(
+        subject="libraries",
+        good=not missing,
+        found=", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else ""),
+        costs="verbs that need them fail",
+        remedy=extras.command("serve"),
+    )
+
+
+def store(folder: Path, check: Callable[[], int], damaged: Callable[[], list[str]] = list) -> Finding:
+    """Say whether a store can be read and is of this CPU; ``check`` returns its models or raises.
+
+    ``damaged`` returns what is wrong with single models, which costs the others nothing.
+    """
+    try:
+        count, wrong = check(), damaged()
+    except Exception as error:
+        return Finding(
+            subject="store",
+            good=False,
+            found=f"{folder}: {' '.join(str(error).split())}",
+            costs="none of its models can be served here",
+            remedy="compile the models on this machine: mainspring compile, or mainspring zoo",
+            fatal=True,
+        )
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        return Finding(
+            subject="store",
+            good=False,
+            found=f"{folder}: {wrong[0]}{more}",
+            costs="that model is not served; the others are",
+            remedy="run the command that is named there: a running cluster serves the model again by itself",
+        )
+    return Finding(
+        subject="store",
+        good=count > 0,
+        found=f"{folder} holds {count} models for this machine",
+        costs="there is nothing to serve",
+        remedy="add a model: mainspring compile, or mainspring zoo",
+    )
+
+
+def size(count: int) -> str:
+    """Return a number of bytes for a person."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    return "core " + ", ".join(map(str, sorted(set(numbers))))

@@ -1,0 +1,1 @@
+"""Writes pages of the documentation from the code: configuration, messages, HTTP API."""

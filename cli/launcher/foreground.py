@@ -1,0 +1,60 @@
+"""What the verbs of single processes share: their logging, their readiness line, their end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import threading
+
+LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
+LogFormat = Annotated[str, typer.Option(help="text, or json: one object on each line.")]
+DrainTimeout = Annotated[
+    str,
+    typer.Option(
+        help="After Ctrl-C or SIGTERM, how long what was accepted may take to finish. A second signal "
+        "ends it at once."
+    ),
+]
+DEFAULT_DRAIN = "5s"
+PolicyName = Annotated[
+    str | None,
+    typer.Option(help="Scheduling policy: a name of docs/policies.md, or package.module:Class."),
+]
+PolicyOptions = Annotated[
+    list[str] | None, typer.Option(help="An option of the policy, as key=value; again for more.")
+]
+
+
+def begin(process: str, log_level: str, log_format: str) -> threading.Event:
+    """Set logging and signals up; return the event that the first SIGINT or SIGTERM sets.
+
+    Raises BadParameter for a level or format that does not exist.
+    """
+    import signal
+    import threading
+
+    from mainspring.cli.launcher.logs import set_up_logging
+    from mainspring.cli.launcher.signals import stop_on_signals
+
+    try:
+        set_up_logging(process, log_level, log_format)
+    except ValueError as error:
+        raise typer.BadParameter(str(error).replace("log_", "--log-")) from None
+    stop = threading.Event()
+    stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
+    return stop
+
+
+def duration_ms(text: str, option: str) -> float:
+    """Return a duration such as ``5s`` in milliseconds; raise BadParameter if it is none above 0."""
+    from mainspring.cli.durations import duration_ns
+
+    return duration_ns(text, option) / 1e6
+
+
+def ready(address: str) -> None:
+    """Say on stdout that the process can be connected to, and where."""
+    print(f"ready {address}", flush=True)

@@ -1,0 +1,130 @@
+"""Which models a local cluster serves: those of a store, emulated copies of a table of profiles, or what a
+model repository had it serve.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.repository.recipe import is_artifact_name
+from mainspring.repository.served_files import ServedFiles
+
+if TYPE_CHECKING:
+    from mainspring.compiler.artifact.manifest import Manifest
+    from mainspring.compiler.artifact.store import Store
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class ModelSource(msgspec.Struct, frozen=True):
+    """Where models come from: one of the first two, or a repository, alone or beside a store."""
+
+    store: str | None = None
+    """Folder of a model store."""
+    profiles: str | None = None
+    """CSV file in the columns of Clockwork's table 1 (appendix A)."""
+    copies: int = 1
+    """Instances of each row of ``profiles``, with weights of their own."""
+    state_dir: str | None = None
+    """Folder in which a repository keeps what is served of it."""
+
+    def specs(self) -> list[ModelSpec]:
+        """Return the models by name; raise `ConfigError` or the store's error if they can't be read.
+
+        Of a store, a model whose manifest is damaged is left out, with a warning, and so are a repository's,
+        which serves what it wants itself.
+        """
+        specs, left_out = self.survey()
+        for why in left_out.values():
+            _LOGGER.warning("left out of what is served: %s", why)
+        return specs
+
+    def survey(self) -> tuple[list[ModelSpec], dict[str, str]]:
+        """Return the models by name as `specs` does, and those that are left out, each with why."""
+        if self.profiles is not None:
+            return self._emulated(Path(self.profiles)), {}
+        from mainspring.compiler.artifact.store import Store
+        from mainspring.compiler.proving import proved_specs
+
+        if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
+            return [], {}
+        store = Store(self.store)
+        manifests, unreadable = store.survey()
+        return (
+            proved_specs(store, [each for each in manifests if not is_artifact_name(each.name)]),
+            {name: str(error) for name, error in unreadable.items() if not is_artifact_name(name)},
+        )
+
+    def served(self) -> tuple[list[ModelSpec], list[ServedModel]]:
+        """Return what a repository had served when it last changed something."""
+        return ServedFiles(self.state_dir).read() if self.state_dir is not None else ([], [])
+
+    def _emulated(self, path: Path) -> list[ModelSpec]:
+        from mainspring.compiler.artifact.errors import CompileError
+        from mainspring.compiler.artifact.profiles import read_profile_table
+
+        try:
+            return sorted(read_profile_table(path, self.copies), key=lambda spec: spec.name)
+        except CompileError as error:
+            raise ConfigError(str(error)) from None
+
+    def damaged(self) -> list[str]:
+        """Return what is wrong with the models that can't run on this machine while others can."""
+        from mainspring.compiler.artifact.errors import StoreError
+        from mainspring.compiler.artifact.store import Store
+
+        store = Store(self.store or "")
+        manifests, unreadable = store.survey()
+        found = [str(error) for error in unreadable.values()]
+        for manifest in manifests:
+            try:
+                _check(store, manifest, "")
+            except StoreError as error:
+                found.append(str(error))
+        return found
+
+    def check_files(self, *, whole: bool = False, device: str = "") -> None:
+        """Raise the store's error if no model can run on this machine: files missing, or of another CPU.
+
+        A worker says of a single one that it can't be prepared, and the others are served. ``whole``: raise
+        the error if any model can't, or its manifest is damaged. Raises `ConfigError` for a model that was
+        compiled for another ``device``, if one is given.
+        """
+        if self.store is None or (self.state_dir is not None and not Path(self.store).is_dir()):
+            return
+        from mainspring.compiler.artifact.errors import StoreError
+        from mainspring.compiler.artifact.store import Store
+
+        store = Store(self.store)
+        manifests = [store.manifest(name) for name in store.names()] if whole else store.survey()[0]
+        own = [manifest for manifest in manifests if not is_artifact_name(manifest.name)]
+        faults: list[StoreError] = []
+        for manifest in own:
+            try:
+                _check(store, manifest, device)
+            except StoreError as error:
+                faults.append(error)
+        if faults and (whole or len(faults) == len(own)):
+            raise faults[0]
+
+
+def _check(store: Store, manifest: Manifest, device: str) -> None:
+    """Raise `StoreError` if a model can't run here, `ConfigError` if it is for another device."""
+    from mainspring.compiler.artifact.store import recompile_command
+    from mainspring.compiler.artifact.target import check_target
+
+    store.weights_path(manifest)
+    info = store.executable_info(manifest)
+    check_target(info, recompile_command(manifest.name, manifest.source, store.root))
+    if device not in ("", info.device):
+        raise ConfigError(
+            f"{manifest.name} was compiled for the device {info.device} and the cluster's is "
+            f"{device}; compile it again with --device {device}, or start the cluster with "
+            f"--device {info.device}"
+        )

@@ -1,0 +1,303 @@
+"""From a configuration to the processes of a local cluster: who runs where, and what each is told."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from mainspring.cli.configuration.config import ClusterConfig, Config
+from mainspring.cli.configuration.policies import check_policy
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.doctor.gpus import usable_gpus
+from mainspring.cli.launcher.addresses import connectable, parse_any
+from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
+from mainspring.cli.launcher.models import ModelSource
+from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
+from mainspring.cli.launcher.repository import NAME as REPOSITORY
+from mainspring.cli.launcher.repository import repository_job, with_store
+from mainspring.cli.launcher.sockets import is_tcp, listens_by_tcp, with_sockets
+from mainspring.compiler.artifact.manifest import CUDA
+from mainspring.compiler.artifact.profiles import EMULATED
+from mainspring.gateway.config import GatewayConfig
+from mainspring.messages.model import ModelSpec
+from mainspring.repository.config import RepositoryConfig
+from mainspring.worker.cuda.devices import FoundDevice
+from mainspring.worker.cuda.numa import cores_near
+
+CONTROL_NICE = -10
+"""Of controller and gateway: a worker's copies share their core, and every request waits for them."""
+CONTROL_PRIORITY = 30
+"""Of controller and gateway, where the user may: a message waits for no other program, as it does behind
+niceness alone for some milliseconds on a busy machine. Below a worker's EXEC (50) and network thread (40)."""
+
+ANY_HOST = ("*", "0.0.0.0", "::")
+"""Hosts that stand for every address of the machine."""
+
+CHANGES_NAME = "controller.changes"
+"""The file in the run folder that keeps what clients and operators changed over a controller's restart."""
+
+CONSOLE = "console"
+CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or off"
+CHOOSE_CONTROLLER = "choose another with [controller] address"
+CHOOSE_REPOSITORY = "choose another with [repository] address"
+CONSOLE_NICE = 5
+"""It may wait for whoever serves."""
+
+DRAIN_SHARE = 0.7
+"""Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the supervisor needs to know."""
+
+    cluster: ClusterConfig
+    jobs: tuple[Job, ...]
+    """In the order in which they start."""
+    stop_order: tuple[tuple[str, ...], ...]
+    """Names of the processes that are stopped together, in the order of work: requests first."""
+    models: int
+    """Models that are served."""
+    gateway_address: str
+    also_serves: tuple[tuple[str, str], ...]
+    """Protocols beside ZeroMQ, each with its address."""
+    console_address: str
+    """Empty if there is no console."""
+    listening: tuple[tuple[str, str], ...]
+    """Addresses that must be free, each with how to choose another."""
+    run_dir: Path
+    repository: RepositoryConfig = RepositoryConfig()
+    """Whose path is empty if there is none."""
+
+
+def make_plan(config: Config) -> Plan:
+    """Return the processes of a configuration; raise `ConfigError` for what can't work together."""
+    run_dir = Path(config.cluster.run_dir).absolute()
+    config = with_sockets(with_store(config, run_dir), run_dir)
+    cluster, repository = config.cluster, config.repository
+    if repository.path and cluster.device == CUDA:
+        raise ConfigError(
+            "a model repository's models are compiled for the CPU, and the cluster's device is cuda: compile "
+            "them into a store with --device cuda, and give that with --store"
+        )
+    source = model_source(cluster, repository)
+    specs = source.specs()
+    _check_models(config, source, specs)
+    if cluster.engine != "emulated":
+        source.check_files(device=cluster.device)
+    check_policy(config.scheduler.policy, config.scheduler.policy_options)
+    _check_addresses(config)
+    _check_tracing(config.gateway.trace_address)
+    workers = tuple(f"worker-{number}" for number in range(cluster.workers))
+    return Plan(
+        cluster=cluster,
+        jobs=_jobs(config, source, run_dir, workers),
+        stop_order=(
+            *([(REPOSITORY,)] if repository.path else []),
+            ("gateway",),
+            *([(CONSOLE,)] if cluster.console else []),
+            ("controller",),
+            workers,
+        ),
+        models=len(specs),
+        gateway_address=config.gateway.address,
+        also_serves=also_serves(config.gateway),
+        console_address=config.console.address if cluster.console else "",
+        listening=(
+            (config.gateway.address, "choose another with --port or [gateway] address"),
+            *([(config.controller.address, CHOOSE_CONTROLLER)] if is_tcp(config.controller.address) else []),
+            *(
+                (address, f"choose another with --{name}-port or [gateway] {name}_address, or off")
+                for name, address in also_serves(config.gateway)
+            ),
+            *([(config.repository.address, CHOOSE_REPOSITORY)] if listens_by_tcp(config.repository) else []),
+            *([(config.console.address, CHOOSE_CONSOLE)] if cluster.console else []),
+        ),
+        run_dir=run_dir,
+        repository=repository,
+    )
+
+
+def _check_models(config: Config, source: ModelSource, specs: Sequence[ModelSpec]) -> None:
+    """Raise `ConfigError` if there is nothing to serve and nothing can come, or a model that fits nowhere."""
+    if not specs and not config.repository.path:
+        raise ConfigError(f"the store {source.store} holds no model; `mainspring zoo` or `compile` adds some")
+    largest = max(specs, key=lambda spec: spec.pages, default=None)
+    measured = config.cluster.device == CUDA and not config.worker.pages
+    if largest is not None and not measured and largest.pages > config.worker.pages:
+        raise ConfigError(
+            f"{largest.name} needs {largest.pages} pages and a worker has {config.worker.pages}; "
+            f"give it more with --pages or [worker] pages"
+        )
+
+
+def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
+    """Return the protocols beside ZeroMQ that a gateway serves, each with its address."""
+    addresses = (("http", gateway.http_address), ("grpc", gateway.grpc_address))
+    return tuple(each for each in (*addresses, ("metrics", gateway.metrics_address)) if each[1])
+
+
+def _check_addresses(config: Config) -> None:
+    """Raise `ConfigError` if two processes were to listen on one address."""
+    gateway, controller = config.gateway.address, config.controller.address
+    data = config.worker.data_address
+    if data and not data.endswith(":*") and config.cluster.workers > 1:
+        raise ConfigError(
+            f"[worker] data_address is {data} for each of {config.cluster.workers} workers, and only one can"
+            " listen there; end it with :* for any free port"
+        )
+    places = [("[gateway] address", gateway)]
+    places += [("[controller] address", controller)] if is_tcp(controller) else []
+    places += [("[worker] data_address", data)] if is_tcp(data) else []
+    places += [(f"[gateway] {name}_address", address) for name, address in also_serves(config.gateway)]
+    if listens_by_tcp(config.repository):
+        places.append(("[repository] address", config.repository.address))
+    if config.cluster.console:
+        places.append(("[console] address", config.console.address))
+    for (one, first), (other, second) in itertools.combinations(places, 2):
+        if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
+            raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
+
+
+def _check_tracing(address: str) -> None:
+    """Raise `ConfigError` if a gateway could not send traces there."""
+    from mainspring.gateway.otlp import TracingMissing, check_tracing
+
+    try:
+        if address:
+            check_tracing(address)
+    except (OSError, TracingMissing) as error:
+        raise ConfigError(str(error)) from None
+
+
+def _same(first: str, second: str) -> bool:
+    (host, port), (other_host, other_port) = parse_any(first), parse_any(second)
+    return port == other_port and (host == other_host or not {host, other_host}.isdisjoint(ANY_HOST))
+
+
+def model_source(cluster: ClusterConfig, repository: RepositoryConfig) -> ModelSource:
+    """Return where the cluster's models come from; raise `ConfigError` unless that is exactly one place.
+
+    A repository may be alone, and beside a store.
+    """
+    if repository.path:
+        return ModelSource(store=cluster.store, state_dir=repository.state_dir)
+    if (cluster.store is None) == (cluster.profiles is None):
+        wrong = "neither was given" if cluster.store is None else "both were given"
+        raise ConfigError(
+            "models come from a store (--store DIR), a model repository (--model-repository DIR) or profiles "
+            f"(--profiles CSV): {wrong}"
+        )
+    if cluster.profiles is not None and cluster.engine != "emulated":
+        raise ConfigError("profiles are for the emulated engine (--engine emulated); others need a store")
+    return ModelSource(store=cluster.store, profiles=cluster.profiles, copies=cluster.copies)
+
+
+def _cores(config: Config) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    """Return the cores for everything but EXEC, and for each worker that of EXEC."""
+    cores, workers = sorted(os.sched_getaffinity(0)), config.cluster.workers
+    if not config.worker.realtime:
+        return (), (None,) * workers
+    if config.cluster.engine == "emulated":
+        # An emulated device only sleeps: it needs no core, and the rest needs all of them.
+        return tuple(cores), spread(cores, workers)
+    if config.cluster.device == CUDA:
+        placement = place_near(cores, [cores_near(gpu.bus_id) for gpu in _gpus(config)])
+    else:
+        placement = place(cores, workers)
+    return placement.shared, placement.exec_cores
+
+
+def _gpus(config: Config) -> list[FoundDevice]:
+    """Return each worker's GPU; more workers than GPUs share them in turn. Raises `ConfigError`."""
+    found = usable_gpus()
+    return [found[number % len(found)] for number in range(config.cluster.workers)]
+
+
+def _near_device(bus_id: str, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Return those of the cores that are near a device, all of them if none is or that is not known."""
+    near = cores_near(bus_id)
+    return tuple(core for core in cores if core in near) or cores
+
+
+def _jobs(config: Config, source: ModelSource, run_dir: Path, workers: tuple[str, ...]) -> tuple[Job, ...]:
+    cluster, replace = config.cluster, msgspec.structs.replace
+    address = connectable(config.controller.address)
+    events = str(run_dir / "events") if cluster.event_log else None
+    shared, exec_cores = _cores(config)
+    nice, priority = (CONTROL_NICE, CONTROL_PRIORITY) if config.worker.realtime else (0, 0)
+    jobs: list[Job] = [
+        ControllerJob(
+            name="controller",
+            controller=replace(
+                config.controller, event_log_dir=events, state_file=str(run_dir / CHANGES_NAME)
+            ),
+            scheduler=config.scheduler,
+            models=source,
+            cores=shared,
+            nice=nice,
+            priority=priority,
+        ),
+        _gateway_job(config, address, shared, exec_cores),
+    ]
+    if config.repository.path:
+        jobs.append(repository_job(config.repository, address, shared))
+    if cluster.console:
+        jobs.append(_console_job(config, address, shared))
+    for number, name in enumerate(workers):
+        jobs.append(_worker_job(config, number, name, shared, exec_cores[number]))
+    return tuple(replace(job, log_level=cluster.log_level, log_format=cluster.log_format) for job in jobs)
+
+
+def _gateway_job(
+    config: Config, controller: str, shared: tuple[int, ...], exec_cores: tuple[int | None, ...]
+) -> GatewayJob:
+    realtime, most_ms = config.worker.realtime, DRAIN_SHARE * config.cluster.stop_timeout_s * 1e3
+    return GatewayJob(
+        name="gateway",
+        gateway=msgspec.structs.replace(
+            config.gateway,
+            controller_address=controller,
+            console_address=config.console.address if config.cluster.console else "",
+            repository_address=connectable(config.repository.address) if config.repository.path else "",
+            drain_timeout_ms=min(config.gateway.drain_timeout_ms, most_ms),
+        ),
+        cores=shared,
+        lent_cores=lent_to_gateway(shared, [core for core in exec_cores if core is not None]),
+        nice=CONTROL_NICE if realtime else 0,
+        priority=CONTROL_PRIORITY if realtime else 0,
+    )
+
+
+def _worker_job(
+    config: Config, number: int, name: str, shared: tuple[int, ...], core: int | None
+) -> WorkerJob:
+    cluster = config.cluster
+    device = cluster.device
+    if device == CUDA:
+        gpu = _gpus(config)[number]
+        device, shared = f"{CUDA}:{gpu.number}", _near_device(gpu.bus_id, shared)
+    worker = msgspec.structs.replace(
+        config.worker,
+        name=name,
+        device=device,
+        controller=connectable(config.controller.address),
+        engine=cluster.engine,
+        store=cluster.store or "",
+        device_kind=EMULATED if cluster.profiles is not None else config.worker.device_kind,
+        exec_core=core,
+        emulated_seed=config.worker.emulated_seed + number,
+    )
+    # The worker keeps its other threads off the core of EXEC by itself, so it is allowed both.
+    cores = () if core is None else tuple(sorted({*shared, core}))
+    return WorkerJob(name=name, worker=worker, cores=cores)
+
+
+def _console_job(config: Config, controller: str, cores: tuple[int, ...]) -> ConsoleJob:
+    # Who may change what is served through a gateway may do so from the console.
+    tokens = config.console.token_file or config.gateway.token_file
+    console = msgspec.structs.replace(config.console, controller_address=controller, token_file=tokens)
+    return ConsoleJob(name=CONSOLE, console=console, cores=cores, nice=CONSOLE_NICE)

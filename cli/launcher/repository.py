@@ -1,0 +1,83 @@
+"""A local cluster's model repository: its store, its job, and when it is done with what it found at first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mainspring.cli.configuration.config import Config
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.launcher.jobs import RepositoryJob
+from mainspring.repository.config import RepositoryConfig
+from mainspring.repository.served_files import ServedFiles, State
+
+NAME = "repository"
+NICE = 5
+"""It only looks and asks; compiling is done by a child of the lowest priority."""
+
+
+def with_store(config: Config, run_dir: Path) -> Config:
+    """Return the configuration with a folder for what the repository compiles, if there is a repository.
+
+    Raises `ConfigError` if the repository can't be.
+    """
+    given = config.repository
+    if not given.path:
+        return config
+    path = Path(given.path).absolute()
+    if not path.is_dir():
+        raise ConfigError(
+            f"the model repository {given.path} is no folder; make it, even if it is empty at first"
+        )
+    if config.cluster.profiles is not None:
+        raise ConfigError(
+            "a model repository has models of its own, and profiles are models too: give --model-repository "
+            "or --profiles"
+        )
+    store = config.cluster.store
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        cluster=replace(config.cluster, store=store or str(run_dir / "store")),
+        repository=replace(
+            given,
+            path=str(path),
+            store=store or str(run_dir / "store"),
+            own_store=store is None,
+            state_dir=str(run_dir / NAME),
+        ),
+    )
+
+
+def repository_job(repository: RepositoryConfig, controller: str, cores: tuple[int, ...]) -> RepositoryJob:
+    """Return what the repository's process is told."""
+    told = msgspec.structs.replace(repository, controller_address=controller)
+    return RepositoryJob(name=NAME, repository=told, cores=cores, nice=NICE)
+
+
+class FirstLook:
+    """Whether a repository has done what it found to do at first; used by the supervisor."""
+
+    def __init__(self, repository: RepositoryConfig) -> None:
+        self.state = State(settled=True)
+        self._is_there = bool(repository.path)
+        self._store = Path(repository.store)
+        self._files = ServedFiles(repository.state_dir)
+
+    def prepare(self) -> None:
+        """Forget what a former cluster served; raise `ConfigError` if its folders can't be written to."""
+        if not self._is_there:
+            return
+        self.state = State()
+        try:
+            self._files.clear()
+            self._store.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"can't write to {error.filename or self._store}: {error.strerror}") from None
+
+    def done(self) -> bool:
+        """Look again."""
+        if self._is_there:
+            self.state = self._files.state()
+        return self.state.settled

@@ -1,0 +1,182 @@
+"""What ``mainspring up`` does: configuration, plan, supervisor, signals."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mainspring.cli.configuration.config import Config, Tables, merged, read_config, read_tables
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.doctor.gpus import with_gpus
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.plan import Plan, make_plan
+from mainspring.cli.launcher.progress import Progress
+from mainspring.cli.launcher.signals import stop_on_signals
+from mainspring.cli.launcher.supervisor import Supervisor
+from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.descriptors import shortage
+from mainspring.native.finder import Loaded, Use, install
+from mainspring.native.remedy import how_to_compile
+from mainspring.native.units import CORE
+
+DEFAULT_FILE = Path("mainspring.toml")
+DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+"""What a local cluster serves beside ZeroMQ, on this machine only, unless it is told otherwise."""
+CONSOLE_PORT = 8003
+"""Likewise, where its console is."""
+OFF = "off"
+TOLD_FAULTS = 8
+"""The most models that are not served and are named at the start."""
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """The command line's ports; None for what it does not say."""
+
+    gateway: int | None = None
+    """ZeroMQ's. 0: any, and any for what else is not set."""
+    http: str | None = None
+    """A port, 0 for any, or `OFF`; so are the others."""
+    grpc: str | None = None
+    metrics: str | None = None
+    console: str | None = None
+
+
+def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
+    """Run a local cluster in the foreground until SIGINT or SIGTERM, then drain it.
+
+    Prints a line that begins with ``ready`` and names the gateway's address once every worker has prepared
+    every model that it can, and below it where else it serves; all else, such as which it can't, goes to
+    stderr. A second signal ends everything at once.
+    """
+    progress = Progress()
+    progress.briefly("reading the configuration and checking the models")
+    try:
+        config = cluster_config(path, flags, ports)
+        plan = make_plan(config)
+    finally:
+        progress.clear()
+    supervisor = Supervisor(plan, progress.say, progress)
+    stop = Stop(progress, plan)
+    stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
+    warn = remedies(install().loaded(CORE), config.gateway)
+
+    def ready() -> None:
+        look = supervisor.first_look.state
+        for problem in (*look.problems, *supervisor.faults[:TOLD_FAULTS], *warn):
+            progress.say(problem)
+        if len(supervisor.faults) > TOLD_FAULTS:
+            progress.say(f"{len(supervisor.faults) - TOLD_FAULTS} more models: mainspring status")
+        if not look.settled:
+            progress.say(f"not all of the model repository is served yet: {look.waits_for}")
+        progress.clear()
+        print("\n".join(announcement(plan, supervisor.served + look.models)), flush=True)
+
+    try:
+        supervisor.run(stop, ready)
+    finally:
+        progress.clear()
+
+
+class Stop(threading.Event):
+    """The wish to stop, which says at once that it was heard."""
+
+    def __init__(self, progress: Progress, plan: Plan) -> None:
+        super().__init__()
+        self._progress = progress
+        self._limit_s = plan.cluster.stop_timeout_s
+
+    def set(self) -> None:
+        """Stop the cluster; called by the handler of a signal."""
+        if not self.is_set():
+            self._progress.say(
+                f"stopping: requests in flight have {self._limit_s:g} s; a second signal ends it at once"
+            )
+        super().set()
+
+
+def announcement(plan: Plan, models: int) -> list[str]:
+    """Return the lines that say that a cluster can serve: the first begins with ``ready`` and the address."""
+    workers = plan.cluster.workers
+    devices = "1 worker" if workers == 1 else f"{workers} workers"
+    serves = "1 model" if models == 1 else f"{models} models"
+    others = [*plan.also_serves, *([("console", plan.console_address)] if plan.console_address else [])]
+    lines = [f"ready {plan.gateway_address} serves {serves} on {devices}"]
+    lines += [f"  {name:8} {address}" for name, address in others]
+    return lines
+
+
+def remedies(core: Loaded, gateway: GatewayConfig) -> list[str]:
+    """Return what is to be said of a scheduler that runs as Python though nobody asked for that, and of a
+    limit of open files that leaves too few clients."""
+    said = []
+    if core.use not in (Use.COMPILED, Use.OFF):
+        how = how_to_compile(core)
+        said.append(f"{CORE.purpose} run as Python, at {CORE.cost}; to compile them: {how}")
+    few = shortage(gateway)
+    return [*said, few] if few else said
+
+
+def cluster_config(path: Path | None, flags: Tables, ports: Ports) -> Config:
+    """Return the configuration of a file (by default ``mainspring.toml`` here, if there is one) and flags.
+
+    Raises `ConfigError`.
+    """
+    if path is None and DEFAULT_FILE.exists():
+        path = DEFAULT_FILE
+    tables = read_tables(path) if path is not None else {}
+    overrides = merged(merged(flags, {"gateway": _told(ports)}), _told_console(ports.console))
+    for one, other in (("store", "profiles"), ("profiles", "store")):
+        # A flag replaces the other source of models that the file may name.
+        if one in flags.get("cluster", {}) and other not in flags["cluster"]:
+            tables.get("cluster", {}).pop(other, None)
+    if ports.gateway is not None:
+        port = ports.gateway or free_ports(1)[0]
+        overrides["gateway"] = {**overrides.get("gateway", {}), "address": f"tcp://127.0.0.1:{port}"}
+    served = merged(_defaults(any_port=ports.gateway == 0), merged(tables, overrides))
+    return read_config(with_gpus(served), str(path) if path is not None else "the command line")
+
+
+def _defaults(*, any_port: bool) -> dict[str, dict[str, Any]]:
+    """Return what a cluster of `mainspring up` is beside what it is told."""
+    names = list(DEFAULT_PORTS)
+    *ports, console = free_ports(len(names) + 1) if any_port else [*DEFAULT_PORTS.values(), CONSOLE_PORT]
+    return {
+        "gateway": {f"{name}_address": _address(name, port) for name, port in zip(names, ports, strict=True)},
+        "cluster": {"console": True},
+        "console": {"address": _address("console", console)},
+    }
+
+
+def _told(ports: Ports) -> dict[str, str]:
+    """Return the addresses that the command line sets."""
+    told = {}
+    for name in DEFAULT_PORTS:
+        text = getattr(ports, name)
+        if text is not None:
+            told[f"{name}_address"] = _told_address(name, text)
+    return told
+
+
+def _told_console(text: str | None) -> dict[str, dict[str, Any]]:
+    """Return what the command line says of the console."""
+    address = "" if text is None else _told_address("console", text)
+    if address:
+        return {"cluster": {"console": True}, "console": {"address": address}}
+    return {} if text is None else {"cluster": {"console": False}}
+
+
+def _told_address(name: str, text: str) -> str:
+    """Return the address that a port on the command line means, an empty one for `OFF`."""
+    if text == OFF:
+        return ""
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(f"--{name}-port is {text!r}; give a port, 0 for any free one, or {OFF}")
+    return _address(name, int(text) or free_ports(1)[0])
+
+
+def _address(name: str, port: int) -> str:
+    return f"{'grpc' if name == 'grpc' else 'http'}://127.0.0.1:{port}"

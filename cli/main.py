@@ -1,0 +1,120 @@
+"""The command line: one verb for each file of ``cli/verbs/``, registered from a literal list.
+
+``main`` turns whatever a verb raises into one line on stderr and an exit code, so that no verb prints a
+traceback at a user: 0 done, 1 failed, 2 wrong usage, 130 interrupted. ``MAINSPRING_TRACEBACK=1`` shows
+the traceback. Verbs import what is heavy inside their functions, which keeps ``--help`` quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import typer
+
+from mainspring import extras
+from mainspring.cli.short_help import ShortCommand, ShortGroup
+
+GROUPS = {
+    "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token"),
+    "Look": ("status", "top", "explain", "log", "trace"),
+    "Measure": ("profile", "replay", "simulate", "compare"),
+    "Single processes": ("controller", "worker", "gateway", "console"),
+}
+"""Modules of ``cli/verbs/`` under the headings and in the order in which help shows them."""
+VERBS = tuple(verb for verbs in GROUPS.values() for verb in verbs)
+
+FAILED = 1
+INTERRUPTED = 130
+
+
+def build_app() -> typer.Typer:
+    """Return the application with every verb of `VERBS` registered."""
+    app = typer.Typer(
+        name="mainspring",
+        cls=ShortGroup,
+        help="Serves deep-learning models and answers every request on time, or says that it can't as soon "
+        "as it knows.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def options(
+        _version: Annotated[
+            bool,
+            typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        ] = False,
+    ) -> None:
+        pass
+
+    for heading, verbs in GROUPS.items():
+        for verb in verbs:
+            importlib.import_module(f"mainspring.cli.verbs.{verb}").register(app)
+        _put_under(app, heading, verbs)
+    return app
+
+
+def _put_under(app: typer.Typer, heading: str, verbs: tuple[str, ...]) -> None:
+    """Have help show verbs that are registered under a heading, each with help of its own that fits."""
+    for command in app.registered_commands:
+        if command.name in verbs:
+            command.rich_help_panel, command.cls = heading, ShortCommand
+    for group in app.registered_groups:
+        if group.name in verbs:
+            group.rich_help_panel, group.cls = heading, ShortGroup
+            assert group.typer_instance is not None
+            for command in group.typer_instance.registered_commands:
+                command.cls = ShortCommand
+
+
+def main() -> None:
+    """Run the command line of this process and exit with its code."""
+    try:
+        build_app()()
+    except SystemExit as ended:
+        # What typer makes of Ctrl-C.
+        if ended.code == INTERRUPTED:
+            print("mainspring: interrupted", file=sys.stderr)
+        raise
+    except BrokenPipeError:
+        # The reader of our output went away (`mainspring models | head`): nothing to tell it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(FAILED)
+    except Exception as error:
+        if os.environ.get("MAINSPRING_TRACEBACK"):
+            raise
+        print(f"mainspring: {describe(error)}{_flag_for(error)}", file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def describe(error: BaseException) -> str:
+    """Return one line for a person: an error of ours or of the system speaks for itself, a bug says so."""
+    text = " ".join(str(error).split())
+    missing = extras.missing(error)
+    if missing:
+        return missing
+    expected = isinstance(error, OSError) or type(error).__module__.startswith("mainspring.")
+    if expected and text:
+        return text
+    return (
+        f"internal error, please report it: {type(error).__name__}: {text} "
+        "(MAINSPRING_TRACEBACK=1 shows where)"
+    )
+
+
+def _flag_for(error: BaseException) -> str:
+    """Return how to name another cluster, of an error that says that none is there."""
+    if type(error).__name__ != "GatewayUnreachable":
+        return ""
+    return "; --address or MAINSPRING_ADDRESS names another"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mainspring {installed_version('mainspring')}")
+        raise typer.Exit

@@ -1,0 +1,67 @@
+"""Options that several verbs of the command line have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_GATEWAY = "tcp://127.0.0.1:7400"
+"""Where it listens unless it is told otherwise."""
+
+
+def _given_or_known(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    """Return the gateway's address: the one given, or else the one that the working folder names."""
+    source = context.get_parameter_source(str(parameter.name))
+    if source is not None and source.name == "DEFAULT":
+        from mainspring.cli.places import gateway
+
+        return gateway()
+    return value
+
+
+GatewayAddress = Annotated[
+    str,
+    typer.Option(
+        help="The cluster: its gateway's address. By default that of ./mainspring.toml, if there is one.",
+        envvar="MAINSPRING_ADDRESS",
+        show_envvar=True,
+        callback=_given_or_known,
+    ),
+]
+Controller = Annotated[
+    str | None,
+    typer.Option(
+        help="The controller's address, or a cluster's run folder. Default: the cluster of mainspring.toml "
+        "or out/run here, else a controller that you have started singly.",
+        envvar="MAINSPRING_CONTROLLER",
+        show_default=False,
+    ),
+]
+SecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of the run's secret (mode 0600), for a controller of another host or user.",
+        envvar="MAINSPRING_SECRET_FILE",
+        show_default=False,
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        help="The token that the gateway needs, if it does; better given in the environment, which other "
+        "users don't see.",
+        envvar="MAINSPRING_TOKEN",
+        show_envvar=True,
+    ),
+]
+
+
+def refuse_with_log(context: typer.Context, *names: str) -> None:
+    """Raise BadParameter if an option about a live cluster was typed beside ``--log``."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"--{name} is about a live cluster; leave it out, or leave --log out")

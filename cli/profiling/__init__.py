@@ -1,0 +1,1 @@
+"""Measures models on one device, without a cluster around it."""

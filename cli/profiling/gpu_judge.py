@@ -1,0 +1,107 @@
+"""Which engine runs a model faster on this machine's GPU: `mainspring.compiler.choice` asks, this measures.
+
+Each artifact goes into a scratch store and is measured there by ``mainspring profile``, in a process of its
+own: kernels that a GPU can't run may take CUDA down with them, in that process alone, and the compiler goes
+on without memory that is locked or a GPU that is in use.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from mainspring.cli.profiling.profiling import Measured
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import CUDA
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.choice import AUTO, Contender, Judged
+from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.worker.cuda.devices import find_devices
+from mainspring.worker.cuda.driver import DriverMissing
+
+PROGRAM = (sys.executable, "-m", "mainspring")
+DEVICE = "cuda:0"
+"""The first GPU as CUDA counts them; CUDA_VISIBLE_DEVICES makes another the first."""
+SECONDS = 0.5
+"""For each number: hundreds of runs of a model that takes 1 ms."""
+TIMEOUT_S = 900.0
+"""Of one measurement. Compiling kernels for a GPU that they were not generated for takes minutes."""
+_PREFIX = "mainspring: "
+
+
+class _Profiled(msgspec.Struct):
+    """What ``mainspring profile --json`` prints, as far as it matters here."""
+
+    device_kind: str
+    models: list[Measured]
+
+
+class GpuJudge:
+    """A `choice.Judge` of the first GPU. What shares an executable is measured once."""
+
+    def __init__(self, store: Store) -> None:
+        """``store`` has room for what is measured."""
+        self._store = store
+        self._known: dict[tuple[str, int], Judged] = {}
+
+    def __call__(self, contenders: Sequence[Contender]) -> list[Judged]:
+        """Return how each did; raise `StoreError` if there is no room for them."""
+        new = [each for each in contenders if _key(each) not in self._known]
+        if new:
+            with self._store.scratch() as scratch:
+                for each in new:
+                    self._known[_key(each)] = _measure(each, scratch)
+        return [self._known[_key(each)] for each in contenders]
+
+
+def judge_for(
+    engine: str, device: str, arch: str | None, store: Store, instead: str
+) -> tuple[Target, GpuJudge | None]:
+    """Return what is to be compiled for, and who chooses if that takes a GPU.
+
+    An ``arch`` of None is that of the GPU that chooses, or the usual one. Raises `CompileError`, which says
+    what is missing and what to do ``instead``, if it takes a GPU and none can be used here.
+    """
+    if (engine, device) != (AUTO, CUDA):
+        return Target(engine, device, arch or DEFAULT_ARCH), None
+    try:
+        gpu = find_devices()[0]
+    except DriverMissing as error:
+        raise CompileError(
+            f"to keep the faster engine, both are measured on a GPU, and here none can be used: {error}. "
+            f"Without one, {instead}"
+        ) from None
+    return Target(engine, device, arch or gpu.arch or DEFAULT_ARCH), GpuJudge(store)
+
+
+def _key(contender: Contender) -> tuple[str, int]:
+    return contender.executable, contender.weights_bytes
+
+
+def _measure(contender: Contender, scratch: Store) -> Judged:
+    """Have an artifact measured; what goes wrong is its own failure."""
+    manifest = contender.put(scratch, contender.engine)
+    options = {"--store": scratch.root.resolve(), "--device": DEVICE, "--seconds": SECONDS}
+    words = [str(word) for option in options.items() for word in option]
+    command = [*PROGRAM, "profile", manifest.name, *words, "--json"]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return Judged(failed=f"the GPU was not done with it after {TIMEOUT_S:.0f} s")
+    if done.returncode:
+        return Judged(failed=_reason(done))
+    profiled = msgspec.json.decode(done.stdout, type=_Profiled)
+    (measured,) = profiled.models
+    medians = {size: timing.p50_ns for size, timing in measured.infer.items()}
+    return Judged(medians, profiled.device_kind, measured.profile())
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return why a process failed, in its own last words if it had any."""
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    spoken = [line.removeprefix(_PREFIX) for line in lines if line.startswith(_PREFIX)]
+    last = (spoken or lines or ["it said nothing"])[-1]
+    return last if spoken else f"measuring it ended with exit code {done.returncode}: {last}"

@@ -1,0 +1,126 @@
+"""``mainspring compile``: an ONNX file becomes an artifact in a store."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mainspring.compiler.pipeline import Compiled
+
+DEFAULT_STORE = Path("store")
+DEFAULT_BATCH_SIZES = "1,2,4,8,16"
+BatchSizesOption = Annotated[
+    str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
+]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        help="What runs it: onnxruntime, tvm, or auto for the faster one: on this CPU or, with --device "
+        "cuda, on this machine's first GPU."
+    ),
+]
+DeviceOption = Annotated[str, typer.Option(help="Where it is to run: cpu or cuda.")]
+ArchOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Architecture of the GPU that kernels are generated for. Default: sm_90; with --engine auto "
+        "that of the GPU here."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("compile")(compile_model)
+
+
+def compile_model(
+    model: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    name: Annotated[str, typer.Option(help="What clients call the model.")],
+    batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fix an input's dynamic dimensions, as in image=1,3,224,224; the first is the batch."
+        ),
+    ] = None,
+    engine: EngineOption = "onnxruntime",
+    device: DeviceOption = "cpu",
+    arch: ArchOption = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole",
+            help="The model has no axis for rows, or one that can't be opened: serve it with just the shapes "
+            "of the file (or of --shape), one request at a time.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile an ONNX model, compare it with stock ONNX Runtime, profile it and store it."""
+    import json
+
+    from rich.console import Console
+
+    from mainspring.cli.profiling.gpu_judge import judge_for
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.pipeline import compile_file, parse_batch_sizes
+    from mainspring.compiler.report import fields
+    from mainspring.compiler.shapes import parse_shapes
+
+    console = Console(highlight=False, markup=False, soft_wrap=True, stderr=as_json)
+    opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
+    instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
+    with console.status(f"compiling {model}"):
+        target, judge = judge_for(engine, device, arch, opened, instead)
+        compiled = compile_file(model, name, opened, sizes, shapes, target, judge, whole)
+    if as_json:
+        print(json.dumps(fields(compiled), indent=2))
+    else:
+        _print(console, compiled)
+
+
+def _print(console: Console, compiled: Compiled) -> None:
+    from mainspring.compiler import report
+
+    console.print(report.describe_artifact(compiled))
+    console.print(f"  {report.describe_profile(compiled)}")
+    console.print(f"  {report.describe_verification(compiled)}")
+    if compiled.manifest.unshared:
+        console.print(f"  {report.describe_sharing(compiled)}")
+    if compiled.engines:
+        console.print(f"  {report.describe_engines(compiled)}")
+    if compiled.repaired:
+        console.print(f"  {report.describe_repairs(compiled)}")
+
+
+def _without_gpu(
+    model: Path, name: str, store: Path, batch_sizes: str, shapes: Sequence[str], arch: str | None
+) -> str:
+    """Return how to keep the faster engine where the compiling machine has no GPU."""
+    options = ["--device", "cuda", "--store", str(store)]
+    options += ["--batch-sizes", batch_sizes] if batch_sizes != DEFAULT_BATCH_SIZES else []
+    options += [word for shape in shapes for word in ("--shape", shape)]
+    options += ["--arch", arch] if arch else []
+    first, second = (
+        shlex.join(
+            ["mainspring", "compile", str(model), "--name", f"{name}-{each}", "--engine", each, *options]
+        )
+        for each in ("onnxruntime", "tvm")
+    )
+    there = ["--device", "cuda:0", "--store", str(store), "--save", "--fastest", name]
+    chosen = shlex.join(["mainspring", "profile", f"{name}-onnxruntime", f"{name}-tvm", *there])
+    return (
+        f"`{first}` and `{second}` compile for each engine, and with that store on the machine that has the "
+        f"GPU `{chosen}` keeps the faster as {name}"
+    )

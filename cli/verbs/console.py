@@ -1,0 +1,68 @@
+"""``mainspring console``: the operator console, of a live cluster or of a recorded run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.launcher.foreground import LogFormat, LogLevel, begin, ready
+from mainspring.cli.options import Controller, SecretFile
+from mainspring.client.address import ADDRESS_VARIABLE
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("console")(console)
+
+
+def console(
+    address: Annotated[
+        str, typer.Option(help="Where browsers connect; port 0 takes any.")
+    ] = "http://127.0.0.1:8003",
+    controller: Controller = None,
+    secret_file: SecretFile = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False, help="Folder of an event log that is shown instead, with a time slider."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
+            "Without one nobody may.",
+        ),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Another name by which browsers may call it, beside localhost; again for more."),
+    ] = None,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Show a cluster's memory, schedule and requests in the browser until Ctrl-C or SIGTERM."""
+    from mainspring.cli.controllers import find
+    from mainspring.cli.places import CONTROLLER, gateway, place
+    from mainspring.console.config import ConsoleConfig
+    from mainspring.console.server import run
+
+    if controller is None and log is None and os.environ.get(ADDRESS_VARIABLE, "").strip():
+        controller = place(CONTROLLER, gateway(), None) or None
+    door = find(controller, secret_file)
+    try:
+        config = ConsoleConfig(
+            address=address,
+            controller_address=door.address,
+            secret_file=door.secret_file,
+            log_dir="" if log is None else str(log),
+            hosts=tuple(host or ()),
+            token_file="" if token_file is None else str(token_file),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    run(config, begin("console", log_level, log_format), ready)

@@ -1,0 +1,136 @@
+"""``mainspring controller``: one controller in the foreground."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainspring.cli.launcher.foreground import (
+    DEFAULT_DRAIN,
+    DrainTimeout,
+    LogFormat,
+    LogLevel,
+    PolicyName,
+    PolicyOptions,
+    begin,
+    duration_ms,
+    ready,
+)
+from mainspring.cli.options import SecretFile
+
+if TYPE_CHECKING:
+    import threading
+
+    from mainspring.cli.launcher.models import ModelSource
+    from mainspring.controller.config import ControllerConfig
+    from mainspring.scheduler.config import SchedulerConfig
+
+StateFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File that keeps what clients and operators change, for the next start; without one a restart "
+        "forgets it."
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="Where workers and gateways connect: unix:///PATH, or tcp://HOST:PORT with --secret-file; "
+        "port * takes any. Default: a socket of this user's own.",
+        show_default=False,
+    ),
+]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Folder of the model store; all of it is served. More: `models add`."),
+]
+EventLog = Annotated[
+    Path | None,
+    typer.Option(readable=False, help="Folder of the event log; without one nothing is logged."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("controller")(controller)
+
+
+def controller(
+    address: Address = None,
+    secret_file: SecretFile = None,
+    store: StoreFolder = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="For emulated workers: models from a CSV of profiles.")
+    ] = None,
+    copies: Annotated[int, typer.Option(min=1, help="Instances of each row of --profiles.")] = 1,
+    policy: PolicyName = None,
+    policy_option: PolicyOptions = None,
+    event_log: EventLog = None,
+    state_file: StateFile = None,
+    drain_timeout: DrainTimeout = DEFAULT_DRAIN,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run a controller until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.cli.configuration.policies import check_policy, parse_options
+    from mainspring.cli.controllers import check_guarded, personal_address
+    from mainspring.cli.launcher.models import ModelSource
+    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.controller.config import ControllerConfig
+    from mainspring.scheduler.config import SchedulerConfig
+
+    if store is not None and profiles is not None:
+        raise typer.BadParameter("models come from --store or from --profiles, not from both")
+    given: dict[str, Any] = {} if policy is None else {"policy": policy}
+    scheduler = SchedulerConfig(**given, policy_options=parse_options(policy_option or []))
+    check_policy(scheduler.policy, scheduler.policy_options)
+    where = address or personal_address()
+    check_guarded(where, secret_file, "--address")
+    config = ControllerConfig(
+        address=where,
+        secret_file=_text(secret_file) or "",
+        event_log_dir=_text(event_log),
+        state_file=_text(state_file),
+        drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+    )
+    source = ModelSource(_text(store), _text(profiles), copies)
+    with contextlib.ExitStack() as stack:
+        if event_log is not None:
+            claim = claimed(event_log, "another controller", "choose another folder with --event-log")
+            stack.enter_context(claim)
+        stop = begin("controller", log_level, log_format)
+        _serve(config, scheduler, source, stop)
+
+
+def _serve(
+    config: ControllerConfig, scheduler: SchedulerConfig, source: ModelSource, stop: threading.Event
+) -> None:
+    """Run a controller for the models of a source."""
+    from mainspring.cli.launcher.awaited import read
+    from mainspring.controller.server import run
+
+    _say_if_slow()
+    models, awaited = read(source, stop, adopt=False)
+    run(config, scheduler, models, stop, ready, awaited=awaited)
+
+
+def _say_if_slow() -> None:
+    """Note in the log that the scheduler is not compiled, unless somebody wants it so."""
+    import logging
+
+    from mainspring.native.finder import Use, install
+    from mainspring.native.remedy import how_to_compile
+    from mainspring.native.units import CORE
+
+    loaded = install().loaded(CORE)
+    if loaded.use not in (Use.COMPILED, Use.OFF):
+        note = "%s run as Python and take %s (%s): %s"
+        remedy = how_to_compile(loaded)
+        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, loaded.detail, remedy)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,65 @@
+"""``mainspring demo``: real models served under deadlines on this machine, and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("demo")(demo)
+
+
+def demo(
+    duration: Annotated[float, typer.Option(min=1, help="Seconds to replay.")] = 120.0,
+    load: Annotated[float, typer.Option(min=0.001, help="Share of the device's capacity.")] = 0.5,
+    slo: Annotated[float, typer.Option(min=0.1, help="Deadline of each request in milliseconds.")] = 100.0,
+    trace: Annotated[
+        Path | None, typer.Option(help="Azure Functions file (2019 or 2021, .csv or .csv.gz).")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(readable=False, help="Folder for summary.json, report.png and the logs.")
+    ] = Path("out/demo"),
+    store: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="Folder of the compiled models. Default: store in --output."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
+    kill_worker_at: Annotated[
+        float | None, typer.Option(min=0, help="Kill the worker this many seconds after the beginning.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
+    ] = False,
+) -> None:
+    """Compile a small zoo, serve it, replay an Azure-like mix with deadlines, and report.
+
+    The exit code is 1 if a request was left without an answer.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.demonstration.run import DemoOptions, run_demo
+
+    options = DemoOptions(
+        duration_s=duration,
+        load=load,
+        slo_ms=slo,
+        trace=trace,
+        output=output,
+        store=store or output / "store",
+        seed=seed,
+        kill_worker_at_s=kill_worker_at,
+    )
+    report = run_demo(options, Console(stderr=as_json))
+    if as_json:
+        typer.echo(msgspec.json.encode(report.fields).decode())
+    else:
+        console = Console()
+        console.print(report.table)
+        console.print(f"{output / 'summary.json'}  {output / 'report.png'}", highlight=False)
+    if not report.all_answered:
+        raise typer.Exit(1)

@@ -1,0 +1,105 @@
+"""``mainspring explain``: what became of one request, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, SecretFile, Token
+from mainspring.cli.spans import RunNumber
+
+if TYPE_CHECKING:
+    from mainspring.console.payloads import Story
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("explain")(explain)
+
+
+def explain(
+    context: typer.Context,
+    request: Annotated[
+        str,
+        typer.Argument(
+            help="The request's id, the beginning of one, or last-rejected, last-late, last-lost or last."
+        ),
+    ],
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    console: Annotated[
+        str | None, typer.Option(help="Ask this console; by default the cluster's, which remembers minutes.")
+    ] = None,
+    controller: Annotated[
+        str | None, typer.Option(help="Watch this controller instead, until the request comes or ends.")
+    ] = None,
+    secret_file: SecretFile = None,
+    wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
+    log: Annotated[
+        Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
+    ] = None,
+    run: RunNumber = None,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell a request's story: what was planned, what happened, and what each worker could have done."""
+    _check(context, log, run)
+    story = _story(request, address, console, controller, secret_file, wait, log, run, token)
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(story), indent=2).decode())
+        return
+    from rich.console import Console
+
+    from mainspring.cli.verbs.explaining.telling import tell
+
+    tell(story, Console(markup=False, highlight=False))
+
+
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check(context: typer.Context, log: Path | None, run: int | None) -> None:
+    """Raise BadParameter for options that do not go together."""
+    places = [f"--{name}" for name in ("address", "console", "controller", "log") if _given(context, name)]
+    if len(places) > 1:
+        raise typer.BadParameter(f"{' and '.join(places)} are two places to look in: give one of them")
+    if run is not None and log is None:
+        raise typer.BadParameter("--run chooses a run of a log: give --log DIR too", param_hint="--run")
+    if _given(context, "wait") and log is not None:
+        raise typer.BadParameter("--wait is about a live cluster; leave it out, or leave --log out")
+
+
+def _story(
+    request: str,
+    address: str,
+    console: str | None,
+    controller: str | None,
+    secret_file: Path | None,
+    wait: str,
+    log: Path | None,
+    run: int | None,
+    token: str | None,
+) -> Story:
+    """Look where it was asked to, or else with the console and, without one, with the controller."""
+    from mainspring.cli.controllers import find
+    from mainspring.cli.durations import duration_ns
+    from mainspring.cli.places import CONSOLE, CONTROLLER, place
+    from mainspring.cli.verbs.explaining.finding import NoConsole, from_console, from_log, live
+    from mainspring.telemetry.runs import choose_run
+
+    if log is not None:
+        return from_log(choose_run(log, run), request)
+    wait_ns = duration_ns(wait, "--wait")
+    if controller is None:
+        asked = console or place(CONSOLE, address, token)
+        try:
+            return from_console(asked, request, token)
+        except NoConsole:
+            if console:
+                raise
+    return live(find(controller or place(CONTROLLER, address, token), secret_file), request, wait_ns)

@@ -1,0 +1,153 @@
+"""Where `mainspring explain` finds a request's story: in a log, with a console that is running, or live."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+
+import msgspec
+
+from mainspring.cli.controllers import Door
+from mainspring.cli.verbs.replay import stopping
+from mainspring.console.live import Following, LiveStream
+from mainspring.console.payloads import Story
+from mainspring.console.queries.asking import BadQuery, Unknown
+from mainspring.console.queries.request import LAST, explained
+from mainspring.console.queries.request import request as explain_request
+from mainspring.console.view.limits import SECOND_NS, Limits
+from mainspring.console.view.view import View
+from mainspring.messages.events import RequestArrived
+from mainspring.telemetry.runs import LogProblem, Run, read_run
+
+LOOKED_AFTER = 2_000
+"""Records of a log between two looks at whether the request has ended."""
+POLL_NS = 100_000_000
+ANSWER_S = 10.0
+"""How long a console may take to answer."""
+
+
+class NotFound(Exception):
+    """The story can't be told; the text says why and where else to look."""
+
+
+class NoConsole(Exception):
+    """Nobody answers there."""
+
+
+class _Answer(msgspec.Struct):
+    data: Story
+
+
+class _Error(msgspec.Struct):
+    text: str
+
+
+class _Failure(msgspec.Struct):
+    error: _Error
+
+
+def from_log(run: Run, which: str) -> Story:
+    """Return the story of a request of a recorded run; raise `NotFound`."""
+    try:
+        if which in LAST:
+            return explain_request(_played(run, None), which)
+        request_id = _only(run, which)
+        return explain_request(_played(run, request_id), str(request_id))
+    except (Unknown, BadQuery, LogProblem) as error:
+        raise NotFound(str(error)) from error
+
+
+def from_console(url: str, which: str, token: str | None) -> Story:
+    """Return the story that a running console tells; raise `NoConsole` if none answers, `NotFound`."""
+    query = urllib.parse.urlencode({"id": which})
+    asked = urllib.request.Request(f"{url.rstrip('/')}/api/request?{query}")
+    if token:
+        asked.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(asked, timeout=ANSWER_S) as answer:
+            return msgspec.json.decode(answer.read(), type=_Answer).data
+    except urllib.error.HTTPError as error:
+        raise NotFound(f"the console at {url} says: {_told(error.read(), str(error))}") from error
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        raise NoConsole(f"no console answers at {url} ({error})") from error
+
+
+def live(door: Door, which: str, patience_ns: int, clock: Callable[[], int] = time.monotonic_ns) -> Story:
+    """Return the story of a request that waits or runs now, or ends while the controller is watched.
+
+    A controller does not tell of what is over. Raises `NotFound`, and ValueError for a bad address.
+    """
+    view, stream = (
+        View(Limits(keep_ns=60 * SECOND_NS)),
+        LiveStream(door.address, "explain", secret=door.secret()),
+    )
+    following = Following(view)
+    until_ns = clock() + patience_ns
+    try:
+        with stopping() as stop:
+            while not stop.is_set() and clock() < until_ns:
+                batch = stream.poll(POLL_NS)
+                if batch is None or stream.state == "connecting":
+                    continue
+                following.take(batch)
+                if stream.state == "live" and explained(view, which):
+                    return explain_request(view, which)
+    finally:
+        stream.close()
+    if stream.state != "live" and not view.seq:
+        raise NotFound(
+            f"no controller answers at {door.address}: {stream.detail}; --address names the cluster"
+        )
+    raise NotFound(_unheard(view, which))
+
+
+def _unheard(view: View, which: str) -> str:
+    """Return why nothing can be said of a request that was not heard of."""
+    try:
+        explain_request(view, which)
+    except (Unknown, BadQuery) as error:
+        return (
+            f"{error}. A controller shows what waits, runs and arrives, not what has ended: ask a console "
+            "that ran before it (--console URL), or the event log (--log DIR)"
+        )
+    return f"request {which} has not ended"
+
+
+def _played(run: Run, request_id: int | None) -> View:
+    """Return a view of a run: at its end, or when the request had ended."""
+    view = View(Limits(keep_ns=max(300 * SECOND_NS, run.last_ns - run.first_ns + SECOND_NS)))
+    for count, (now_ns, entry) in enumerate(read_run(run)):
+        view.take(now_ns, entry)
+        if request_id is not None and count % LOOKED_AFTER == 0 and view.traffic.book.ended(request_id):
+            break
+    return view
+
+
+def _only(run: Run, which: str) -> int:
+    """Return the id of the only request of a run that has these digits, or whose id begins with them."""
+    if not which.isdecimal():
+        raise BadQuery(f"{which[:80]!r} is no request's id: give a whole number, or one of {', '.join(LAST)}")
+    found: dict[int, None] = {}
+    for _, entry in read_run(run):
+        if isinstance(entry, RequestArrived):
+            text = str(entry.request_id)
+            if text == which:
+                return entry.request_id
+            if text.startswith(which):
+                found[entry.request_id] = None
+    if not found:
+        raise Unknown(f"no request of run {run.number} has the id {which}, or one that begins so")
+    if len(found) > 1:
+        some = ", ".join(map(str, [*found][:5]))
+        raise BadQuery(f"{len(found)} requests' ids begin with {which}: {some} and so on; give more of it")
+    return next(iter(found))
+
+
+def _told(body: bytes, otherwise: str) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Failure).error.text
+    except msgspec.MsgspecError:
+        return otherwise

@@ -1,0 +1,65 @@
+"""``mainspring gateway``: one gateway in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mainspring.cli.launcher.foreground import (
+    DEFAULT_DRAIN,
+    DrainTimeout,
+    LogFormat,
+    LogLevel,
+    begin,
+    duration_ms,
+    ready,
+)
+from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("gateway")(gateway)
+
+
+def gateway(
+    address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
+    http: Annotated[
+        str, typer.Option(help="Where HTTP clients connect, such as http://0.0.0.0:8000. Empty: nowhere.")
+    ] = "",
+    grpc: Annotated[str, typer.Option(help="The same for gRPC, such as grpc://0.0.0.0:8001.")] = "",
+    metrics: Annotated[str, typer.Option(help="The same for Prometheus, such as http://0.0.0.0:8002.")] = "",
+    controller: Controller = None,
+    secret_file: SecretFile = None,
+    name: Annotated[str, typer.Option(help="Name for the logs, of this gateway alone.")] = "",
+    grace: Annotated[
+        str, typer.Option(help="After its deadline, how long a request waits before it is timed out.")
+    ] = "100ms",
+    drain_timeout: DrainTimeout = DEFAULT_DRAIN,
+    log_level: LogLevel = "WARNING",
+    log_format: LogFormat = "text",
+) -> None:
+    """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
+    from mainspring.cli.controllers import find
+    from mainspring.cli.durations import duration_ns
+    from mainspring.gateway.config import GatewayConfig
+    from mainspring.gateway.server import run
+
+    door = find(controller, secret_file)
+    try:
+        config = GatewayConfig(
+            address=address,
+            http_address=http,
+            grpc_address=grpc,
+            metrics_address=metrics,
+            controller_address=door.address,
+            secret_file=door.secret_file,
+            name=name,
+            grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,
+            drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    stop = begin(name or "gateway", log_level, log_format)
+    run(config, stop, lambda addresses: ready(addresses.zeromq))

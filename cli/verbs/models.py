@@ -1,0 +1,249 @@
+"""``mainspring models``: which models are served, and changes to that, live."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
+
+if TYPE_CHECKING:
+    from mainspring.client.repository import RepositoryClient
+    from mainspring.messages.model import ModelSpec
+    from mainspring.messages.peers import ModelStatus
+
+Http = Annotated[
+    str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb, with its own verbs, to the command line."""
+    models = typer.Typer()
+    models.callback(invoke_without_command=True)(show)
+    models.command("list")(list_models)
+    models.command("add")(add)
+    models.command("remove")(remove)
+    models.command("live")(live)
+    models.command("index")(index)
+    models.command("load")(load)
+    models.command("unload")(unload)
+    app.add_typer(models, name="models")
+
+
+def show(
+    context: typer.Context,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="With --watch: seconds between two looks, and what rates cover.")
+    ] = 2.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of a table; with --watch a line for each look.")
+    ] = False,
+) -> None:
+    """Show the served models: pages, where they are, profile, and share of the goodput.
+
+    Goodput is what was executed by its deadline. It is counted since the controller started or the model was
+    added, and with --watch since the last look.
+    """
+    from mainspring.cli.views.models_view import print_once, watch_models
+    from mainspring.client.client import Client
+
+    if context.invoked_subcommand is not None:
+        return
+    with Client(address, token=token) as client:
+        if watch:
+            watch_models(client, interval, as_json=as_json)
+        else:
+            print_once(client, as_json=as_json)
+
+
+def live(
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
+) -> None:
+    """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
+    from mainspring.cli.views.models_view import watch_models
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        watch_models(client, interval, as_json=as_json)
+
+
+def list_models(
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(readable=False, help="Show what this model store holds instead; needs no cluster."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the models: what they take and give, their size, and where they are."""
+    from mainspring.cli.views.models_view import state_of
+    from mainspring.client.client import Client
+
+    states: dict[str, ModelStatus] = {}
+    if store is not None:
+        from mainspring.compiler.artifact.store import Store
+        from mainspring.compiler.proving import proved_specs
+
+        opened = Store(store)
+        specs: Sequence[ModelSpec] = proved_specs(opened, opened.manifests())
+    else:
+        with Client(address, token=token) as client:
+            specs = client.models()
+            states = {state.name: state for state in client.status().models}
+    if as_json:
+        print(json.dumps([_summary(spec, state_of(spec, states)) for spec in specs], indent=2))
+    else:
+        _print_list(specs, states)
+
+
+def add(
+    names: Annotated[list[str], typer.Argument(help="Models of the store.")],
+    store: Annotated[
+        Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
+    ] = Path("store"),
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+) -> None:
+    """Have models of the store served from now on."""
+    from mainspring.client.client import Client
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.proving import proved_specs
+
+    opened = Store(store)
+    specs = proved_specs(opened, [opened.manifest(name) for name in names])
+    with Client(address, token=token) as client:
+        served = {spec.name: spec for spec in client.models()}
+        for spec in specs:
+            client.add_model(spec)
+            same = served.get(spec.name) == spec
+            print(f"{spec.name} is served already" if same else f"added {spec.name}")
+
+
+def remove(
+    names: Annotated[list[str], typer.Argument(help="Models that are served.")],
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+) -> None:
+    """Have models served no more; requests that are queued for them are rejected."""
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        for name in names:
+            client.remove_model(name)
+            print(f"removed {name}")
+
+
+def index(
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
+    token: Token = None,
+    ready: Annotated[bool, typer.Option("--ready", help="Only what is served.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a model repository holds: each version, whether it is served, and if not, why."""
+    import msgspec
+
+    from mainspring.cli.views.repository_view import print_index
+
+    entries = _repository(address, http, token).index(ready=ready)
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(entries), indent=2))
+    else:
+        print_index(entries)
+
+
+def load(
+    names: Annotated[list[str], typer.Argument(help="Models of the repository.")],
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
+    token: Token = None,
+) -> None:
+    """Load models of a repository, or what changed of them, where --model-control-mode is explicit."""
+    client = _repository(address, http, token)
+    for name in names:
+        client.load(name)
+        print(f"loaded {name}")
+
+
+def unload(
+    names: Annotated[list[str], typer.Argument(help="Models of the repository that are loaded.")],
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    http: Http = None,
+    token: Token = None,
+) -> None:
+    """Unload models of a repository, where --model-control-mode is explicit."""
+    client = _repository(address, http, token)
+    for name in names:
+        client.unload(name)
+        print(f"unloaded {name}")
+
+
+def _repository(address: str, http: str | None, token: str | None) -> RepositoryClient:
+    """Return a client of the gateway's HTTP, which has the requests about a repository."""
+    from mainspring.cli.places import HTTP, place
+    from mainspring.client.repository import RepositoryClient
+
+    return RepositoryClient(http or place(HTTP, address, token), token=token)
+
+
+def _summary(spec: ModelSpec, state: ModelStatus | None) -> dict[str, Any]:
+    import msgspec
+
+    summary: dict[str, Any] = {
+        "name": spec.name,
+        "inputs": msgspec.to_builtins(spec.inputs),
+        "outputs": msgspec.to_builtins(spec.outputs),
+        "batch_sizes": list(spec.batch_sizes),
+        "weights_bytes": spec.weights_bytes,
+        "pages": spec.pages,
+        "executable": spec.executable,
+        "unshared": spec.unshared,
+    }
+    if state is not None:
+        summary |= {
+            "prepared_on": list(state.prepared_on),
+            "resident_on": list(state.resident_on),
+            "queued": state.queued,
+        }
+    return summary
+
+
+def _print_list(specs: Sequence[ModelSpec], states: dict[str, ModelStatus]) -> None:
+    """Print a paragraph for each model: signatures are too long for the columns of a table."""
+    from mainspring.cli.views.models_view import state_of
+
+    for spec in specs:
+        sizes = " ".join(map(str, spec.batch_sizes))
+        pages = "1 page" if spec.pages == 1 else f"{spec.pages} pages"
+        print(f"{spec.name}: {spec.weights_bytes / 1e6:.1f} MB in {pages}, batches of {sizes}")
+        for word, tensors in (("in", spec.inputs), ("out", spec.outputs)):
+            for tensor in tensors:
+                shape = ", ".join(map(str, tensor.shape if spec.whole else ("rows", *tensor.shape)))
+                print(f"  {word:<4} {tensor.name}: {tensor.dtype}[{shape}]")
+        for kind, profile in spec.profiles.items():
+            sizes_ms = ", ".join(f"{size}: {ns / 1e6:.3g}" for size, ns in sorted(profile.infer_ns.items()))
+            print(f"  time {kind}: LOAD {profile.load_ns / 1e6:.3g} ms, INFER {sizes_ms or 'unknown'} ms")
+        if spec.unshared:
+            print(f"  one row at a time: {spec.unshared}")
+        state = state_of(spec, states)
+        if state is not None:
+            resident, prepared = ", ".join(state.resident_on), ", ".join(state.prepared_on)
+            print(
+                f"  on   {resident or 'no worker'} (prepared on {prepared or 'none'}); {state.queued} queued"
+            )
+            for failure in state.failed_on:
+                print(f"  fail {failure}")

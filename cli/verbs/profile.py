@@ -1,0 +1,195 @@
+"""``mainspring profile``: what every model of a store takes on this machine's device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import AsJson
+from mainspring.cli.verbs.compile import DEFAULT_STORE
+
+WIDTH = 140
+"""Of what is printed where there is no terminal whose width would limit it."""
+
+if TYPE_CHECKING:
+    from mainspring.cli.profiling.profiling import Measured
+    from mainspring.cli.profiling.timings import Effort
+    from mainspring.compiler.artifact.manifest import Manifest
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.worker.config import WorkerConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("profile")(profile)
+
+
+def profile(
+    models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
+    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    engine: Annotated[
+        str, typer.Option(help="Engine that runs them; auto for the one that each was compiled for.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(help="cpu, or cuda:0 for the first GPU.")] = "cpu",
+    device_kind: Annotated[
+        str | None, typer.Option(help="Under which profiles are stored; the device's own by default.")
+    ] = None,
+    batch_sizes: Annotated[
+        str | None, typer.Option(help="Batch sizes, separated by commas; all of each model by default.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="For each number; five runs are made in any case.")
+    ] = 1.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
+    csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
+    save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
+    fastest: Annotated[
+        str | None, typer.Option(help="Store the fastest of the named models once more, under this name.")
+    ] = None,
+    realtime: Annotated[
+        bool, typer.Option(help="A pinned thread, real-time priority, locked memory, where permitted.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
+
+    Durations are medians of what the engine reports; a profile that is stored is near the 99th percentile.
+    """
+    from mainspring.cli.profiling.profiling import by_executable
+    from mainspring.cli.profiling.timings import Effort
+    from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.pipeline import parse_batch_sizes
+
+    sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
+    opened = Store(store)
+    config = _config(engine, device, store, threads, realtime=realtime)
+    groups = by_executable(_manifests(opened, models or [], fastest))
+    if save or fastest:
+        opened.check_writable()
+    rows, kind = _measure(config, groups, sizes, Effort(seconds=seconds), quiet=as_json)
+    _write(rows, csv, markdown)
+    if save:
+        _save(opened, rows, device_kind or kind)
+    if fastest:
+        _keep_fastest(opened, rows, fastest)
+    _print_json(rows, engine, device_kind or kind) if as_json else _print(rows)
+
+
+def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
+    """Return the worker's part of the options; raise BadParameter for what there is not."""
+    from mainspring.worker.config import WorkerConfig
+    from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
+
+    try:
+        config = WorkerConfig(
+            name="profile", engine=engine, device=device, store=str(store), threads=threads, realtime=realtime
+        )
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--device") from None
+    known = tuple(ENGINES) if config.cuda_device is None else CUDA_ENGINES
+    if engine not in known:
+        raise typer.BadParameter(f"{device} has no engine {engine!r}; choose one of {', '.join(known)}")
+    return config
+
+
+def _manifests(store: Store, names: Sequence[str], fastest: str | None) -> list[Manifest]:
+    """Return the named manifests, or all; raise `StoreError` if there is none.
+
+    Raises `ConfigError` if they are not artifacts of one model, of which the ``fastest`` could be kept.
+    """
+    from mainspring.compiler.artifact.errors import StoreError
+
+    found = [store.manifest(name) for name in dict.fromkeys(names)] if names else store.manifests()
+    if not found:
+        raise StoreError(f"the store {store.root} holds no model; `mainspring zoo` or `compile` adds some")
+    if fastest:
+        from mainspring.cli.profiling.fastest import check_alike
+
+        check_alike(found if names else [], fastest)
+    return found
+
+
+def _measure(
+    config: WorkerConfig,
+    groups: Sequence[Sequence[Manifest]],
+    sizes: Sequence[int],
+    effort: Effort,
+    *,
+    quiet: bool,
+) -> tuple[list[Measured], str]:
+    """Measure in a thread like a worker's EXEC; return also the device's kind."""
+    from rich.console import Console
+
+    from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
+    from mainspring.cli.profiling.profiling import chosen_sizes, measure_models
+    from mainspring.worker.realtime import Rights
+
+    for group in groups:
+        chosen_sizes(group[0], sizes)
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    with console.status("measuring") as status, device_for([g[0].spec() for g in groups], config) as device:
+        rights = Rights(config.realtime)
+        with rights.claimed_process():
+            found = measure_models(
+                device, groups, sizes, effort, lambda name: status.update(f"measuring {name}")
+            )
+            rows = as_exec_thread(rights, lambda: list(found))
+    for note in rights.notes:
+        console.print(f"note: {note}")
+    return rows, device.kind
+
+
+def _write(rows: Sequence[Measured], csv: Path | None, markdown: Path | None) -> None:
+    from mainspring.cli.profiling.profile_table import csv_table, markdown_table
+
+    for path, text in ((csv, csv_table(rows)), (markdown, markdown_table(rows))):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def _save(store: Store, rows: Sequence[Measured], device_kind: str) -> None:
+    from mainspring.cli.profiling.profiling import keep
+
+    for row in rows:
+        keep(store, row, device_kind)
+
+
+def _keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> None:
+    """Store the fastest under the name, and say which it is."""
+    import sys
+
+    from mainspring.cli.profiling.fastest import keep_fastest, per_row_ns
+
+    kept = keep_fastest(store, rows, name)
+    times = ", ".join(f"{row.models[0]} {per_row_ns(row) / 1e6:.3g} ms" for row in rows)
+    print(f"{name} is {kept.models[0]} (engine {kept.engine}); for a row: {times}", file=sys.stderr)
+
+
+def _print_json(rows: Sequence[Measured], engine: str, device_kind: str) -> None:
+    import msgspec
+
+    from mainspring.cli.profiling.profile_table import family_of, titles
+
+    models = [
+        {"family": family_of(row), "title": title, **msgspec.to_builtins(row, str_keys=True)}
+        for row, title in zip(rows, titles(rows), strict=True)
+    ]
+    print(json.dumps({"engine": engine, "device_kind": device_kind, "models": models}, indent=2))
+
+
+def _print(rows: Sequence[Measured]) -> None:
+    from rich.console import Console
+
+    from mainspring.cli.profiling.profile_table import heading, terminal_table
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    console.print(heading(rows))
+    console.print(terminal_table(rows))

@@ -1,0 +1,181 @@
+"""``mainspring replay``: send a workload to a running cluster and report what became of it."""
+
+from __future__ import annotations
+
+import fnmatch
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token
+from mainspring.traces.kind import Kind
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from mainspring.traces.recipe import Recipe
+    from mainspring.traces.replayer import ReplayConfig
+
+
+ChosenKind = Annotated[
+    Kind | None,
+    typer.Option(
+        metavar="KIND",
+        help=f"What to send: {', '.join(Kind)}. Default: what --trace holds, or else synthetic.",
+    ),
+]
+Trace = Annotated[Path | None, typer.Option(help="File of Azure Functions of 2019 or 2021, .csv or .csv.gz.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(min=1e-6, help="Requests/s on average. Default: the trace's own; 100 for generators."),
+]
+TimeScale = Annotated[
+    float, typer.Option(min=1e-9, help="Factor on the trace's time: 0.1 plays ten times as fast.")
+]
+EventLog = Annotated[
+    Path | None, typer.Option(help="The controller's event log on this machine, for the report.")
+]
+ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("replay")(replay)
+
+
+def replay(
+    workload: ChosenKind = None,
+    trace: Trace = None,
+    rate: Rate = None,
+    duration: Annotated[str, typer.Option(help="How long to send.")] = "60s",
+    slo: Annotated[str, typer.Option(help="Deadline of each request, or none.")] = "100ms",
+    models: Annotated[str, typer.Option(help="Glob of the models to use.")] = "*",
+    seed: Annotated[int, typer.Option(min=0, help="The same seed sends the same requests.")] = 0,
+    scale: Annotated[float, typer.Option(min=1e-9, help="Factor on the number of requests.")] = 1.0,
+    time_scale: TimeScale = 1.0,
+    start: Annotated[str, typer.Option(help="Where in the trace to begin.")] = "0s",
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each request.")] = 1,
+    cv: Annotated[float, typer.Option(min=1e-3, help="gamma: coefficient of variation of the gaps.")] = 4.0,
+    zipf: Annotated[float, typer.Option(min=0, help="poisson, gamma: skew over models; 0 is none.")] = 0.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="closed: requests in flight per model.")] = 4,
+    think: Annotated[str, typer.Option(help="closed: pause between an answer and the next request.")] = "0s",
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    event_log: EventLog = None,
+    output: ReportFolder = Path("out/replay"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Send a workload to a running cluster, on schedule whatever the cluster does."""
+    from mainspring.cli.durations import duration_ns, duration_or_none_ns
+    from mainspring.traces.recipe import Recipe
+    from mainspring.traces.replayer import ReplayConfig
+
+    recipe = Recipe(
+        kind=_kind(workload, trace),
+        trace=trace,
+        rate=rate,
+        duration_ns=duration_ns(duration, "--duration"),
+        slo_ns=duration_or_none_ns(slo, "--slo"),
+        seed=seed,
+        scale=scale,
+        time_scale=time_scale,
+        start_ns=duration_ns(start, "--start", least_ns=0),
+        rows=rows,
+        cv=cv,
+        zipf_exponent=zipf,
+        concurrency=concurrency,
+        think_ns=duration_ns(think, "--think", least_ns=0),
+    )
+    config = ReplayConfig(address=address, seed=seed, token=token)
+    _run(recipe, config, models, output, event_log, as_json=as_json)
+
+
+def _kind(workload: Kind | None, trace: Path | None) -> Kind:
+    """Return what to play; raise BadParameter for a file too many or none at all."""
+    from mainspring.traces.arrival import WorkloadError
+    from mainspring.traces.schema import check_trace, chosen_kind
+
+    kind = chosen_kind(workload, trace)
+    try:
+        check_trace(kind, trace)
+    except WorkloadError as error:
+        raise typer.BadParameter(str(error), param_hint="--trace") from None
+    return kind
+
+
+def _run(
+    recipe: Recipe,
+    config: ReplayConfig,
+    glob: str,
+    output: Path,
+    event_log: Path | None,
+    *,
+    as_json: bool,
+) -> None:  # fmt: skip
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.telemetry.publish import publish
+    from mainspring.telemetry.summary import analyse_log
+    from mainspring.traces.display import ProgressLine, summary_table
+    from mainspring.traces.recipe import build
+    from mainspring.traces.replayer import Replayer
+
+    replayer = Replayer(config)
+    try:
+        names = matching([spec.name for spec in replayer.specs], glob)
+        title, workload = recipe.title(len(names)), build(recipe, names)
+        with claimed(output, "another replay", "choose another folder with --output"):
+            with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
+                summary, _ = replayer.play(
+                    workload,
+                    progress=line,
+                    stop=stop,
+                    rows=(recipe.rows,),
+                    duration_ns=recipe.duration_ns,
+                    notes={"workload": title},
+                )
+            analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
+            fields = publish(output, title, summary, analysis)
+    finally:
+        replayer.close()
+    if as_json:
+        typer.echo(msgspec.json.encode(fields).decode())
+    else:
+        Console().print(summary_table(title, summary))
+        typer.echo(f"{output / 'summary.json'}  {output / 'report.png'}")
+
+
+def matching(names: Sequence[str], glob: str) -> list[str]:
+    """Return the names that match, sorted; raise `WorkloadError` if none does."""
+    from mainspring.traces.arrival import WorkloadError
+
+    chosen = sorted(name for name in names if fnmatch.fnmatchcase(name, glob))
+    if not chosen:
+        served = ", ".join(sorted(names)[:5]) or "no model at all"
+        raise WorkloadError(f"no model matches {glob!r}; the gateway serves {served}")
+    return chosen
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C (or SIGTERM) end the sending, with a report, and a second one interrupt."""
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,92 @@
+"""``mainspring status``: the cluster's workers, and what could not be used or delivered, with what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import typer
+
+from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mainspring.messages.peers import ClusterStatus
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("status")(status)
+
+
+def status(
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the workers, what each lacks, and the cluster's counters with what to do about them."""
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.cli.launcher.readiness import faults
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        found = client.status()
+    if as_json:
+        print(json.dumps(msgspec.to_builtins(found), indent=2))
+        return
+    console = Console(markup=False, highlight=False)
+    models = sum(1 for model in found.models if model.prepared_on)
+    console.print(
+        f"policy {found.policy}: {found.requests_queued:,} requests queued, "
+        f"{models:,} of {len(found.models):,} models prepared"
+    )
+    console.print()
+    console.print(_workers(found) if found.workers else "no worker has joined: start one")
+    for worker in found.workers:
+        for note in worker.notes:
+            console.print(f"{worker.worker}: {note}", soft_wrap=True)
+    for fault in faults(found):
+        console.print(fault, soft_wrap=True)
+    if found.dropped_messages:
+        console.print()
+        console.print(_counters(found))
+
+
+def _workers(found: ClusterStatus) -> Table:
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    made.add_column("worker", no_wrap=True)
+    made.add_column("device")
+    for name in ("pages used", "prepared", "resident", "outstanding", "clock ms"):
+        made.add_column(name, justify="right")
+    for worker in found.workers:
+        made.add_row(
+            worker.worker,
+            worker.device_kind,
+            f"{worker.pages - worker.pages_free} of {worker.pages}",
+            str(worker.prepared),
+            str(worker.resident),
+            str(worker.outstanding),
+            f"{worker.clock_offset_ns / 1e6:+.3f}",
+        )
+    return made
+
+
+def _counters(found: ClusterStatus) -> Table:
+    from rich.table import Table
+
+    from mainspring.cli.views.counters import NOTHING, explain
+
+    made = Table(box=None, pad_edge=False)
+    made.add_column("counter", overflow="fold")
+    made.add_column("count", justify="right", no_wrap=True)
+    made.add_column("what it counts, and what to do", overflow="fold")
+    for name, count in found.dropped_messages.items():
+        meaning, remedy = explain(name)
+        done = "" if remedy in (NOTHING, "") else f"; {remedy}"
+        made.add_row(name, f"{count:,}", meaning + done)
+    return made

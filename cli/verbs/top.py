@@ -1,0 +1,141 @@
+"""``mainspring top``: the console in a terminal, and one picture for scripts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    Controller,
+    GatewayAddress,
+    SecretFile,
+    Token,
+    refuse_with_log,
+)
+from mainspring.cli.spans import RunNumber
+
+if TYPE_CHECKING:
+    from mainspring.console.terminal.screen import ViewName
+    from mainspring.console.terminal.source import Source
+
+VIEWS = ("cluster", "memory", "schedule", "models")
+PATIENCE_S = 10.0
+"""How long a controller is waited for before one picture."""
+PATIENCE_LOG_S = 3_600.0
+"""How long a log may take to be read."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("top")(top)
+
+
+def top(
+    context: typer.Context,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    controller: Controller = None,
+    secret_file: SecretFile = None,
+    token: Token = None,
+    log: Annotated[
+        Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a log: seconds from its start (90, 1.5s), before its end (-30s), or local time. "
+            "Default: its end."
+        ),
+    ] = None,
+    run: RunNumber = None,
+    view: Annotated[
+        str | None, typer.Option(help=f"What to show first: {', '.join(VIEWS)}.", metavar="VIEW")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --once: JSON, of all views unless --view names one.")
+    ] = False,
+    watch: Annotated[
+        str, typer.Option(help="With --once, live: how long to watch before, which rates are of.")
+    ] = "1s",
+) -> None:
+    """Show the cluster, workers' memory, schedules and models, refreshed twice a second."""
+    if view is not None and view not in VIEWS:
+        raise typer.BadParameter(
+            f"there is no view {view!r}: choose of {', '.join(VIEWS)}", param_hint="--view"
+        )
+    if as_json and not once:
+        raise typer.BadParameter("--json prints one picture: give --once too", param_hint="--json")
+    source = _source(context, address, controller, secret_file, token, log, at, run)
+    shown = cast("ViewName | None", view)
+    try:
+        if once:
+            _once(source, shown, watch, recorded=log is not None, as_json=as_json)
+        else:
+            _interactive(source, shown, recorded=log is not None)
+    finally:
+        source.close()
+
+
+def _source(
+    context: typer.Context,
+    address: str,
+    controller: str | None,
+    secret_file: Path | None,
+    token: str | None,
+    log: Path | None,
+    at: str | None,
+    run: int | None,
+) -> Source:
+    from mainspring.cli.controllers import find
+    from mainspring.cli.places import CONTROLLER, place
+    from mainspring.cli.spans import chosen_instant
+    from mainspring.console.terminal.source import LiveSource, RecordedSource
+
+    if log is None:
+        if at is not None or run is not None:
+            raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
+        try:
+            door = find(controller or place(CONTROLLER, address, token), secret_file)
+            return LiveSource(door.address, secret=door.secret())
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--controller") from None
+    refuse_with_log(context, "address", "controller")
+    chosen, at_ns = chosen_instant(log, run, at)
+    return RecordedSource(log, chosen.number, at_ns)
+
+
+def _once(source: Source, shown: ViewName | None, watch: str, *, recorded: bool, as_json: bool) -> None:
+    from rich.console import Console
+
+    from mainspring.cli.durations import duration_ns
+    from mainspring.cli.verbs.replay import stopping
+    from mainspring.console.terminal import running
+    from mainspring.console.terminal.screen import Screen
+
+    watch_s = duration_ns(watch, "--watch", least_ns=0) / 1e9
+    with stopping() as stop:
+        patience_s = PATIENCE_LOG_S if recorded else PATIENCE_S
+        running.wait_for_picture(source, 0.0 if recorded else watch_s, patience_s, stop)
+    if as_json:
+        sys.stdout.buffer.write(running.as_json(source, shown) + b"\n")
+    else:
+        screen = Screen(shown or "cluster", recorded=recorded)
+        running.print_once(source, screen, Console(markup=False, highlight=False))
+
+
+def _interactive(source: Source, shown: ViewName | None, *, recorded: bool) -> None:
+    from rich.console import Console
+
+    from mainspring.cli.verbs.replay import stopping
+    from mainspring.console.terminal.running import run_top
+    from mainspring.console.terminal.screen import Screen
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise typer.BadParameter("this is no terminal: give --once for one picture")
+    console = Console(markup=False, highlight=False)
+    with stopping() as stop:
+        run_top(source, Screen(shown or "cluster", recorded=recorded), console, sys.stdin.fileno(), stop)

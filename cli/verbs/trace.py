@@ -1,0 +1,85 @@
+"""``mainspring trace``: what the executors did, as a file for Perfetto or chrome://tracing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    Controller,
+    GatewayAddress,
+    SecretFile,
+    Token,
+    refuse_with_log,
+)
+from mainspring.cli.spans import From, Last, RunNumber, To
+
+if TYPE_CHECKING:
+    from mainspring.console.trace_file import TraceFile
+
+Log = Annotated[
+    Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
+]
+_OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to the command line."""
+    app.command("trace")(trace)
+
+
+def trace(
+    context: typer.Context,
+    perfetto: Annotated[
+        Path,
+        typer.Option(
+            metavar="OUT",
+            dir_okay=False,
+            help="File to write, such as run.json or run.json.gz (compressed).",
+        ),
+    ] = Path("trace.json.gz"),
+    log: Log = None,
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    controller: Controller = None,
+    secret_file: SecretFile = None,
+    token: Token = None,
+    duration: Annotated[str, typer.Option(help="Live: how long to watch; Ctrl-C ends it earlier.")] = "10s",
+    from_: From = None,
+    to: To = None,
+    last: Last = None,
+    run: RunNumber = None,
+) -> None:
+    """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
+    from mainspring.cli.controllers import find
+    from mainspring.cli.durations import duration_ns
+    from mainspring.cli.places import CONTROLLER, place
+    from mainspring.cli.spans import chosen_run
+    from mainspring.cli.verbs.tracing.writing import trace_live, trace_log
+
+    if not perfetto.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")
+    if log is None:
+        idle = [option for name, option in _OF_LOGS.items() if context.params[name] is not None]
+        if idle:
+            raise typer.BadParameter(
+                f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
+                "to watch a live cluster, of which the past can't be asked for"
+            )
+        watched = find(controller or place(CONTROLLER, address, token), secret_file)
+        file = trace_live(watched, perfetto, duration_ns(duration, "--duration"))
+    else:
+        refuse_with_log(context, "address", "controller", "duration")
+        file = trace_log(*chosen_run(log, run, from_, to, last), perfetto)
+    _report(file)
+
+
+def _report(file: TraceFile) -> None:
+    from mainspring.cli.views.log_tables import size
+
+    print(
+        f"{file.path}: {file.events:,} events, {size(file.size_bytes)}; open it at https://ui.perfetto.dev "
+        "or in chrome://tracing"
+    )

@@ -1,0 +1,140 @@
+"""What a cluster's counters mean, for an operator: each name, what happened, and what to do about it.
+
+The controller, the gateways and the workers count what they could not use or deliver; ``mainspring status``
+and docs/operations.md show it. ``python -m mainspring.cli.views.counters`` prints that page's table.
+"""
+
+from __future__ import annotations
+
+NOTHING = "nothing"
+VERSIONS = "install the same release on every machine"
+SENDER = "find who sends it: a program of your own, or something else that uses the port"
+SLOWER = "look at that process's machine: CPU, memory, network"
+REPORT = "look at the log and report it: it is a bug"
+
+COUNTERS: dict[str, tuple[str, str]] = {
+    # Requests at the gateway.
+    "submitted": ("requests that passed the gateway's checks", NOTHING),
+    "answered": ("of these, answered with outputs", NOTHING),
+    "refused": ("of these, answered with a reason", "see the reasons that clients get"),
+    "abandoned": ("of these, given up because their client had gone", NOTHING),
+    "resubmitted": ("requests dispatched again because their worker was lost", "see why workers leave"),
+    "cache_hits": ("requests answered from the prediction cache", NOTHING),
+    "cache_misses": ("requests that the prediction cache was asked for in vain", NOTHING),
+    "cache_stored": ("outputs that the prediction cache took", NOTHING),
+    "cache_evicted": ("of these, given up for others", "if hits are few, raise cache_bytes of [gateway]"),
+    "cache_dropped": ("of these, given up with their model", NOTHING),
+    # What clients do.
+    "unknown_clients": ("messages before a hello, as after a gateway's restart", NOTHING),
+    "bad_messages_from_clients": ("messages from clients that are none", SENDER),
+    "replies_to_clients_that_left": ("replies whose client had gone", NOTHING),
+    "replies_to_slow_readers": (
+        "replies dropped because their client does not read",
+        "have that client read, or ask for less; reply_backlog_messages and _bytes of [gateway] bound it",
+    ),
+    # What crosses on the way; seen at the gateway.
+    "traces_left_out": ("requests that were to be traced, beyond trace_max_per_s of [gateway]", NOTHING),
+    "withdrawn_inputs": ("dispatches of requests that were answered already", NOTHING),
+    "late_rejections": ("rejections of requests that were answered already", NOTHING),
+    "late_outputs": (
+        "outputs for requests that were answered already, most often by a time-out",
+        "if it grows with timed_out: " + SLOWER,
+    ),
+    "unexpected_outputs": ("outputs of an action that this gateway took no part in", SENDER),
+    "bad_outputs": ("outputs of another size than the model's", "compile the model again on every machine"),
+    "bad_dispatches": ("dispatches that contradict themselves", VERSIONS),
+    "bad_models": ("models whose signature makes no sense", "compile them again"),
+    "bad_worker_addresses": ("workers whose data address is none", "correct data_address or data_host there"),
+    "bad_messages_from_controller": ("messages from the controller that are none", VERSIONS),
+    "bad_messages_from_workers": ("messages from workers that are none", VERSIONS),
+    "bad_framing_from_controller": (
+        "connections to the controller's address that spoke another framing",
+        VERSIONS,
+    ),
+    "bad_framing_from_workers": (
+        "the same of workers, or a frame beyond max_message_bytes of [gateway]",
+        VERSIONS,
+    ),
+    "refused_by_controller": ("messages that the controller could not use", VERSIONS),
+    "unsent_to_controller": (
+        "messages with no connection to the controller or no room for them; requests are sent again",
+        "look whether the controller runs; controller_backlog_messages of [gateway] bounds it",
+    ),
+    "unsent_to_workers": (
+        "inputs for a worker that is gone, or does not take them; their requests are tried again",
+        "look at the worker; input_backlog_messages and _bytes of [gateway] bound it",
+    ),
+    "front_end_failures": ("outcomes that the gateway itself failed to hand to their clients", REPORT),
+    "late_admin_replies": ("answers about status or models that came after admin_timeout_ms", SLOWER),
+    # The controller and its peers.
+    "unknown_session": ("messages of peers that had not said hello, or were dropped", NOTHING),
+    "protocol_mismatch": ("hellos or welcomes of another protocol version", VERSIONS),
+    "bad_message": ("messages to the controller that are none", SENDER),
+    "bad_framing": ("connections that sent no messages at all, or one beyond message_max_bytes", SENDER),
+    "name_taken": ("hellos under a name that a newer process has", "give each worker a name of its own"),
+    "bad_page_size": ("workers with another page size", VERSIONS),
+    "too_many_peers": (
+        "hellos beyond max_peers, or consoles' beyond max_observers, of [controller]",
+        "raise it",
+    ),
+    "observer_too_slow": (
+        "consoles that were cut off because they do not read",
+        "nothing; observer_backlog_bytes of [controller] bounds it",
+    ),
+    "bad_pong": ("answers to pings that were never sent", VERSIONS),
+    "peer_silent": ("peers that were silent for heartbeat_timeout_ms", SLOWER),
+    "peer_gone": ("messages to peers whose connection had ended", "see their logs for why they left"),
+    "peer_too_slow": ("messages to peers that do not read", SLOWER),
+    "worker_gone": ("actions for a worker that had just left", NOTHING),
+    "gateway_gone": ("requests whose gateway had left", NOTHING),
+    "foreign_request": ("requests numbered for a session that is over", NOTHING),
+    "stale_result": ("results of actions of a session that is over", NOTHING),
+    "bad_result": ("results that can't be true", "look at that worker's clock and log"),
+    "not_loggable": ("records with numbers beyond 64 bits, left out of the event log", SENDER),
+    "scheduler_error": ("events that the scheduler failed on", REPORT),
+    "internal_error": ("messages that the controller failed on", REPORT),
+    "event log off": ("records that were not written, and why", "make room, then restart the controller"),
+    # Workers; their names stand before these.
+    "controller: undecodable": ("messages from the controller that are none", VERSIONS),
+    "controller: other protocol": ("welcomes in another protocol version", VERSIONS),
+    "controller: action before welcome": ("actions of a session that is over", NOTHING),
+    "controller: unreachable": ("messages with no connection to the controller", NOTHING),
+    "gateway: undecodable": ("messages from gateways that are none", SENDER),
+    "gateway: input without action": (
+        "inputs whose action ended, never came, or did not come in early_input_age_ms",
+        "if it grows: " + SLOWER,
+    ),
+    "gateway: unusable input": ("inputs of another size than the model's", VERSIONS),
+    "outputs lost on the device": (
+        "outputs that a GPU did not bring back to the host; their requests are tried again",
+        "look at the worker's log and `mainspring doctor`",
+    ),
+    "gateway: gone before its output": ("outputs whose gateway was cut off; tried again", NOTHING),
+    "gateway: reads too slowly": (
+        "outputs dropped because their gateway does not read; its requests time out",
+        "look at the gateway's machine; output_backlog_bytes of [worker] bounds it",
+    ),
+    "gateway: connection ended": (
+        "gateways that left, or sent a frame beyond max_message_bytes of [worker]",
+        "if gateways stay up: give max_message_bytes of [gateway] at most the workers' value",
+    ),
+}
+
+
+def explain(name: str) -> tuple[str, str]:
+    """Return what a counter of the cluster's status means and what to do; empty texts if it is not known."""
+    if name in COUNTERS:
+        return COUNTERS[name]
+    # "event log off: why", or "worker-0: reason".
+    head, _, rest = name.partition(": ")
+    return COUNTERS.get(head) or COUNTERS.get(rest) or ("", "")
+
+
+def counters_table() -> str:
+    """Return docs/operations.md's table."""
+    rows = [f"| `{name}` | {meaning} | {remedy} |" for name, (meaning, remedy) in COUNTERS.items()]
+    return "\n".join(["| counter | what it counts | what to do |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(counters_table())

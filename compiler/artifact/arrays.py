@@ -1,0 +1,49 @@
+"""Arrays where kernels may read and write: each begins at a multiple of `ALIGNMENT_BYTES`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.runnable import Runnable
+
+Arrays = list[npt.NDArray[np.generic]]
+
+
+class BatchArrays:
+    """All inputs and outputs of one batch, zeros at first: for those who have no IO memory of their own."""
+
+    def __init__(self, info: ExecutableInfo, batch_size: int) -> None:
+        self.inputs: Arrays = [_zeros(batch_size, tensor) for tensor in info.inputs]
+        self.outputs: Arrays = [_zeros(batch_size, tensor) for tensor in info.outputs]
+        self._batch_size = batch_size
+        self._addresses = _addresses(self.inputs), _addresses(self.outputs)
+
+    def fill(self, arrays: Sequence[npt.NDArray[np.generic]]) -> None:
+        """Copy inputs in; ValueError if there are more or fewer, or one does not fit."""
+        for into, array in zip(self.inputs, arrays, strict=True):
+            into[...] = array
+
+    def run(self, model: Runnable) -> None:
+        """Have a model run the batch; raise `ExecutableError` if its engine fails."""
+        model.run(self._batch_size, *self._addresses)
+
+
+def aligned_array(shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+    """Return zeros at a multiple of `ALIGNMENT_BYTES`; even an empty array has an address of its own."""
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[begin : begin + size].view(dtype).reshape(shape)
+
+
+def _zeros(batch_size: int, tensor: GraphTensor) -> npt.NDArray[np.generic]:
+    return aligned_array((batch_size, *tensor.shape), np.dtype(tensor.dtype))
+
+
+def _addresses(arrays: Arrays) -> list[int]:
+    return [int(array.ctypes.data) for array in arrays]

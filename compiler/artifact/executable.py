@@ -1,0 +1,191 @@
+"""Opening an executable, binding a model's weights to addresses in an arena, and running it.
+
+This is the reader of the artifact: the compiler verifies and profiles models with it, and the worker's
+``onnxruntime`` engine serves with it, so what was verified is what runs. A worker uses it so:
+
+1. PREPARE: ``executable = open_executable(store, manifest)``, once for all models that share it (the key is
+   ``manifest.executable``); then ``executable.bind(manifest.tensors, lambda offset: mapped + offset)
+   .warm(manifest.batch_sizes)`` with the address of the mapped weights file, so nothing is set up later.
+2. LOAD: after the copy, ``bound = executable.bind(manifest.tensors, address_of)``; ``address_of(offset)``
+   is the arena's address of a byte of the weights file (`manifest.WeightTensor` has the formula). What
+   depends on the tensors alone can be done before: ``executable.plan(manifest.tensors)``.
+3. INFER: ``bound.run(batch_size, input_addresses, output_addresses)``, in the order of `Manifest.inputs` and
+   `Manifest.outputs`: whole batches, rows along the first axis, each at a multiple of 64 bytes.
+
+A run computes in the calling thread, plus ``threads - 1`` of the session's own, and releases the GIL. One
+executable may run in several threads at once; one bound model may not. The caller owns all memory and keeps
+it for as long as an address of it is bound.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.binding import Binding
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.compiler.artifact.target import check_target
+
+FATAL_ONLY = 4
+"""ONNX Runtime's log level: it raises its errors too, and its warnings are about what the compiler checks."""
+
+
+_PREALLOCATED = "pre-allocated output"
+"""What ONNX Runtime says where an output has another shape than the memory that it was given."""
+_OTHER_SHAPE = (
+    "has an output whose shape for these inputs differs from the one that the model was compiled with; only "
+    "inputs that give outputs of that shape can be answered"
+)
+
+
+def open_executable(store: Store, manifest: Manifest, threads: int = 1) -> Executable:
+    """Open the model's executable; raise `StoreError` if it is missing or of another machine or library."""
+    info = store.executable_info(manifest)
+    check_target(info, recompile_command(manifest.name, manifest.source, store.root))
+    return Executable(store.executable_path(manifest), info, threads)
+
+
+class Executable:
+    """An open graph without weights, shared by all models that were compiled to it."""
+
+    def __init__(
+        self, graph: Path | bytes, info: ExecutableInfo, threads: int = 1, own_workspace: bool = False
+    ) -> None:
+        """Open ``graph``, a file or its bytes; raise `ExecutableError` if ONNX Runtime refuses it.
+
+        With ``own_workspace`` its activations are apart from other executables', to be measured.
+        """
+        self.info = info
+        self._plans: dict[tuple[WeightTensor, ...], WeightsPlan] = {}
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = FATAL_ONLY
+        # The graph was optimised when it was compiled; doing it again would move nodes and cost time.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        if not own_workspace:
+            _register_shared_arena()
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        content = str(graph) if isinstance(graph, Path) else graph
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+            raise ExecutableError(f"executable {info.executable[:12]} does not open: {error}") from error
+
+    def plan(self, tensors: Sequence[WeightTensor]) -> WeightsPlan:
+        """Return how these tensors are bound, wherever they are: one plan for equal tensors.
+
+        Raises `ExecutableError` for tensors that are not the executable's.
+        """
+        known = self._plans.get(tuple(tensors))
+        if known is not None:
+            return known
+        expected = {tensor.name: (tensor.dtype, tensor.shape) for tensor in self.info.weights}
+        given = {tensor.name: (tensor.dtype, tensor.shape) for tensor in tensors}
+        if given != expected:
+            raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
+        plan = self._plans[tuple(tensors)] = WeightsPlan(self._session, self.info, tensors)
+        return plan
+
+    def bind(self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int]) -> BoundModel:
+        """Return a model whose weights are at ``address_of(tensor.offset)``; nothing is copied.
+
+        Raises `ExecutableError` for tensors that are not the executable's.
+        """
+        return self.plan(tensors).bind(address_of)
+
+
+class WeightsPlan:
+    """How weights are bound, but for their addresses: one for all weights files that are laid out alike."""
+
+    def __init__(
+        self, session: onnxruntime.InferenceSession, info: ExecutableInfo, tensors: Sequence[WeightTensor]
+    ) -> None:
+        self.info = info
+        self._session = session
+        self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
+
+    def bind(self, address_of: Callable[[int], int]) -> BoundModel:
+        """Return a model whose weights are at ``address_of(offset)``; about 1 us for each tensor."""
+        binding = Binding(self._session)
+        for name, dtype, shape, offset in self._weights:
+            binding.input(name, dtype, shape, address_of(offset))
+        return BoundModel(self._session, self.info, binding)
+
+    def warm(self, address_of: Callable[[int], int], batch_sizes: Sequence[int]) -> None:
+        """Warm a model whose weights are at ``address_of(offset)``, as `BoundModel.warm` does."""
+        self.bind(address_of).warm(batch_sizes)
+
+
+class BoundModel:
+    """An executable with one model's weights, ready to run."""
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        info: ExecutableInfo,
+        binding: Binding,
+    ) -> None:
+        self._session = session
+        self._info = info
+        self._binding = binding
+        self._inputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.inputs]
+        self._outputs = [(tensor, np.dtype(tensor.dtype)) for tensor in info.outputs]
+        self._bound: tuple[int, tuple[int, ...], tuple[int, ...]] | None = None
+
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails.
+
+        ONNX Runtime writes the outputs in place. Addresses that are the same as last time cost nothing.
+        """
+        wanted = (batch_size, tuple(inputs), tuple(outputs))
+        try:
+            if wanted != self._bound:
+                self._bind_io(wanted)
+            self._session.run_with_iobinding(self._binding.io)
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+            self._bound = None
+            why = (
+                _OTHER_SHAPE if _PREALLOCATED in str(error) else f"failed at batch size {batch_size}: {error}"
+            )
+            raise ExecutableError(f"executable {self._info.executable[:12]} {why}") from error
+
+    def warm(self, batch_sizes: Sequence[int]) -> None:
+        """Run each batch size twice on zeros: the first plans memory, the second grows the arena to it."""
+        for batch_size in batch_sizes:
+            zeros = BatchArrays(self._info, batch_size)
+            for _ in range(2):
+                zeros.run(self)
+
+    def run_arrays(
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
+        batch = BatchArrays(self._info, batch_size)
+        batch.fill(arrays)
+        batch.run(self)
+        return batch.outputs
+
+    def _bind_io(self, wanted: tuple[int, tuple[int, ...], tuple[int, ...]]) -> None:
+        batch_size, inputs, outputs = wanted
+        for (tensor, dtype), address in zip(self._inputs, inputs, strict=True):
+            self._binding.input(tensor.name, dtype, (batch_size, *tensor.shape), address)
+        for (tensor, dtype), address in zip(self._outputs, outputs, strict=True):
+            self._binding.output(tensor.name, dtype, (batch_size, *tensor.shape), address)
+        self._bound = wanted
+
+
+@functools.cache
+def _register_shared_arena() -> None:
+    """Give all sessions of the process one arena: one runs at a time, so one workspace serves them all."""
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
+    onnxruntime.create_and_register_allocator(memory, None)

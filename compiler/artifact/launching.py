@@ -1,0 +1,174 @@
+"""Running a plan on the CPU: kernels out of a shared library, called through tvm_ffi alone.
+
+This is the reader of what the ``tvm`` compiler makes for the CPU, as ``executable`` is of ONNX Runtime's
+graphs: the compiler verifies and profiles models with it, and a worker serves with it. TVM itself is not
+imported, nor needed. Opening an executable loads its library; `CpuKernels.bind` makes, once for each place
+that a model's weights are at, the descriptors of all arrays whose addresses are then known; a run adds those
+of inputs and outputs, which are kept for the next one from and to the same slot.
+
+Nothing is allocated by a run but descriptors on its first use of a slot. The caller owns all memory and keeps
+it for as long as an address of it is bound; weights, inputs and outputs begin at multiples of 64 bytes, the
+workspace at one of 256. One bound model may run in one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mainspring import extras
+from mainspring.compiler.artifact.arrays import BatchArrays, aligned_array
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
+from mainspring.compiler.artifact.no_torch import without_torch
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
+
+_MOST_SLOTS = 64
+"""Slots of IO memory whose descriptors are kept, for each bound model and batch size."""
+
+
+class CpuKernels:
+    """An open library of kernels with its plans, shared by all models that were compiled to it."""
+
+    def __init__(self, library: Path, plans: Plans, info: ExecutableInfo) -> None:
+        """Open the library; raise `ExecutableError` if it does not open, or lacks a kernel of the plans."""
+        self.info = info
+        self.plans = plans
+        self._functions = _functions(library, plans)
+
+    def bind(
+        self, tensors: Sequence[WeightTensor], address_of: Callable[[int], int], workspace: int
+    ) -> BoundPlans:
+        """Return a model whose weights are at ``address_of(tensor.offset)``; nothing is copied.
+
+        ``workspace`` is the address of `Plans.workspace_bytes` bytes, which other models may share as long as
+        one runs at a time. Raises `ExecutableError` for tensors that are not the executable's.
+        """
+        expected = [(tensor.name, tensor.dtype, tensor.shape) for tensor in self.info.weights]
+        if [(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors] != expected:
+            raise ExecutableError(f"executable {self.info.executable[:12]} has other weights than were bound")
+        weights = [address_of(tensor.offset) for tensor in tensors]
+        runs = {plan.batch_size: _Run(plan, self._functions, weights, workspace) for plan in self.plans.plans}
+        return BoundPlans(self.info, runs)
+
+
+class BoundPlans:
+    """An executable with one model's weights, ready to run."""
+
+    def __init__(self, info: ExecutableInfo, runs: dict[int, _Run]) -> None:
+        self._info = info
+        self._runs = runs
+
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if a kernel fails."""
+        try:
+            self._runs[batch_size](tuple(inputs), tuple(outputs))
+        except Exception as error:  # A kernel raises whatever its generated checks say.
+            what = f"executable {self._info.executable[:12]}"
+            raise ExecutableError(f"{what} failed at batch size {batch_size}: {error}") from error
+
+    def run_arrays(
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
+        batch = BatchArrays(self._info, batch_size)
+        batch.fill(arrays)
+        batch.run(self)
+        self._runs[batch_size].forget()
+        return batch.outputs
+
+
+def allocate_workspace(plans: Plans) -> npt.NDArray[np.uint8]:
+    """Return a workspace for the plans, every byte of it 255: floats that nobody wrote read as NaN."""
+    size = plans.workspace_bytes + WORKSPACE_ALIGNMENT_BYTES
+    raw = aligned_array((size,), np.dtype(np.uint8)).view(np.uint8)
+    raw.fill(255)
+    begin = -raw.ctypes.data % WORKSPACE_ALIGNMENT_BYTES
+    return raw[begin:]
+
+
+class _Call(NamedTuple):
+    """A kernel with its arguments; where an input or output goes, None until a slot is known."""
+
+    function: Any
+    arguments: list[Any]
+
+
+class _Run:
+    """A plan with the addresses of weights and workspace filled in."""
+
+    def __init__(
+        self, plan: LaunchPlan, functions: dict[str, Any], weights: Sequence[int], workspace: int
+    ) -> None:
+        self._io: list[tuple[int, int, Operand]] = []
+        """Which argument of which call is which operand of a slot."""
+        self._template: list[_Call] = []
+        self._slots: dict[tuple[tuple[int, ...], tuple[int, ...]], list[_Call]] = {}
+        for position, launch in enumerate(plan.launches):
+            arguments: list[Any] = []
+            for place, argument in enumerate(launch.arguments):
+                if isinstance(argument, Operand) and argument.region in ("input", "output"):
+                    self._io.append((position, place, argument))
+                    arguments.append(None)
+                elif isinstance(argument, Operand):
+                    weight = argument.region == "weights"
+                    arguments.append(_described(argument, weights[argument.index] if weight else workspace))
+                else:
+                    arguments.append(argument)
+            self._template.append(_Call(functions[launch.kernel], arguments))
+
+    def __call__(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run the launches in their order; each releases the interpreter's lock."""
+        slot = (tuple(inputs), tuple(outputs))
+        calls = self._slots.get(slot)
+        if calls is None:
+            calls = self._fill(*slot)
+        for function, arguments in calls:
+            function(*arguments)
+
+    def forget(self) -> None:
+        """Keep no address of inputs and outputs."""
+        self._slots.clear()
+
+    def _fill(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[_Call]:
+        calls = [_Call(call.function, list(call.arguments)) for call in self._template]
+        for position, place, operand in self._io:
+            addresses = inputs if operand.region == "input" else outputs
+            calls[position].arguments[place] = _described(operand, addresses[operand.index])
+        while len(self._slots) >= _MOST_SLOTS:
+            del self._slots[next(iter(self._slots))]
+        self._slots[inputs, outputs] = calls
+        return calls
+
+
+def _described(operand: Operand, base: int) -> Any:
+    """Return the tensor descriptor of an operand; the memory stays the caller's."""
+    import tvm_ffi
+
+    size = math.prod(operand.shape) * np.dtype(operand.dtype).itemsize
+    memory = (ctypes.c_uint8 * max(1, size)).from_address(base + operand.offset)
+    flat = np.ctypeslib.as_array(memory)[:size]
+    return tvm_ffi.from_dlpack(flat.view(np.dtype(operand.dtype)).reshape(operand.shape))
+
+
+def _functions(library: Path, plans: Plans) -> dict[str, Any]:
+    try:
+        with without_torch():
+            import tvm_ffi
+    except ImportError as error:
+        raise ExecutableError(
+            "kernels of TVM are called through apache-tvm-ffi, which is not installed: "
+            f"`{extras.command('tvm')}`"
+        ) from error
+    names = {launch.kernel for plan in plans.plans for launch in plan.launches}
+    try:
+        module = tvm_ffi.load_module(str(library))
+        return {name: module.get_function(name) for name in sorted(names)}
+    except Exception as error:  # tvm_ffi raises what the loader says as RuntimeError, and its own errors.
+        raise ExecutableError(f"{library} does not open: {error}") from error

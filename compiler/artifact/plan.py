@@ -1,0 +1,207 @@
+"""What an executable of the ``tvm`` engine is: for each batch size, kernels to launch in a fixed order.
+
+After compilation nothing of a model is left but a straight line of kernel launches whose operands are at
+places known before any memory is: bytes of a weight, of the workspace, of an input or of an output. A worker
+adds the addresses of its own memory at LOAD and launches; there is nothing to allocate, look up or decide.
+
+The kernels stand in files beside the plans, by target:
+
+* ``cpu``: `SHARED_OBJECT`, a shared library of tvm_ffi's packed functions. A launch calls the function
+  ``kernel`` with one DLTensor for each operand (`Operand.dtype`, `Operand.shape`, compact rows).
+* ``cuda``: `SOURCE`, CUDA C++ with each kernel as ``extern "C" __global__``, and `CUBIN`, the same compiled
+  for ``arch``, where ``nvcc`` was at hand. A kernel's parameters are the arguments in their order: a pointer
+  for each operand.
+
+No launch writes what it reads, and no two operands of a launch overlap in the workspace unless both are read.
+What the workspace and the outputs held before does not matter. Launches of a plan run one after the other.
+Pure: nothing in this file does any input or output.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from mainspring.compiler.artifact.manifest import GraphTensor
+
+PLAN_FORMAT = 1
+"""Version of the plans; those of another version have to be compiled again."""
+
+PLANS = "plans.json"
+"""The plans' file in an executable's folder; its SHA-256 is the executable's name."""
+SHARED_OBJECT = "kernels.so"
+SOURCE = "kernels.cu"
+CUBIN = "kernels.cubin"
+
+WORKSPACE_ALIGNMENT_BYTES = 256
+"""Every operand in the workspace begins at a multiple of this: what a device's own allocator gives."""
+IO_ALIGNMENT_BYTES = 64
+"""Weights, inputs and outputs begin at a multiple of this, and kernels may rely on it."""
+
+MOST_GRID = (2**31 - 1, 65535, 65535)
+MOST_BLOCK = (1024, 1024, 64)
+MOST_THREADS = 1024
+"""CUDA's own limits to a grid and a block, on every device that the project serves from."""
+
+Region = Literal["weights", "workspace", "input", "output"]
+Extent = tuple[int, int, int]
+"""Along x, y and z."""
+
+
+class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A compact array that a kernel reads or writes, by its place."""
+
+    region: Region
+    index: int
+    """Weights: which of `Manifest.tensors`; input and output: which tensor; workspace: 0."""
+    offset: int
+    """First byte, from the beginning of the region's tensor or of the workspace."""
+    size_bytes: int
+    dtype: str = "float32"
+    """A numpy dtype name."""
+    shape: tuple[int, ...] = ()
+    """As the kernel sees it, the batch axis included."""
+    writes: bool = False
+    """The launch writes it; else it only reads it."""
+
+
+class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One kernel with everything it is called with."""
+
+    kernel: str
+    """The kernel's symbol in the file of kernels."""
+    arguments: tuple[Operand | int | float, ...]
+    """In the order of the kernel's own parameters."""
+    grid: Extent = (1, 1, 1)
+    """Blocks; for ``cpu`` always one."""
+    block: Extent = (1, 1, 1)
+    """Threads of a block; for ``cpu`` always one."""
+    shared_bytes: int = 0
+    """Dynamic shared memory; what a kernel declares itself is not in it."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The arguments that are arrays."""
+        return tuple(argument for argument in self.arguments if isinstance(argument, Operand))
+
+
+class LaunchPlan(msgspec.Struct, frozen=True):
+    """A model at one batch size."""
+
+    batch_size: int
+    workspace_bytes: int
+    launches: tuple[Launch, ...]
+
+
+class Plans(msgspec.Struct, frozen=True):
+    """All that an executable does, and the files that it does it with."""
+
+    target: Literal["cpu", "cuda"]
+    arch: str
+    """``sm_90`` and the like; for ``cpu`` LLVM's options, such as ``-mcpu=x86-64-v3``."""
+    tvm: str
+    """Version of TVM that generated the kernels."""
+    files: dict[str, str]
+    """SHA-256 of each file of kernels, by name."""
+    plans: tuple[LaunchPlan, ...]
+    """In ascending order of their batch sizes."""
+    format: int = PLAN_FORMAT
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Workspace that is enough for every batch size."""
+        return max((plan.workspace_bytes for plan in self.plans), default=0)
+
+    def plan(self, batch_size: int) -> LaunchPlan:
+        """Return the plan of this batch size; raise `KeyError` that names those there are."""
+        for plan in self.plans:
+            if plan.batch_size == batch_size:
+                return plan
+        sizes = [plan.batch_size for plan in self.plans]
+        raise KeyError(f"no plan of batch size {batch_size}; there are plans of {sizes}")
+
+    def problems(
+        self, weights: Sequence[GraphTensor], inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]
+    ) -> list[str]:
+        """Return what no device could do; an altered plan is found here, not by a kernel that goes astray.
+
+        ``weights``, ``inputs`` and ``outputs`` are those of `ExecutableInfo`, shapes without the batch axis.
+        """
+        found = [] if self.format == PLAN_FORMAT else [f"format {self.format} is not {PLAN_FORMAT}"]
+        sizes = [plan.batch_size for plan in self.plans]
+        if not sizes or sizes != sorted({*sizes}) or sizes[0] < 1:
+            found.append(f"batch sizes {sizes} are not ascending positive numbers")
+        for plan in self.plans:
+            limits = _Limits(plan, weights, inputs, outputs)
+            for position, launch in enumerate(plan.launches):
+                where = f"batch size {plan.batch_size}, launch {position} ({launch.kernel})"
+                found += [f"{where}: {problem}" for problem in _problems_of(launch, limits)]
+        return found
+
+
+class _Limits:
+    """How many bytes each place that a plan may name has."""
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        weights: Sequence[GraphTensor],
+        inputs: Sequence[GraphTensor],
+        outputs: Sequence[GraphTensor],
+    ) -> None:
+        self._bytes: dict[str, list[int]] = {
+            "weights": [_size_bytes(tensor) for tensor in weights],
+            "workspace": [plan.workspace_bytes],
+            "input": [plan.batch_size * _size_bytes(tensor) for tensor in inputs],
+            "output": [plan.batch_size * _size_bytes(tensor) for tensor in outputs],
+        }
+
+    def problem(self, operand: Operand) -> str:
+        """Say why the operand can't be; empty if it can."""
+        sizes = self._bytes[operand.region]
+        if not 0 <= operand.index < len(sizes):
+            return f"{operand.region} {operand.index} is none of {len(sizes)}"
+        if operand.offset < 0 or operand.offset + operand.size_bytes > sizes[operand.index]:
+            end = operand.offset + operand.size_bytes
+            place = f"{operand.region} {operand.index}, which has {sizes[operand.index]}"
+            return f"bytes {operand.offset} to {end} of {place}"
+        if operand.size_bytes != math.prod(operand.shape) * np.dtype(operand.dtype).itemsize:
+            return f"{operand.size_bytes} bytes are no {operand.dtype}{list(operand.shape)}"
+        if operand.region == "workspace" and operand.offset % WORKSPACE_ALIGNMENT_BYTES:
+            return f"workspace offset {operand.offset} is no multiple of {WORKSPACE_ALIGNMENT_BYTES}"
+        if operand.writes and operand.region in ("weights", "input"):
+            return f"it writes {operand.region} {operand.index}"
+        return ""
+
+
+def _problems_of(launch: Launch, limits: _Limits) -> list[str]:
+    found = [problem for problem in map(limits.problem, launch.operands) if problem]
+    if not all(1 <= n <= most for n, most in zip(launch.grid, MOST_GRID, strict=True)):
+        found.append(f"grid {launch.grid}")
+    if (
+        not all(1 <= n <= most for n, most in zip(launch.block, MOST_BLOCK, strict=True))
+        or math.prod(launch.block) > MOST_THREADS
+    ):
+        found.append(f"block {launch.block}")
+    if launch.shared_bytes < 0:
+        found.append(f"{launch.shared_bytes} bytes of shared memory")
+    for written in (operand for operand in launch.operands if operand.writes):
+        others = [operand for operand in launch.operands if operand is not written]
+        if any(_overlap(written, other) for other in others):
+            found.append(f"what it writes at {written.region} {written.offset} is also another operand")
+    return found
+
+
+def _overlap(one: Operand, other: Operand) -> bool:
+    same = (one.region, one.index) == (other.region, other.index)
+    return same and max(one.offset, other.offset) < min(
+        one.offset + one.size_bytes, other.offset + other.size_bytes
+    )
+
+
+def _size_bytes(tensor: GraphTensor) -> int:
+    return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize

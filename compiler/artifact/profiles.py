@@ -1,0 +1,137 @@
+"""Models that are only a profile: specifications for the emulated engine, from a table of measurements.
+
+The table is a CSV file with the columns of Clockwork's appendix A: ``family, model, input_kb, output_kb,
+weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import re
+from pathlib import Path
+
+import msgspec
+
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
+
+EMULATED = "emulated"
+"""The device kind of the emulated engine."""
+
+COLUMNS = (
+    "model",
+    "input_kb",
+    "output_kb",
+    "weights_mb",
+    "transfer_ms",
+    "b1_ms",
+    "b2_ms",
+    "b4_ms",
+    "b8_ms",
+    "b16_ms",
+)
+"""The table's columns with the paper's batch sizes; others are as good."""
+
+_NUMBERS = ("input_kb", "output_kb", "weights_mb", "transfer_ms")
+_BATCH_COLUMN = re.compile(r"b([1-9][0-9]{0,3})_ms")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_KB, _MB = 1000, 1_000_000
+_FLOAT_BYTES = 4
+_NS_PER_MS = 1_000_000
+
+
+def read_profile_table(path: Path, copies: int = 1) -> list[ModelSpec]:
+    """Return ``copies`` models of each row of the table, called ``resnet50-1``... or, if one, ``resnet50``.
+
+    Weights take single-page extents, as a device without tensors larger than a page would have them; the
+    copies of a row share an executable. Raises `CompileError` that names the line and the column.
+    """
+    if copies < 1:
+        raise CompileError(f"{copies} copies can't be: choose 1 or more")
+    rows = _read_rows(path)
+    models: list[ModelSpec] = []
+    seen: dict[str, int] = {}
+    for line, row in rows:
+        spec = _spec(path, line, row)
+        if spec.name in seen:
+            raise CompileError(
+                f"{path}, line {line}: model {spec.name!r} is in line {seen[spec.name]} already; rename one"
+            )
+        seen[spec.name] = line
+        models.extend(_copy(spec, copy, copies) for copy in range(1, copies + 1))
+    return models
+
+
+def _read_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file, restkey="", restval="")
+            rows = [(reader.line_num, row) for row in reader]
+            columns = list(reader.fieldnames or [])
+    except OSError as error:
+        raise CompileError(f"can't read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise CompileError(f"{path} is no CSV file in UTF-8: {error}") from error
+    missing = [name for name in ("model", *_NUMBERS) if name not in columns]
+    if missing or not any(_BATCH_COLUMN.fullmatch(name) for name in columns):
+        wanted = ", ".join(missing) or "b1_ms or another batch size"
+        raise CompileError(f"{path} has no column {wanted}; the first line names {columns}")
+    if not rows:
+        raise CompileError(f"{path} has no rows below its header, so there are no models in it")
+    return rows
+
+
+def _spec(path: Path, line: int, row: dict[str, str]) -> ModelSpec:
+    name = row["model"].strip()
+    if not _NAME.fullmatch(name):
+        raise CompileError(
+            f"{path}, line {line}, column model: {name!r} can't be a name: use letters, digits, '.', '_', '-'"
+        )
+    numbers = {column: _positive(path, line, column, row[column]) for column in _NUMBERS}
+    batches = {column: _BATCH_COLUMN.fullmatch(column) for column in row}
+    infer_ns = {
+        int(match[1]): round(_positive(path, line, column, row[column]) * _NS_PER_MS)
+        for column, match in batches.items()
+        if match and row[column].strip()
+    }
+    if not infer_ns:
+        raise CompileError(f"{path}, line {line}: no batch size has a duration; fill in b1_ms at least")
+    weights_bytes = math.ceil(numbers["weights_mb"] * _MB)
+    load_ns = round(numbers["transfer_ms"] * _NS_PER_MS)
+    return ModelSpec(
+        name=name,
+        weights_hash="",
+        executable=_digest(name),
+        batch_sizes=tuple(sorted(infer_ns)),
+        weights_bytes=weights_bytes,
+        extents=(1,) * -(-weights_bytes // PAGE_BYTES),
+        inputs=(_tensor("data", numbers["input_kb"]),),
+        outputs=(_tensor("output", numbers["output_kb"]),),
+        profiles={EMULATED: Profile(dict(sorted(infer_ns.items())), load_ns)},
+    )
+
+
+def _copy(spec: ModelSpec, copy: int, copies: int) -> ModelSpec:
+    """Return the spec under the copy's name, with a hash that no other copy has."""
+    name = spec.name if copies == 1 else f"{spec.name}-{copy}"
+    return msgspec.structs.replace(spec, name=name, weights_hash=_digest(f"{name} weights"))
+
+
+def _tensor(name: str, kilobytes: float) -> TensorSpec:
+    return TensorSpec(name, "float32", (max(1, round(kilobytes * _KB / _FLOAT_BYTES)),))
+
+
+def _positive(path: Path, line: int, column: str, text: str) -> float:
+    try:
+        number = float(text)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise CompileError(f"{path}, line {line}, column {column}: {text!r} is no positive number")
+    return number
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""What an executable for the CPU depends on: the instruction set and the version of ONNX Runtime.
+
+ONNX Runtime blocks convolution weights by the width of the vector registers (NCHWc: 16 channels with
+AVX-512, 8 with AVX and AVX2), so weights laid out for one instruction set are wrong for another. Kernels of
+TVM are machine code: they run where there are the instructions that they were generated for.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import onnxruntime
+
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import CPU, TVM, ExecutableInfo
+
+_VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
+_LEVELS = ("baseline", "avx", "avx2", "avx512f")
+"""What `instruction_set` names, each with the instructions of those before."""
+
+
+def cpu_flags() -> tuple[str, ...]:
+    """Return this machine's vector extensions as Linux names them; nothing where it does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ()
+    flags = next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), [])
+    return tuple(flag for flag in _VECTOR_FLAGS if flag in flags)
+
+
+def instruction_set() -> str:
+    """Name the instruction set as far as it decides ONNX Runtime's layout, such as ``x86_64-avx2``."""
+    flags = cpu_flags()
+    if "avx512f" in flags:
+        return f"{platform.machine()}-avx512f"
+    if "avx2" in flags and "fma" in flags:
+        return f"{platform.machine()}-avx2"
+    return f"{platform.machine()}-{'avx' if 'avx' in flags else 'baseline'}"
+
+
+def kernels_instruction_set() -> str:
+    """Name the instruction set that kernels for this machine are generated for: up to AVX2, baseline else.
+
+    Sixteen lanes are not used: many processors run them at a lower clock.
+    """
+    machine, level = _parts(instruction_set())
+    return f"{machine}-{'avx2' if _LEVELS.index(level) >= _LEVELS.index('avx2') else 'baseline'}"
+
+
+def check_target(info: ExecutableInfo, remedy: str) -> None:
+    """Raise `StoreError` with ``remedy`` unless this machine and library can run the executable.
+
+    One for a GPU is the same wherever it was compiled, so the engine that opens it knows the rest.
+    """
+    if info.device != CPU:
+        return
+    if info.engine == TVM:
+        _check_kernels(info, remedy)
+        return
+    found = (instruction_set(), onnxruntime.__version__)
+    if (info.instruction_set, info.onnxruntime) != found:
+        raise StoreError(
+            f"executable {info.executable[:12]} was compiled for {info.instruction_set} and ONNX Runtime "
+            f"{info.onnxruntime}, but this is {found[0]} with ONNX Runtime {found[1]}; {remedy}"
+        )
+
+
+def _check_kernels(info: ExecutableInfo, remedy: str) -> None:
+    here = instruction_set()
+    (machine, level), (our_machine, our_level) = _parts(info.instruction_set), _parts(here)
+    if machine != our_machine or _LEVELS.index(level) > _LEVELS.index(our_level):
+        raise StoreError(
+            f"executable {info.executable[:12]} holds kernels for {info.instruction_set}, but this is "
+            f"{here}; {remedy}"
+        )
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Return the machine and the level of an instruction set; what is unknown counts as the highest level."""
+    machine, _, level = name.rpartition("-")
+    return machine, level if level in _LEVELS else _LEVELS[-1]

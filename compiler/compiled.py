@@ -1,0 +1,163 @@
+"""A compiled model before it is stored: its files, its weights in pages, and how it runs here.
+
+One class for each engine. All of them can be run on this machine's CPU, whatever device they are for, so that
+nothing is stored that was not compared with the original.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from mainspring import extras
+from mainspring.compiler.arena import Arena, place_tensors, weights_image
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.executable import BoundModel, Executable
+from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
+from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.plan import SHARED_OBJECT
+from mainspring.compiler.artifact.runnable import Runnable
+from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
+from mainspring.compiler.layout import lay_out
+from mainspring.compiler.profiler import measure_workspace
+from mainspring.compiler.reference import Prepared
+from mainspring.compiler.split import split
+from mainspring.compiler.stock import optimise, optimise_portably
+
+if TYPE_CHECKING:
+    from mainspring.compiler.tvm.build import Built, Model
+
+PORTABLE = "portable"
+"""The instruction set of an executable that none of its bytes depends on."""
+
+DEFAULT_ARCH = "sm_90"
+"""The architecture that kernels for a GPU are generated for unless someone says otherwise: an H100's."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a model is compiled for."""
+
+    engine: str = ONNXRUNTIME
+    """``onnxruntime``, ``tvm``, or ``auto`` for the faster one."""
+    device: str = CPU
+    """``cpu`` or ``cuda``."""
+    arch: str = DEFAULT_ARCH
+    """Of the GPU that kernels are generated for."""
+
+
+class Artifact:
+    """A model taken apart, its weights in the pages of an arena."""
+
+    content: bytes
+    """The file that the executable is named after."""
+    kernels: dict[str, bytes]
+    """The files beside it."""
+
+    def __init__(self, info: ExecutableInfo, weights: Sequence[npt.NDArray[np.generic]]) -> None:
+        """``weights`` are arrays in the order of ``info.weights``."""
+        self.info = info
+        self.layout = lay_out([array.nbytes for array in weights])
+        self.tensors = place_tensors(info, self.layout)
+        self.image = weights_image(self.tensors, weights, self.layout.total_bytes)
+        self.arena = Arena(self.image, self.layout.extents)
+        self.arena.load()
+
+    def bind(self) -> Runnable:
+        """Return the model as a worker would have it, with the weights in the arena, to run on the CPU."""
+        raise NotImplementedError
+
+    def workspace_bytes(self, batch_size: int) -> int:
+        """Return the memory that activations take at a batch size."""
+        raise NotImplementedError
+
+
+class OnnxRuntimeArtifact(Artifact):
+    """A graph without weights for ONNX Runtime."""
+
+    def __init__(self, prepared: Prepared, device: str) -> None:
+        """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device."""
+        optimised = optimise(prepared.model) if device == CPU else optimise_portably(prepared.model)
+        parts = split(optimised, prepared.inputs, prepared.outputs)
+        info = parts.info
+        if device != CPU:
+            info = msgspec.structs.replace(info, device=device, instruction_set=PORTABLE)
+        super().__init__(info, parts.weights)
+        self.content = parts.graph
+        self.kernels = {}
+
+    def bind(self) -> BoundModel:
+        """Open the graph as a worker does."""
+        return Executable(self.content, self.info).bind(self.tensors, self.arena.address_of)
+
+    def workspace_bytes(self, batch_size: int) -> int:
+        """Measure by how much a process grows that runs the graph in a workspace of its own."""
+        executable = Executable(self.content, self.info, own_workspace=True)
+        return measure_workspace(executable.bind(self.tensors, self.arena.address_of), batch_size)
+
+
+class TvmArtifact(Artifact):
+    """Launch plans and kernels. Those for a GPU come with kernels for the CPU from the same functions."""
+
+    def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
+        """Raise `CompileError` for what TVM can't compile, or where it is not installed."""
+        model = _tvm_model(prepared, batch_sizes)
+        self._local = model.build(CPU)
+        built = self._local if target.device == CPU else model.build(CUDA, target.arch)
+        super().__init__(_info(built, prepared, target.device), built.weights)
+        self.content = built.content
+        self.kernels = built.files
+        self._plans = built.plans
+
+    def bind(self) -> BoundPlans:
+        """Load the kernels for the CPU; the workspace reads as NaN wherever nothing was written."""
+        with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
+            library = Path(folder) / SHARED_OBJECT
+            library.write_bytes(self._local.files[SHARED_OBJECT])
+            kernels = CpuKernels(library, self._local.plans, self.info)
+        self._workspace = allocate_workspace(self._local.plans)
+        return kernels.bind(self.tensors, self.arena.address_of, int(self._workspace.ctypes.data))
+
+    def workspace_bytes(self, batch_size: int) -> int:
+        """Return what the plan says."""
+        return self._plans.plan(batch_size).workspace_bytes
+
+
+def _tvm_model(prepared: Prepared, batch_sizes: Sequence[int]) -> Model:
+    try:
+        from mainspring.compiler.tvm.build import Model
+    except ImportError as error:
+        raise CompileError(
+            f"the engine tvm needs TVM to compile, which is not installed ({error}): "
+            f"`{extras.command('tvm')}` installs it"
+        ) from error
+    return Model(prepared, batch_sizes)
+
+
+def _info(built: Built, prepared: Prepared, device: str) -> ExecutableInfo:
+    return ExecutableInfo(
+        executable=built.executable,
+        instruction_set=kernels_instruction_set() if device == CPU else PORTABLE,
+        onnxruntime=onnxruntime.__version__,
+        cpu_flags=cpu_flags(),
+        weights=built.tensors,
+        inputs=tuple(GraphTensor(f"i{k}", each.dtype, each.shape) for k, each in enumerate(prepared.inputs)),
+        outputs=tuple(
+            GraphTensor(f"o{k}", each.dtype, each.shape) for k, each in enumerate(prepared.outputs)
+        ),
+        engine=TVM,
+        device=device,
+    )
+
+
+MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target], Artifact]] = {
+    ONNXRUNTIME: lambda prepared, _sizes, target: OnnxRuntimeArtifact(prepared, target.device),
+    TVM: TvmArtifact,
+}
+"""For each engine, what compiles a model for it."""

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli.doctor import machine
+from mainspring.gateway import descriptors
+from mainspring.gateway.config import GatewayConfig
+from mainspring.native.finder import Loaded, Use
+from mainspring.native.units import CORE, UNITS
+
+
+def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
+    missing = [
+        machine.cores([3], 1),
+        machine.realtime(PermissionError(1, "Operation not permitted")),
+        machine.locked_memory(8 << 20, False),
+        machine.wake_ups([5_000_000] * 100),
+        machine.open_files(1024, 1000),
+        machine.space("disk", Path("/"), 1 << 62, "the store needs room"),
+        machine.compiled(CORE, Loaded(Use.MISSING, "not compiled from this source")),
+        machine.compiled(CORE, Loaded(Use.OFF, "MAINSPRING_NATIVE=0")),
+        machine.store(Path("nowhere"), lambda: 1 // 0),
+    ]
+    for finding in missing:
+        assert not finding.good
+        assert finding.costs
+        assert finding.remedy
+    assert [finding.fatal for finding in missing] == [False] * 8 + [True]
+    assert "limit 8.0 MiB" in missing[2].found
+
+
+def test_what_is_there_is_good() -> None:
+    assert machine.cores([0, 1, 2], 2).good
+    assert "core 1, 2, all else on core 0" in machine.cores([0, 1, 2], 2).found
+    assert machine.realtime(None).good
+    assert machine.locked_memory(8 << 20, True).good
+    assert machine.locked_memory(resource.RLIM_INFINITY, False).good
+    assert machine.wake_ups([10_000] * 99 + [9_000_000]).good
+    assert machine.open_files(4096, 1000).good
+    assert machine.compiled(CORE, Loaded(Use.COMPILED, "library")).good
+    assert machine.store(Path("store"), lambda: 3).good
+    assert not machine.store(Path("store"), lambda: 0).good
+
+
+def test_an_examination_covers_everything_and_finds_this_machine_fit(tmp_path: Path) -> None:
+    findings = machine.examine(10, 1, tmp_path / "not" / "there", GatewayConfig())
+    assert len({finding.subject for finding in findings}) == 11 + len(UNITS)
+    assert not [finding for finding in findings if finding.fatal and not finding.good]
+
+
+def test_a_gateway_may_have_the_clients_that_it_is_configured_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 20_000)
+    assert machine.connections(GatewayConfig()).good
+    few = machine.connections(GatewayConfig(max_connections=50_000))
+    assert not few.good
+    assert "[gateway] max_connections is 50,000" in few.found
+    assert "LimitNOFILE" in few.remedy

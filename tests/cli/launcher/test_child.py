@@ -1,0 +1,53 @@
+"""The processes of a local cluster, as the launcher starts them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.launcher.jobs import GatewayJob
+from mainspring.gateway.config import GatewayConfig
+from tests.patience import PATIENCE_S
+
+
+@pytest.mark.parametrize(("parents", "own"), [(5, 0), (5, 3), (19, 5)])
+def test_niceness_is_added_to_that_of_the_launcher(tmp_path: Path, parents: int, own: int) -> None:
+    gateway, controller = free_ports(2)
+    job = GatewayJob(
+        name="gateway",
+        gateway=GatewayConfig(
+            address=f"tcp://127.0.0.1:{gateway}", controller_address=f"tcp://127.0.0.1:{controller}"
+        ),
+        nice=own,
+        parent_pid=os.getpid(),
+        log_level="INFO",
+    )
+    path = tmp_path / "gateway.json"
+    path.write_bytes(msgspec.json.encode(job))
+    # `nice` and what it runs are one process, whose parent is this one.
+    command = ["nice", "-n", str(parents), sys.executable, "-m", "mainspring.cli.launcher.child", str(path)]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        give_up_s = time.monotonic() + PATIENCE_S
+        while not listened(gateway):
+            assert child.poll() is None
+            assert time.monotonic() < give_up_s, "the gateway does not listen"
+            time.sleep(0.02)
+        expected = os.getpriority(os.PRIO_PROCESS, 0) + parents + own
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == min(19, expected)
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def listened(port: int) -> bool:
+    """Whether somebody listens on a port of this machine."""
+    wanted = f":{port:04X} 00000000:0000 0A"
+    return any(wanted in line for line in Path("/proc/net/tcp").read_text().splitlines())

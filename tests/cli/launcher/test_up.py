@@ -1,0 +1,43 @@
+"""What `mainspring up` says at its start of things that could be better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.launcher.up import Ports, cluster_config, remedies
+from mainspring.gateway import descriptors
+from mainspring.gateway.config import GatewayConfig
+from mainspring.native.finder import Loaded, Use
+
+
+def test_it_warns_of_a_scheduler_in_python_and_of_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
+    python, files = remedies(Loaded(Use.MISSING, "not compiled from this source"), GatewayConfig())
+    assert "to compile them" in python
+    assert "1,024 files" in files
+
+
+def test_it_says_nothing_where_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
+    assert remedies(Loaded(Use.COMPILED, "library"), GatewayConfig()) == []
+    assert remedies(Loaded(Use.OFF, "MAINSPRING_NATIVE=0"), GatewayConfig()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("gateway = 3", r"gateway is a table: write \[gateway\]"),
+        ("[[worker]]\npages = 1", r"worker is a table: write \[worker\]"),
+        ("realtime = false", r"has no table \[realtime\]: realtime is a key of \[worker\]"),
+    ],
+)
+def test_what_is_no_table_is_named_with_what_would_be_right(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "mainspring.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=complaint):
+        cluster_config(path, {"cluster": {"workers": 1}}, Ports())

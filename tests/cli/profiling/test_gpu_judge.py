@@ -1,0 +1,133 @@
+"""Measuring artifacts on a GPU in processes of their own: what comes back, and what may go wrong there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.cli.profiling import gpu_judge
+from mainspring.cli.profiling.gpu_judge import GpuJudge, judge_for
+from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.choice import Contender, Judged
+from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.worker.cuda.devices import FoundDevice
+from mainspring.worker.cuda.driver import DriverMissing
+from tests.worker.cuda import tiny_plans as tiny
+from tests.worker.cuda.fake_gpu import KIND, VARIABLE, FakeGpu
+from tests.worker.cuda.tiny_store import tiny_store
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def put(store: Store, name: str) -> Manifest:
+    """Store the tiny model for a GPU."""
+    tiny_store(store.root, "a")
+    manifest = msgspec.structs.replace(store.manifest("a"), name=name)
+    store.put_manifest(manifest)
+    return manifest
+
+
+def contender(executable: str = "e" * 64, weights_bytes: int = tiny.WEIGHTS_BYTES) -> Contender:
+    return Contender("tvm", executable, weights_bytes, put)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Have another program answer for `mainspring profile`."""
+    monkeypatch.setattr(gpu_judge, "PROGRAM", (sys.executable, "-c", script))
+
+
+def test_an_artifact_is_measured_as_mainspring_profile_does(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_judge, "PROGRAM", (sys.executable, "-m", "tests.worker.cuda.fake_gpu"))
+    monkeypatch.setattr(gpu_judge, "SECONDS", 0)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv(VARIABLE, msgspec.json.encode(FakeGpu(kernel_ns=7_000)).decode())
+    (found,) = GpuJudge(store)([contender()])
+    assert found.failed == ""
+    assert (found.device_kind, found.infer_ns) == (KIND, {1: 14_000, 2: 14_000})
+    assert found.profile is not None
+    assert found.profile.infer_ns == {1: 14_000, 2: 14_000}
+    assert [*store.root.iterdir()] == [], "what was measured is gone"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (
+            "import sys; print('mainspring: GPU 0: it is gone\\nlater noise', file=sys.stderr); sys.exit(1)",
+            "GPU 0: it is gone",
+        ),
+        (
+            "import sys; print('terminate called', file=sys.stderr, flush=True); import os; os.abort()",
+            "measuring it ended with exit code -6: terminate called",
+        ),
+        ("import os; os._exit(3)", "measuring it ended with exit code 3: it said nothing"),
+    ],
+)
+def test_what_goes_wrong_there_is_the_artifacts_own_failure(
+    store: Store, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    answering(monkeypatch, script)
+    assert GpuJudge(store)([contender()]) == [Judged(failed=reason)]
+
+
+def test_a_gpu_that_hangs_is_not_waited_for_for_ever(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, "import signal; signal.pause()")
+    monkeypatch.setattr(gpu_judge, "TIMEOUT_S", 0.5)
+    (found,) = GpuJudge(store)([contender()])
+    assert "was not done with it after" in found.failed
+
+
+def test_what_shares_an_executable_is_measured_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "runs"
+    answering(monkeypatch, f"open({str(path)!r}, 'a').write('x'); raise SystemExit(9)")
+    judge = GpuJudge(store)
+    first, second, larger = contender("a" * 64), contender("b" * 64), contender("a" * 64, 77)
+    judge([first, second])
+    judge([second, first])
+    assert path.read_text() == "xx"
+    judge([larger])
+    assert path.read_text() == "xxx"
+
+
+def find(*found: FoundDevice) -> object:
+    def answer() -> list[FoundDevice]:
+        if not found:
+            raise DriverMissing("CUDA finds no GPU here")
+        return list(found)
+
+    return answer
+
+
+def test_only_a_choice_for_a_gpu_takes_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_judge, "find_devices", find())
+    for engine, device in (("auto", "cpu"), ("tvm", "cuda"), ("onnxruntime", "cuda")):
+        target = Target(engine, device, DEFAULT_ARCH)
+        assert judge_for(engine, device, None, store, "") == (target, None)
+    assert judge_for("tvm", "cuda", "sm_80", store, "")[0].arch == "sm_80"
+    with pytest.raises(
+        CompileError, match=r"none can be used: CUDA finds no GPU here\. Without one, do that"
+    ):
+        judge_for("auto", "cuda", None, store, "do that")
+
+
+def test_kernels_are_for_the_gpu_that_chooses(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [FoundDevice(number, "A100", "", arch) for number, arch in enumerate(("sm_80", "sm_90"))]
+    monkeypatch.setattr(gpu_judge, "find_devices", find(*gpus))
+    for given, arch in ((None, "sm_80"), ("sm_86", "sm_86")):
+        target, judge = judge_for("auto", "cuda", given, store, "")
+        assert target == Target("auto", "cuda", arch)
+        assert isinstance(judge, GpuJudge)

@@ -1,0 +1,96 @@
+"""One address names a cluster: of a flag, the environment or a file, and the gateway knows the others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mainspring.cli import places
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.launcher.addresses import free_ports
+from tests.cli.verbs.test_up import up
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a cluster whose every port is any, and yield its gateway's address."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with up(folder) as (_, address):
+        yield address
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mainspring", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, text=True, capture_output=True, check=False
+    )
+
+
+def test_a_gateway_says_where_the_others_are(cluster: str) -> None:
+    told = places.asked(cluster, None)
+    assert told.keys() == {"controller", "http", "grpc", "metrics", "console"}
+    assert {places.place(name, cluster, None) for name in ("controller", "http", "console")} <= {
+        *told.values()
+    }
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["status"],
+        ["models"],
+        ["models", "list"],
+        ["top", "--once"],
+        ["trace", "--duration", "100ms"],
+    ],
+)
+def test_every_verb_takes_the_gateways_address(cluster: str, tmp_path: Path, verb: list[str]) -> None:
+    by_flag = run(tmp_path, *verb, "--address", cluster)
+    assert by_flag.returncode == 0, by_flag.stderr
+    by_environment = run(tmp_path, *verb, MAINSPRING_ADDRESS=cluster)
+    assert by_environment.returncode == 0, by_environment.stderr
+    (tmp_path / "mainspring.toml").write_text(f'[gateway]\naddress = "{cluster}"\n')
+    by_file = run(tmp_path, *verb)
+    assert by_file.returncode == 0, by_file.stderr
+
+
+def test_the_console_is_found_by_the_gateways_address(cluster: str, tmp_path: Path) -> None:
+    done = run(tmp_path, "explain", "last", "--address", cluster)
+    assert "the console at http://" in done.stderr, "it was asked, and had no request to tell of"
+
+
+def test_an_error_names_the_flag(tmp_path: Path) -> None:
+    nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
+    done = run(tmp_path, "status", "--address", nobody)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("--address or MAINSPRING_ADDRESS names another")
+
+
+def test_what_is_given_comes_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAINSPRING_ADDRESS", raising=False)
+    assert places.gateway() == "tcp://127.0.0.1:7400"
+    (tmp_path / "mainspring.toml").write_text('[gateway]\naddress = "tcp://*:9001"\n')
+    assert places.gateway() == "tcp://127.0.0.1:9001"
+    monkeypatch.setenv("MAINSPRING_ADDRESS", "tcp://10.0.0.2:9002")
+    assert places.gateway() == "tcp://10.0.0.2:9002"
+    assert places.gateway("tcp://10.0.0.3:9003") == "tcp://10.0.0.3:9003"
+    monkeypatch.delenv("MAINSPRING_ADDRESS")
+    (tmp_path / "mainspring.toml").write_text("[gateway\n")
+    with pytest.raises(ConfigError, match="is no TOML"):
+        places.gateway()
+
+
+def test_without_a_gateway_the_places_are_those_of_a_local_cluster() -> None:
+    port = free_ports(1)[0]
+    nobody = f"tcp://127.0.0.1:{port}"
+    assert places.asked(nobody, None, patience_s=0.05) == {}
+    assert places.place(places.CONTROLLER, nobody, None) == ""
+    assert places.place(places.CONSOLE, nobody, None) == "http://127.0.0.1:8003"

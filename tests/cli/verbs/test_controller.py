@@ -1,0 +1,114 @@
+"""``mainspring controller`` as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.messages import PROTOCOL_VERSION
+from mainspring.messages.codec import TO_GATEWAY, encode
+from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welcome
+from mainspring.transport.blocking import Client
+from mainspring.transport.greeting import write_secret
+from tests.patience import PATIENCE_S
+
+TABLE = """family,model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
+ResNet,resnet18,602,4,46.7,3.79,1.4,1.8,2.5,4.1,7.4
+"""
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from mainspring.cli.main import main; main()", "controller"]
+    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def fail(*arguments: str) -> tuple[int, str]:
+    """Return the exit code and the errors, on one line, of a controller that should not run."""
+    process = start(*arguments)
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    return process.returncode, " ".join(errors.split())
+
+
+def test_it_says_where_it_listens_serves_and_leaves_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(TABLE)
+    process = start(
+        "--address",
+        f"unix://{tmp_path}/controller.sock",
+        "--profiles",
+        str(tmp_path / "table.csv"),
+        "--copies",
+        "2",
+        "--event-log",
+        str(tmp_path / "events"),
+    )
+    with process:
+        assert process.stdout is not None
+        word, address = process.stdout.readline().split()
+        assert word == "ready"
+        gateway = Client(address, role="gateway")
+        gateway.send([encode(GatewayHello(PROTOCOL_VERSION, "g0"))])
+        received = [TO_GATEWAY.decode(gateway.receive(20_000)[0]) for _ in range(3)]
+        process.send_signal(signal.SIGTERM)
+        while isinstance(message := TO_GATEWAY.decode(gateway.receive(20_000)[0]), Ping):
+            pass
+        gateway.close()
+        assert process.wait(PATIENCE_S) == 0
+    assert isinstance(received[0], Welcome)
+    assert [up.model.name for up in received if isinstance(up, ModelUp)] == ["resnet18-1", "resnet18-2"]
+    assert isinstance(message, Goodbye)
+    assert list((tmp_path / "events").glob("*.events"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policy", "clokwork"), "choose one of"),
+        (("--store", "a", "--profiles", "b"), "not from both"),
+        (("--address", "tcp//127.0.0.1:7401"), "tcp//127.0.0.1:7401"),
+        (("--store", "/nowhere/at/all"), "/nowhere/at/all"),
+    ],
+)
+def test_a_wrong_use_is_explained_in_a_line(arguments: tuple[str, ...], words: str) -> None:
+    code, errors = fail(*arguments)
+    assert code != 0
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+def test_tcp_needs_a_secret_that_nobody_else_can_read(tmp_path: Path) -> None:
+    code, errors = fail("--address", "tcp://127.0.0.1:*")
+    assert code != 0
+    assert "tcp://127.0.0.1:* is open to other users and hosts: give --secret-file FILE" in errors
+    secret = tmp_path / "secret"
+    secret.write_text("0" * 64)
+    secret.chmod(0o644)
+    code, errors = fail("--address", "tcp://127.0.0.1:*", "--secret-file", str(secret))
+    assert code != 0
+    assert f"the secret file {secret} is open to others" in errors
+    secret.chmod(0o600)
+    secret.write_text("short")
+    code, errors = fail("--address", "tcp://127.0.0.1:*", "--secret-file", str(secret))
+    assert code != 0
+    assert "holds 5 bytes; a secret has 32 to" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    write_secret(secret)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, errors = fail("--address", f"tcp://127.0.0.1:{port}", "--secret-file", str(secret))
+    assert code != 0
+    assert f"can't listen on tcp://127.0.0.1:{port}" in errors
+    assert "--address" in errors

@@ -1,0 +1,41 @@
+"""``mainspring demo`` as a person runs it, shortened: one architecture, one second, one folder."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from mainspring.cli.configuration.tables import ConfigError
+from mainspring.cli.main import build_app
+
+PROGRAM = """
+import sys
+from mainspring.cli.main import main
+from mainspring.cli.demonstration import zoo
+zoo.ARCHITECTURES, zoo.COPIES = ("digits",), 2
+sys.argv = ["mainspring", "demo", *sys.argv[1:]]
+main()
+"""
+
+
+def test_a_demo_prints_json_and_a_second_one_in_its_folder_is_refused(tmp_path: Path) -> None:
+    flags = ["--duration", "1", "--load", "0.1", "--json", "--output", str(tmp_path / "demo")]
+    command = [sys.executable, "-c", PROGRAM, *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stderr is not None
+        assert next((line for line in iter(first.stderr.readline, "") if line.startswith("Starting")), None)
+        second = CliRunner().invoke(build_app(), ["demo", *flags])
+        assert isinstance(second.exception, ConfigError)
+        complaint = f"another demonstration is using the folder {tmp_path}/demo; choose another folder"
+        assert str(second.exception) == f"{complaint} with --output"
+        out, err = first.communicate(timeout=60)
+    assert first.returncode == 0, err
+    shown = json.loads(out)
+    assert shown == json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert shown["goodput"] > 0
+    assert shown["lost"] == 0

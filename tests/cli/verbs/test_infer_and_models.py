@@ -1,0 +1,161 @@
+"""``infer``, ``models`` and ``gateway`` against a gateway with a fake cluster behind it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from mainspring import Client
+from mainspring.cli.verbs import gateway as gateway_verb
+from mainspring.cli.verbs import infer, models
+from mainspring.client.errors import GatewayUnreachable
+from mainspring.compiler.artifact import store
+from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
+from tests.patience import PATIENCE_S
+
+GATEWAY_PROGRAM = """
+import typer
+from mainspring.cli.verbs.gateway import register
+app = typer.Typer()
+register(app)
+app()
+"""
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with fake_cluster() as cluster, gateway(cluster.address) as address:
+        with Client(address) as client:
+            wait_until(lambda: len(client.models()) == len(cluster.specs))
+        yield address
+
+
+def run(*arguments: str) -> Result:
+    app = typer.Typer()
+    for verb in (infer, models, gateway_verb):
+        verb.register(app)
+    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
+
+
+def test_infer_prints_outputs_and_timing_and_writes_them(address: str, tmp_path: Path) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.save(tmp_path / "x.npy", x)
+    arguments = [
+        "infer",
+        "double",
+        "--slo",
+        "5s",
+        "--address",
+        address,
+        "--output-dir",
+        str(tmp_path / "out"),
+    ]
+    for given in (str(tmp_path / "x.npy"), f"data={tmp_path / 'x.npy'}"):
+        result = run(*arguments, "--input", given)
+        assert result.exit_code == 0, result.output
+        for part in ("twice", "float32", "2 x 4", "0, 2, 4, 6, ...", "sum", "queued", "batch of 2", "fake"):
+            assert part in result.output
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "twice.npy"), x * 2)
+
+
+def test_infer_makes_up_inputs_and_prints_json(address: str) -> None:
+    result = run(
+        "infer", "double", "--random", "--rows", "3", "--output", "sum", "--json", "--address", address
+    )
+    shown = json.loads(result.output)
+    assert shown["outputs"] == {"sum": {"dtype": "float32", "shape": [3]}}
+    assert shown["timing"]["left_ns"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["double"], "--random to make some up"),
+        (["doubel", "--random"], "did you mean double?"),
+        (["double", "--random", "--slo", "50"], "like 50ms or 0.05s"),
+        (["double", "--random", "--slo", "0ms"], "above 0; write it like 100ms, or none"),
+        (["double", "--input", "nowhere.npy"], "nowhere.npy can't be read"),
+    ],
+)
+def test_infer_says_what_is_wrong(address: str, arguments: list[str], says: str) -> None:
+    result = run("infer", *arguments, "--address", address)
+    assert result.exit_code == 2
+    assert says in " ".join(result.output.replace("│", " ").split())
+
+
+def test_models_are_listed_removed_and_missed(address: str) -> None:
+    shown = run("models", "list", "--address", address)
+    assert "data: float32[rows, 4]" in shown.output
+    listed = json.loads(run("models", "list", "--json", "--address", address).output)
+    assert "mute" in [each["name"] for each in listed]
+    assert run("models", "remove", "mute", "--address", address).output == "removed mute\n"
+    missing = run("infer", "mute", "--random", "--address", address)
+    assert missing.exit_code == 2
+
+
+def test_a_model_that_is_served_already_is_not_said_to_be_added(
+    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Stored:
+        def __init__(self, path: Path) -> None:
+            assert path == tmp_path
+
+        def manifest(self, name: str) -> SimpleNamespace:
+            return SimpleNamespace(spec=lambda: make_spec(name), whole=True, unshared="")
+
+    monkeypatch.setattr(store, "Store", Stored)
+    monkeypatch.setattr(Client, "add_model", lambda self, spec: None)
+    flags = ["--store", str(tmp_path), "--address", address]
+    assert run("models", "add", "double", "new", *flags).output == "double is served already\nadded new\n"
+
+
+def test_models_are_shown_live(address: str) -> None:
+    command = [sys.executable, "-m", "mainspring", "models", "live", "--json", "--interval", "0.1"]
+    with subprocess.Popen([*command, "--address", address], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        finally:
+            process.kill()
+    for look in looks:
+        states = {each["model"]: each["prepared_on"] for each in look}
+        assert states["double"] == ["fake"]
+        assert "hold" in states
+
+
+def test_a_cluster_that_is_not_there_is_an_error() -> None:
+    result = run("models", "list", "--address", "tcp://127.0.0.1:1")
+    assert isinstance(result.exception, GatewayUnreachable)
+    assert "mainspring up" in str(result.exception)
+
+
+def test_a_gateway_says_where_it_listens_and_leaves_in_good_order() -> None:
+    with fake_cluster() as cluster:
+        options = ["--address", "tcp://127.0.0.1:*", "--controller", cluster.address, "--grace", "50ms"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", GATEWAY_PROGRAM, *options], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        try:
+            word, address = process.stdout.readline().split()
+            assert word == "ready"
+            with Client(address) as client:
+                wait_until(lambda: len(client.models()) == len(cluster.specs))
+                client.infer("double", {"data": np.ones((1, 4), np.float32)})
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+            wait_until(lambda: cluster.goodbyes)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()

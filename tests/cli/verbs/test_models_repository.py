@@ -1,0 +1,58 @@
+"""``mainspring models index``, ``load`` and ``unload`` against a cluster on a model repository."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from mainspring.cli.verbs import models as models_command
+from mainspring.client.errors import GatewayUnreachable, InvalidRequest, UnknownModel
+from tests.cli.launcher.test_repository import Site, factor
+from tests.repository.nets import put
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def models(site: Site, *arguments: str) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    models_command.register(app)
+    width = {"COLUMNS": "200", "NO_COLOR": "1"}
+    return CliRunner().invoke(app, ["models", *arguments, "--http", site.http], env=width)
+
+
+def test_the_command_line_shows_the_index_and_loads_and_unloads(site: Site) -> None:
+    put(site.path, "net", 1, 2.0)
+    put(site.path, "broken", 1, b"no model")
+    with site.cluster(mode="explicit") as (_, client):
+        assert "0 ready" not in models(site, "index").output
+        done = models(site, "load", "net")
+        assert (done.exit_code, done.output) == (0, "loaded net\n")
+        assert factor(client) == 2.0
+        failed = models(site, "load", "broken")
+        assert isinstance(failed.exception, InvalidRequest)
+        assert "no ONNX model" in str(failed.exception)
+        shown = models(site, "index").output
+        assert re.search(r"net +1 +READY", shown)
+        assert re.search(r"broken +1 +UNAVAILABLE +.*no ONNX model", shown)
+        assert shown.endswith("1 ready, 1 unavailable\n")
+        entries = json.loads(models(site, "index", "--ready", "--json").output)
+        assert entries == [{"name": "net", "version": "1", "state": "READY", "reason": ""}]
+        assert models(site, "unload", "net").output == "unloaded net\n"
+        with pytest.raises(UnknownModel):
+            factor(client)
+        assert "has no model 'nothing'" in str(models(site, "load", "nothing").exception)
+    assert isinstance(models(site, "index").exception, GatewayUnreachable)
+
+
+def test_an_address_that_is_none_is_refused(site: Site) -> None:
+    site.http = "tcp://127.0.0.1:7400"
+    assert "it is like http://127.0.0.1:8000" in str(models(site, "index").exception)

@@ -1,0 +1,94 @@
+"""Controller, worker and gateway in the foreground: a signal drains, a bad flag is named, help is there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.transport.greeting import write_secret
+from tests.patience import PATIENCE_S
+
+MAINSPRING = [sys.executable, "-m", "mainspring"]
+
+
+@pytest.mark.parametrize("verb", ["controller", "gateway"])
+def test_a_signal_stops_it_in_order(verb: str, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    write_secret(secret)
+    flags = ["--address", "tcp://127.0.0.1:*", "--drain-timeout", "2s", "--log-format", "json"]
+    flags += ["--secret-file", str(secret)]
+    flags += ["--controller", "tcp://127.0.0.1:1"] if verb == "gateway" else []
+    with subprocess.Popen([*MAINSPRING, verb, *flags], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("ready tcp://127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+def test_a_worker_stops_in_order(tmp_path: object) -> None:
+    flags = ["--engine", "emulated", "--controller", "tcp://127.0.0.1:1", "--store", str(tmp_path)]
+    command = [*MAINSPRING, "worker", *flags, "--pages", "1", "--no-realtime"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline().startswith("ready ")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--drain-timeout", "soon"], "--drain-timeout"),
+        (["--log-format", "xml"], "text or json"),
+        (["--log-level", "LOUD"], "DEBUG, INFO, WARNING or ERROR"),
+    ],
+)
+def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
+    command = [*MAINSPRING, "gateway", "--address", "tcp://127.0.0.1:*", *flags]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--store", "nowhere"], "there is no folder nowhere, where this worker would read its models"),
+        (["--engine", "emulated", "--exec-core", "9999"], "core 9999 is none of those"),
+    ],
+)
+def test_a_worker_without_its_store_or_core_does_not_start(flags: list[str], says: str) -> None:
+    done = subprocess.run(
+        [*MAINSPRING, "worker", *flags], check=False, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_bash_completion_is_shown_and_completes() -> None:
+    environment = {
+        "_MAINSPRING_COMPLETE": "complete_bash",
+        "COMP_WORDS": "mainspring do",
+        "COMP_CWORD": "1",
+        "PATH": "/usr/bin:/bin",
+    }
+    program = "import sys; sys.argv[0] = 'mainspring'; from mainspring.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.stdout.split() == ["doctor"], done.stderr

@@ -1,0 +1,84 @@
+"""``mainspring status``, and that every counter of the code is explained to operators."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner, Result
+
+from mainspring import Client
+from mainspring.cli.verbs import status
+from mainspring.cli.views.counters import COUNTERS, counters_table, explain
+from mainspring.client.errors import ERROR_OF_REASON
+from mainspring.messages import peers
+from mainspring.messages.codes import Reason
+from mainspring.transport.bounds import Delivery
+from tests.gateway.fakes import fake_cluster, gateway, wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+COUNTED = (
+    r'counts\["([^"]+)"\] \+=',
+    r'_dropped\.count\("([^"]+)"',
+    r'_drop\(\s*"([^"]+)"',
+    r'_count\(\s*"([^"]+)"',
+    r'self\.dropped\["([^"]+)"\] \+=',
+    r'^(?:GONE|SLOW) = "([^"]+)"',
+)
+
+
+def run(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    status.register(app)
+    return CliRunner().invoke(app, ["status", *arguments], env={"COLUMNS": "100", "NO_COLOR": "1"})
+
+
+def counters_in_the_code() -> set[str]:
+    sources = [
+        path for folder in ("controller", "gateway", "worker") for path in (ROOT / folder).glob("*.py")
+    ]
+    found = {
+        name
+        for path in sources
+        for pattern in COUNTED
+        for name in re.findall(pattern, path.read_text(), re.MULTILINE)
+    }
+    codes = (peers.Refused.__doc__ or "").split("one of")[1]
+    found |= set(re.findall(r"[a-z_]+", codes))
+    return found | {delivery.value for delivery in Delivery if delivery is not Delivery.SENT}
+
+
+def test_every_counter_of_the_code_is_explained_and_no_other() -> None:
+    found = counters_in_the_code()
+    assert len(found) > 40
+    assert found | {"event log off"} == set(COUNTERS)
+
+
+def test_the_operators_page_has_every_counter_and_every_reason() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    assert counters_table() in page
+    assert set(ERROR_OF_REASON) == set(Reason)
+    for reason in Reason:
+        assert f"| `{reason.value}` |" in page
+
+
+def test_counters_with_a_name_before_them_are_explained() -> None:
+    assert explain("worker-0: gateway: reads too slowly") == COUNTERS["gateway: reads too slowly"]
+    assert explain("event log off: /x: No space left on device") == COUNTERS["event log off"]
+    assert explain("odd") == ("", "")
+
+
+def test_it_shows_counters_with_what_to_do() -> None:
+    with fake_cluster() as cluster, gateway(cluster.address) as address:
+        with Client(address) as client:
+            wait_until(lambda: len(client.models()) == len(cluster.specs))
+        cluster.do(lambda: cluster.controller.send([cluster._gateway, b"\xc1"]))
+        shown = json.loads(run("--address", address, "--json").stdout)
+        assert shown["policy"] == "clockwork"
+        assert shown["dropped_messages"] == {"odd": 1, "bad_messages_from_controller": 1}
+        output = " ".join(run("--address", address).stdout.split())
+        assert "no worker has joined" in output
+        assert "bad_messages_from_controller 1 messages from the controller that are none; install" in output

@@ -1,0 +1,86 @@
+"""Launch plans: what they hold survives the file, and what no device could do is found."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand, Plans
+
+WEIGHTS = (GraphTensor("w0", "float32", (4, 3)),)
+INPUTS = (GraphTensor("i0", "float32", (4,)),)
+OUTPUTS = (GraphTensor("o0", "float32", (3,)),)
+
+READS = Operand("input", 0, 0, 32, "float32", (2, 4))
+WEIGHT = Operand("weights", 0, 0, 48, "float32", (4, 3))
+MIDDLE = Operand("workspace", 0, 256, 24, "float32", (2, 3))
+WRITES = Operand("output", 0, 0, 24, "float32", (2, 3), writes=True)
+
+
+def changed(operand: Operand, **changes: Any) -> Operand:
+    return msgspec.structs.replace(operand, **changes)
+
+
+def launch(*arguments: Operand | float, **changes: Any) -> Launch:
+    made = Launch("matmul_kernel", arguments, grid=(3, 1, 1), block=(32, 1, 1))
+    return msgspec.structs.replace(made, **changes)
+
+
+def plans(*launches: Launch, sizes: tuple[int, ...] = (2,), workspace_bytes: int = 512) -> Plans:
+    each = tuple(LaunchPlan(size, workspace_bytes, launches) for size in sizes)
+    return Plans("cuda", "sm_90", "0.27.0", {"kernels.cu": "0" * 64}, each)
+
+
+def test_a_sound_plan_has_no_problems_and_survives_its_file() -> None:
+    whole = plans(
+        launch(READS, WEIGHT, changed(MIDDLE, writes=True)),
+        launch(MIDDLE, WRITES, 3, 0.5, shared_bytes=1024),
+    )
+    assert whole.problems(WEIGHTS, INPUTS, OUTPUTS) == []
+    assert msgspec.json.decode(msgspec.json.encode(whole), type=Plans) == whole
+    assert whole.plan(2).launches[1].operands == (MIDDLE, WRITES)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (launch(changed(READS, offset=4)), r"bytes 4 to 36 of input 0, which has 32"),
+        (launch(changed(READS, index=1)), r"input 1 is none of 1"),
+        (launch(changed(READS, shape=(2, 5))), r"32 bytes are no float32\[2, 5\]"),
+        (launch(changed(MIDDLE, offset=64)), r"workspace offset 64 is no multiple of 256"),
+        (launch(changed(MIDDLE, offset=512)), r"bytes 512 to 536 of workspace 0"),
+        (launch(changed(WEIGHT, writes=True)), r"it writes weights 0"),
+        (launch(MIDDLE, changed(MIDDLE, writes=True)), r"is also another operand"),
+        (launch(READS, grid=(0, 1, 1)), r"grid \(0, 1, 1\)"),
+        (launch(READS, grid=(1, 70000, 1)), r"grid \(1, 70000, 1\)"),
+        (launch(READS, block=(64, 32, 1)), r"block \(64, 32, 1\)"),
+        (launch(READS, shared_bytes=-1), r"-1 bytes of shared memory"),
+    ],
+)
+def test_what_no_device_could_do_is_found(wrong: Launch, complaint: str) -> None:
+    (problem,) = plans(wrong).problems(WEIGHTS, INPUTS, OUTPUTS)
+    assert problem.startswith("batch size 2, launch 0 (matmul_kernel): ")
+    assert re.search(complaint, problem), problem
+
+
+@pytest.mark.parametrize("sizes", [(), (2, 1), (2, 2), (0, 2)])
+def test_batch_sizes_that_can_not_be_are_found(sizes: tuple[int, ...]) -> None:
+    (problem,) = plans(sizes=sizes).problems(WEIGHTS, INPUTS, OUTPUTS)
+    assert problem == f"batch sizes {list(sizes)} are not ascending positive numbers"
+
+
+def test_plans_are_found_by_batch_size() -> None:
+    several = plans(sizes=(1, 4))
+    assert several.plan(4).batch_size == 4
+    assert several.workspace_bytes == 512
+    with pytest.raises(KeyError, match=r"no plan of batch size 2; there are plans of \[1, 4\]"):
+        several.plan(2)
+
+
+def test_plans_of_another_version_are_found() -> None:
+    (problem,) = msgspec.structs.replace(plans(), format=2).problems(WEIGHTS, INPUTS, OUTPUTS)
+    assert problem == "format 2 is not 1"

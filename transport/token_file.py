@@ -1,0 +1,100 @@
+"""The file of tokens: read at the start, and again whenever it has changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from mainspring.transport.tokens import BadTokens, Gate, Token, parse_tokens, token_of_launcher
+
+log = logging.getLogger("mainspring.gateway")
+
+_LARGEST_BYTES = 16 << 20
+
+
+class Settings(Protocol):
+    """What a process's configuration says of its tokens; see `mainspring.gateway.config`."""
+
+    @property
+    def token_file(self) -> str:
+        """The file; empty for none."""
+
+    @property
+    def token_reload_ms(self) -> float:
+        """Between two looks at it."""
+
+    @property
+    def launcher_token_sha256(self) -> str:
+        """SHA-256 of a token that may do everything; empty for none."""
+
+
+class TokenFile:
+    """Keeps a `Gate`'s tokens those of the file, if the configuration names one."""
+
+    def __init__(self, config: Settings) -> None:
+        """Read the file; raise ValueError if there is none or it can't be used: nothing is served then."""
+        self.gate = Gate()
+        self._path = Path(config.token_file) if config.token_file else None
+        self._own = token_of_launcher(config.launcher_token_sha256)
+        self._interval_ns = round(config.token_reload_ms * 1_000_000)
+        self._look_ns = 0
+        self._seen: tuple[int, ...] | None = None
+        self._said = ""
+        if self._path is not None:
+            self._seen = self._stamp()
+            try:
+                self.gate.replace(self._read())
+            except (OSError, BadTokens) as error:
+                raise ValueError(f"the file of tokens {self._path} can't be used: {_why(error)}") from None
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when `tick` is to be called next."""
+        return None if self._path is None else self._look_ns
+
+    def tick(self, now_ns: int) -> None:
+        """Read the file again if it has changed; one that can't be used is said, and changes nothing."""
+        if self._path is None or now_ns < self._look_ns:
+            return
+        self._look_ns = now_ns + self._interval_ns
+        seen = self._stamp()
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            tokens = self._read()
+        except (OSError, BadTokens) as error:
+            said = f"the file of tokens {self._path} can't be used, and those from before stay: {_why(error)}"
+            if said != self._said:
+                log.error("%s", said)
+            self._said = said
+            return
+        self._said = ""
+        self.gate.replace(tokens)
+        log.warning("the file of tokens %s was read again: %d tokens", self._path, len(tokens))
+
+    def _read(self) -> list[Token]:
+        assert self._path is not None
+        with self._path.open("rb") as file:
+            data = file.read(_LARGEST_BYTES + 1)
+        if len(data) > _LARGEST_BYTES:
+            raise BadTokens(f"it is larger than {_LARGEST_BYTES >> 20} MiB")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise BadTokens(f"it is no UTF-8: {error}") from None
+        return [*parse_tokens(text), *self._own]
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        """Return what changes when the file is written or replaced; None if it is not there."""
+        assert self._path is not None
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _why(error: Exception) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)

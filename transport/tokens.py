@@ -1,0 +1,291 @@
+"""Bearer tokens: who may ask for which models, how often, and who may change what is served. Pure.
+
+A file of tokens holds their SHA-256 only, so that whoever reads it can use none of them::
+
+    [[token]]
+    name = "search"                # for messages and logs
+    sha256 = "9f86d081884c7d65…"   # as `mainspring token new` prints it
+    models = ["resnet*", "bert"]   # patterns of the models that it may use
+    rate = 100.0                   # requests a second; without it, any number
+    burst = 200                    # of them at once; without it, those of one second
+    best_priority = 2              # the best priority that it gets; without it, any
+    admin = false                  # whether it may add, load, unload and remove models
+
+The digests that are compared have one length and are compared in constant time; which of them are, follows
+from the digest's first bytes alone, which nobody can choose without the token.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import hmac
+import math
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from mainspring.messages.codes import Reason
+
+LONGEST_TOKEN = 512
+"""Characters; what is longer is none."""
+_PREFIX_BYTES = 4
+_SECOND_NS = 1_000_000_000
+Refusal = tuple[Reason, str]
+"""Why a caller is refused, and the sentence that says so."""
+_NO_TOKEN: Refusal = (
+    Reason.UNAUTHENTICATED,
+    "a token is needed here: send it as the header `Authorization: Bearer TOKEN`, or give it to the client",
+)
+_UNKNOWN_TOKEN: Refusal = (Reason.UNAUTHENTICATED, "the token is not one that is known here")
+
+
+class BadTokens(ValueError):
+    """A file of tokens that can't be used; the text says why."""
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of the file; see the module's docstring."""
+
+    name: str
+    sha256: str
+    models: tuple[str, ...]
+    rate: float | None = None
+    burst: int | None = None
+    best_priority: int | None = None
+    admin: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if len(self.sha256) != 64 or not set(self.sha256) <= set("0123456789abcdef"):
+            raise ValueError(
+                f"the sha256 of token {self.name!r} is not 64 hexadecimal digits; make one with "
+                "`mainspring token new`"
+            )
+        if self.rate is not None and not (math.isfinite(self.rate) and self.rate > 0):
+            raise ValueError(f"the rate of token {self.name!r} is {self.rate}; it must be greater than 0")
+        if self.burst is not None and (self.rate is None or self.burst < 1):
+            wrong = f"{self.burst}; it must be at least 1" if self.rate is not None else "set without a rate"
+            raise ValueError(f"the burst of token {self.name!r} is {wrong}")
+        if self.best_priority is not None and self.best_priority < 0:
+            raise ValueError(
+                f"the best_priority of token {self.name!r} is {self.best_priority}; it must be 1 for the "
+                "highest, more for lower ones, or 0 for none"
+            )
+
+    @property
+    def interval_ns(self) -> int:
+        """Time between two requests at its rate; 0 for any number."""
+        return 0 if self.rate is None else max(1, round(_SECOND_NS / self.rate))
+
+    @property
+    def allowance_ns(self) -> int:
+        """How far ahead of its rate it may be: its burst, less the request itself."""
+        burst = self.burst if self.burst is not None else max(1, math.ceil(self.rate or 0))
+        return (burst - 1) * self.interval_ns
+
+
+def parse_tokens(text: str) -> tuple[Token, ...]:
+    """Return the tokens of a file's text; raise `BadTokens`."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadTokens(f"it is no TOML: {error}") from None
+    entries = tables.pop("token", [])
+    if tables or not isinstance(entries, list):
+        wrong = next(iter(tables), "token")
+        raise BadTokens(f"it holds {wrong!r}; it may hold [[token]] tables only")
+    tokens = tuple([_entry(number, entry) for number, entry in enumerate(entries, 1)])
+    for field in ("name", "sha256"):
+        values = [getattr(token, field) for token in tokens]
+        twice = next((value for value in values if values.count(value) > 1), None)
+        if twice is not None:
+            raise BadTokens(f"two tokens have the {field} {twice!r}")
+    return tokens
+
+
+def _entry(number: int, entry: Any) -> Token:
+    if isinstance(entry, dict):
+        for key in entry:
+            if key not in Token.__struct_fields__:
+                near = difflib.get_close_matches(key, Token.__struct_fields__, n=1)
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"it may be {', '.join(Token.__struct_fields__)}"
+                )
+                raise BadTokens(f"token {number} has the unknown key {key!r}; {hint}")
+    try:
+        return msgspec.convert(entry, Token)
+    except msgspec.ValidationError as error:
+        raise BadTokens(f"token {number} can't be used: {error}") from None
+
+
+def token_of_launcher(sha256: str) -> tuple[Token, ...]:
+    """Return the token of who started the gateway, that may do everything; none if there is no such."""
+    if not sha256:
+        return ()
+    return (Token(name="the launcher's own", sha256=sha256, models=("*",), admin=True),)
+
+
+def token_sha256(token: str) -> str:
+    """Return what the file holds of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a client showed, as far as it is kept: a digest, or nothing."""
+
+    digest: bytes | None
+
+
+NOTHING = Credential(None)
+
+
+def credential(token: str) -> Credential:
+    """Return what is kept of a token that a client showed; of none, if it is empty or absurdly long."""
+    if not 0 < len(token) <= LONGEST_TOKEN:
+        return NOTHING
+    return Credential(hashlib.sha256(token.encode("utf-8", "replace")).digest())
+
+
+def from_header(value: str | None) -> Credential:
+    """Return what is kept of the value of a header ``Authorization``."""
+    scheme, _, token = (value or "").strip().partition(" ")
+    return credential(token.strip()) if scheme.lower() == "bearer" else NOTHING
+
+
+class _Holder:
+    """A token, and how far ahead of its rate its requests are."""
+
+    __slots__ = ("allowance_ns", "digest", "due_ns", "interval_ns", "token")
+
+    def __init__(self, token: Token, due_ns: int) -> None:
+        self.token = token
+        self.digest = bytes.fromhex(token.sha256)
+        self.interval_ns = token.interval_ns
+        self.allowance_ns = token.allowance_ns
+        self.due_ns = due_ns
+        """When its requests so far would have come at just its rate."""
+
+    def may_use(self, model: str) -> bool:
+        """Say whether one of the token's patterns matches the model's name; case counts."""
+        return any(fnmatchcase(model, pattern) for pattern in self.token.models)
+
+    def late_ns(self, now_ns: int) -> int:
+        """Take one request; return how much later it had to come, 0 if it may come now."""
+        if self.interval_ns == 0:
+            return 0
+        due_ns = max(self.due_ns, now_ns)
+        late_ns = due_ns - now_ns - self.allowance_ns
+        if late_ns > 0:
+            return late_ns
+        self.due_ns = due_ns + self.interval_ns
+        return 0
+
+
+class Gate:
+    """Says for each request whether it may pass; without tokens, whatever there is may."""
+
+    def __init__(self, tokens: Sequence[Token] | None = None) -> None:
+        """None: no tokens are needed. An empty list: nobody has one, and nothing may pass."""
+        self._holders: dict[bytes, list[_Holder]] | None = None
+        if tokens is not None:
+            self.replace(tokens)
+
+    @property
+    def closed(self) -> bool:
+        """Whether tokens are needed."""
+        return self._holders is not None
+
+    def replace(self, tokens: Sequence[Token]) -> None:
+        """Take these tokens instead; one that stays keeps its account."""
+        before = {each.digest: each.due_ns for same in (self._holders or {}).values() for each in same}
+        self._holders = {}
+        for token in tokens:
+            digest = bytes.fromhex(token.sha256)
+            holder = _Holder(token, before.get(digest, 0))
+            self._holders.setdefault(digest[:_PREFIX_BYTES], []).append(holder)
+
+    def authorise(
+        self, header_value: str | None, model: str | None, now_ns: int, *, administers: bool = False
+    ) -> Refusal | None:
+        """Return why a request with this header ``Authorization`` may not pass, or None.
+
+        ``model`` is what it is about, by the name that clients use; None for what is about none in
+        particular. Each call that passes counts for the token's rate.
+        """
+        if self._holders is None:
+            return None
+        return self.check(from_header(header_value), model, now_ns, administers=administers)
+
+    def check(
+        self, shown: Credential, model: str | None, now_ns: int, *, administers: bool = False
+    ) -> Refusal | None:
+        """Do as `authorise` for a client that showed its token before."""
+        if self._holders is None:
+            return None
+        holder = self._find(shown)
+        if holder is None:
+            return _NO_TOKEN if shown.digest is None else _UNKNOWN_TOKEN
+        token = holder.token
+        if administers and not token.admin:
+            return Reason.FORBIDDEN, f"token {token.name!r} may not change what is served (admin)"
+        if model is not None and not holder.may_use(model):
+            allowed = ", ".join(token.models) or "none"
+            return (
+                Reason.FORBIDDEN,
+                f"token {token.name!r} may not use model {model[:100]!r}; its models: {allowed}",
+            )
+        late_ns = holder.late_ns(now_ns)
+        if late_ns:
+            return (
+                Reason.RATE_LIMITED,
+                f"token {token.name!r} may send {token.rate:g} requests a second; try again in "
+                f"{late_ns / 1e6:.0f} ms",
+            )
+        return None
+
+    def priority(self, shown: Credential, asked: int) -> int:
+        """Return the priority that a request gets which asks for one: no better than its token's best.
+
+        1 is the highest and 0 none, as in `mainspring.messages.clients.InferRequest`.
+        """
+        if not asked or self._holders is None:
+            return asked
+        holder = self._find(shown)
+        best = None if holder is None else holder.token.best_priority
+        if best is None:
+            return asked
+        return max(asked, best) if best else 0
+
+    def name(self, shown: Credential) -> str:
+        """Return whose token a client showed; empty if it showed none that is known."""
+        holder = None if self._holders is None else self._find(shown)
+        return "" if holder is None else holder.token.name
+
+    def known(self, shown: Credential) -> Refusal | None:
+        """Return why a client that shows this is not welcome at all, or None; counts for no rate."""
+        if self._holders is None or self._find(shown) is not None:
+            return None
+        return _NO_TOKEN if shown.digest is None else _UNKNOWN_TOKEN
+
+    def may_see(self, shown: Credential, model: str) -> bool:
+        """Return whether a model may be listed for a client; counts for no rate."""
+        if self._holders is None:
+            return True
+        holder = self._find(shown)
+        return holder is not None and holder.may_use(model)
+
+    def _find(self, shown: Credential) -> _Holder | None:
+        assert self._holders is not None
+        if shown.digest is None:
+            return None
+        found = None
+        for holder in self._holders.get(shown.digest[:_PREFIX_BYTES], ()):
+            if hmac.compare_digest(holder.digest, shown.digest):
+                found = holder
+        return found
