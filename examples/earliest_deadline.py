@@ -5,11 +5,11 @@ mainspring up --store store --policy examples.earliest_deadline:EarliestDeadline
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Placement, Worker
+from mainspring.cluster.requests import Request
 from mainspring.scheduler.books import READY_SLACK_NS
-from mainspring.scheduler.mirror import Placement, Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.requests import Request
 
 
 class EarliestDeadline(Policy):

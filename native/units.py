@@ -50,6 +50,7 @@ CORE = Unit(
     purpose="the scheduler and the worker's core",
     cost="3 to 4 times the CPU",
     include=(
+        "cluster",
         "scheduler",
         *("worker/admission", "worker/core", "worker/durations", "worker/holdings"),
         *("worker/io_memory", "worker/pages", "worker/pending", "worker/window_queue"),

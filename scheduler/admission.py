@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, State
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, State
 
 _PREPARED: Final = State.PREPARED
 

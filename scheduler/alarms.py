@@ -11,10 +11,10 @@ import enum
 import heapq
 from typing import TYPE_CHECKING, Final
 
-from mainspring.scheduler.requests import Place, Request
+from mainspring.cluster.requests import Place, Request
 
 if TYPE_CHECKING:
-    from mainspring.scheduler.mirror import Worker
+    from mainspring.cluster.placements import Worker
 
 SWEPT_FROM: Final = 64
 """A heap of fewer pointless alarms is left alone."""

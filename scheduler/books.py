@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mainspring.cluster.placements import Placement, Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.timeline import NEVER_NS
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import OperatorAsked
 from mainspring.scheduler.alarms import Alarm, Alarms
-from mainspring.scheduler.cluster import Cluster
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
-from mainspring.scheduler.mirror import Placement, Worker
-from mainspring.scheduler.requests import Place, Request
-from mainspring.scheduler.timeline import NEVER_NS
 
 READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily

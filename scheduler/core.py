@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mainspring.cluster.placements import PREPARED_STATES, Worker
+from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
@@ -34,12 +36,10 @@ from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
-from mainspring.scheduler.mirror import PREPARED_STATES, Worker
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.picture import Told, picture
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
-from mainspring.scheduler.requests import Request
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.status import cluster_status

@@ -5,18 +5,18 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
 from mainspring.scheduler.intake import Intake
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
-from mainspring.scheduler.timeline import Slot
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""

@@ -13,11 +13,11 @@ from collections import OrderedDict, deque
 from itertools import islice
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.requests import Request
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement, Worker
 from mainspring.scheduler.placing import LoadPlan
 from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.requests import Request
 
 WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""

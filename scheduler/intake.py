@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, State
+from mainspring.cluster.requests import Place, Request
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.admission import earliest_finish_ns, impossible
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
-from mainspring.scheduler.mirror import Model, State
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
-from mainspring.scheduler.requests import Place, Request
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.changes import Changes
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
 
 OVERDUE_ATTEMPTS = 3
 """How often a model's INFER may cost a worker its place before the model is given up on that worker."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
     DrainWorker,
@@ -22,7 +23,6 @@ from mainspring.messages.operating import (
 )
 from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.changes import Changes
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.pins import PINNED_SHARE
 from mainspring.scheduler.placing import plan_on_freest
 

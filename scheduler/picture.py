@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.requests import Place
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.events import (
     ModelAdded,
@@ -20,8 +22,6 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.observing import Estimated, Holding
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
-from mainspring.scheduler.requests import Place
 
 PLACEMENTS_AT_ONCE: Final = 64
 """Models that one `Holding` is about, at most."""

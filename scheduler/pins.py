@@ -11,8 +11,8 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
+from mainspring.cluster.placements import Model
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model
 from mainspring.scheduler.placing import LoadPlan, plan_on_freest
 
 PINNED_SHARE: Final = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
+from mainspring.cluster.placements import Model, Placement, State, Worker
 
 
 class LoadPlan:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.idle import MissedModels
-from mainspring.scheduler.mirror import Placement, State, Worker
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.stalls import stalled_at_ns
-from mainspring.scheduler.timeline import Slot
 
 LOAD_ATTEMPTS = 3
 """LOADs in a row that a worker's engine may fail before the model is given up on that worker."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Load
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import MissedModels
-from mainspring.scheduler.mirror import Model, Placement, Worker
 from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.timeline import Slot
 
 SHORTEST_NS: Final = 10_000_000
 """An action that is overdue for less has not stalled: a LOAD elsewhere would hardly be done sooner."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import PREPARED_STATES, Model, State, Worker
 
 
 def cluster_status(books: Books) -> ClusterStatus:

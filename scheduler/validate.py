@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
+from mainspring.cluster.requests import Place
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import PREPARED_STATES, Model, State, Worker
 from mainspring.scheduler.pins import Pins
-from mainspring.scheduler.requests import Place
 from mainspring.scheduler.status import where
 
 

@@ -19,9 +19,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "native": set(),
     "messages": set(),
     "transport": {"messages"},
-    "scheduler": {"messages"},
+    "cluster": {"messages", "scheduler.policies.demand"},
+    "scheduler": {"cluster", "messages"},
     "telemetry": {"messages"},
-    "controller": {"scheduler", "messages", "telemetry", "transport"},
+    "controller": {"cluster", "scheduler", "messages", "telemetry", "transport"},
     "worker": {"messages", "transport", "compiler.artifact"},
     "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},
     "client": {"messages"},
@@ -32,10 +33,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "messages",
         "transport",
         "telemetry",
-        "scheduler.estimates",
-        "scheduler.timeline",
+        "cluster",
     },
     "simulator": {
+        "cluster",
         "scheduler",
         "worker",
         "messages",
@@ -55,6 +56,7 @@ MAY_IMPORT_ANYTHING = ("cli", "experiments", "tests")
 FOLDERS = (*MAY_IMPORT, "cli", "experiments")
 
 PURE_FILES = (
+    "cluster/**/*.py",
     "scheduler/**/*.py",
     "messages/*.py",
     "console/view/*.py",

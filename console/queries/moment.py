@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from mainspring.cluster.timeline import ExecTimeline, Timeline
 from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.models import LOADING, PREPARED, PREPARING, RELEASING, RESIDENT
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.actions import Infer, Load
-from mainspring.scheduler.timeline import ExecTimeline, Timeline
 
 BEFORE = 64
 """Ended actions from which a timeline is filled: it forgets what was before the last time it was idle."""

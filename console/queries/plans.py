@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.cluster.estimates import indices_by_rows
 from mainspring.console.queries.moment import KNOWN, Moment
 from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.models import (
@@ -21,7 +22,6 @@ from mainspring.console.view.models import (
 )
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.estimates import indices_by_rows
 
 
 class Plan(msgspec.Struct, frozen=True):

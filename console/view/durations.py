@@ -12,9 +12,9 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from mainspring.cluster.estimates import Estimates, InferTimes, LoadTime
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.observing import Estimated
-from mainspring.scheduler.estimates import Estimates, InferTimes, LoadTime
 
 CHANGES = 4_096
 """Changes of each estimate that are remembered at most, at 16 bytes each."""

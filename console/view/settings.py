@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.scheduler.estimates import HIGHEST_RANK, RANK
+from mainspring.cluster.estimates import HIGHEST_RANK, RANK
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -26,10 +26,10 @@ from mainspring.scheduler.policies.lineup import enter, peek, strike, take
 from mainspring.scheduler.policies.wishes import Wishes
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
-    from mainspring.scheduler.requests import Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from mainspring.scheduler.requests import Request
+from mainspring.cluster.requests import Request
 
 BEHIND_NS = 1 << 61
 """Added to the rank of a request that was put behind all others: later than every arrival."""

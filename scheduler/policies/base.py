@@ -19,9 +19,9 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.options import NoOptions
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement, Worker
-    from mainspring.scheduler.requests import Request
 
 
 class Batch:

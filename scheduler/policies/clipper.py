@@ -26,9 +26,9 @@ from mainspring.scheduler.policies.baseline_options import ClipperOptions
 from mainspring.scheduler.policies.batch_limits import AimdLimit, BatchLimit, QuantileLimit, SingleRow
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Placement, Worker
-    from mainspring.scheduler.requests import Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

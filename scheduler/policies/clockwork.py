@@ -27,11 +27,11 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 
 if TYPE_CHECKING:
+    from mainspring.cluster.estimates import InferTimes
+    from mainspring.cluster.placements import Placement, Worker
+    from mainspring.cluster.requests import DeadlineQueue, Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.estimates import InferTimes
-    from mainspring.scheduler.mirror import Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
-    from mainspring.scheduler.requests import DeadlineQueue, Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -26,8 +26,8 @@ from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.system_options import ReleaseOptions
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Placement
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Placement
 
 SLO_BUFFER_MS = 5.0
 """Taken off each SLO, if `SchedulerConfig.response_margin_ms` does not take off more."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model
-    from mainspring.scheduler.requests import Request
 
 FEWEST: Final = 8
 """A queue of at most this many requests is never refused early: their refusals take no time."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
+from mainspring.cluster.placements import Model, Worker
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Worker
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""

@@ -6,9 +6,9 @@ loaded worker whose LOAD executor needs work; what is evicted for it is least re
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 

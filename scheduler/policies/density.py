@@ -20,9 +20,9 @@ import heapq
 import math
 from typing import Final
 
+from mainspring.cluster.estimates import InferTimes, Offsets
+from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.estimates import InferTimes, Offsets
-from mainspring.scheduler.mirror import Model, Placement, Worker
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 

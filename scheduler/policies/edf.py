@@ -24,11 +24,11 @@ from mainspring.scheduler.policies.lineup import enter, peek, strike, take
 from mainspring.scheduler.policies.wishes import Wishes
 
 if TYPE_CHECKING:
+    from mainspring.cluster.estimates import InferTimes
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import DeadlineQueue, Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.estimates import InferTimes
-    from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
-    from mainspring.scheduler.requests import DeadlineQueue, Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from mainspring.scheduler.mirror import Model
+from mainspring.cluster.placements import Model
 from mainspring.scheduler.policies.holding import BUSY
 from mainspring.scheduler.policies.utilisation import Utilisation
 

@@ -27,9 +27,9 @@ from mainspring.scheduler.policies.arrivals import BEHIND_NS, ArrivalQueue
 from mainspring.scheduler.policies.baseline_options import FifoOptions
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement
-    from mainspring.scheduler.requests import Request
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

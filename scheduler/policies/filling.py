@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.scheduler.estimates import InferTimes
-from mainspring.scheduler.requests import DeadlineQueue
+from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.requests import DeadlineQueue
 
 
 def largest_batch(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from mainspring.scheduler.mirror import Model
+from mainspring.cluster.placements import Model
 
 STEP: Final = 0.03
 """What a missed request adds to a price, in nats of density, at a floor of a half and more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 
-from mainspring.scheduler.mirror import Placement, Worker
+from mainspring.cluster.placements import Placement, Worker
 
 
 def enter(placement: Placement, key: int) -> None:

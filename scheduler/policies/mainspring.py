@@ -36,9 +36,9 @@ from mainspring.scheduler.policies.utilisation import Utilisation
 from mainspring.scheduler.policies.worth_loads import WorthLoads
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement, Worker
-    from mainspring.scheduler.requests import Request
 
 TOLERATED = 0.005
 """Share of requests with a deadline that may be dropped before those without one get only `LEAST_SHARE`."""

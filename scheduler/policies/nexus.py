@@ -29,10 +29,10 @@ from mainspring.scheduler.policies.squishy import Node, Planner, saturating
 from mainspring.scheduler.policies.system_options import NexusOptions
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
-    from mainspring.scheduler.requests import Request
 
 
 FIRST_EPOCH: Final = 1 / 16

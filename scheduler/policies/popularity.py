@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement, Worker
 
 DECAY_NS: Final = 30_000_000_000
 RENEWED: Final = 40.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.popularity import Popularity
 from mainspring.scheduler.policies.utilisation import Utilisation

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 
-from mainspring.scheduler.estimates import InferTimes
-from mainspring.scheduler.mirror import Model, Placement, Worker
+from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.sessions import Session
 
 SCALINGS = 6

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import msgspec
 
+from mainspring.cluster.timeline import NEVER_NS
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch, Policy
@@ -28,13 +29,12 @@ from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.filling import largest_batch
 from mainspring.scheduler.policies.system_options import SymphonyOptions
-from mainspring.scheduler.timeline import NEVER_NS
 
 if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-    from mainspring.scheduler.mirror import Model, Placement, Worker
     from mainspring.scheduler.placing import LoadPlan
-    from mainspring.scheduler.requests import Request
 
 
 SWEPT_FROM = 1_024

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from mainspring.cluster.placements import Worker
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Worker
 
 WINDOW_NS: Final = 100_000_000
 """Time constant of what is remembered."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement
 from mainspring.scheduler.placing import LoadPlan, plan_load
 
 PASSED_OVER_NS = 5_000_000

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Model, Placement, Worker
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.demand_loads import PASSED_OVER_NS, DemandLoads

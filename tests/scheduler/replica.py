@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mainspring.cluster.placements import State
+from mainspring.cluster.requests import Place
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker, Reject
@@ -18,8 +20,6 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.observing import Holding
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import State
-from mainspring.scheduler.requests import Place
 
 SERVED = (Status.OK, Status.OUTPUT_LOST)
 

@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mainspring.cluster.placements import Model
+from mainspring.cluster.requests import Place, Request
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms
-from mainspring.scheduler.mirror import Model
-from mainspring.scheduler.requests import Place, Request
 from tests.scheduler.hand import Hand, spec
 
 MODEL = Model(ModelSpec("m", "m", "g", (1,), 0, (1,), (), (), {}), 1)

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
@@ -11,11 +13,9 @@ from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
-from mainspring.scheduler.requests import Request
 
 MS = 1_000_000
 SIZES = (1, 2, 4)

@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
+from mainspring.cluster.estimates import HIGHEST_RANK
 from mainspring.scheduler.config import MAY_BE_ZERO, SchedulerConfig
-from mainspring.scheduler.estimates import HIGHEST_RANK
 
 NUMBERS = [
     name

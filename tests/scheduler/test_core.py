@@ -2,6 +2,7 @@
 
 import pytest
 
+from mainspring.cluster.placements import Worker
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
@@ -15,7 +16,6 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.operating import LoadOn
 from mainspring.scheduler.core import RUNG_AT_ONCE
-from mainspring.scheduler.mirror import Worker
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.edf import Edf
 from tests.scheduler.hand import MS, Hand, reasons, spec

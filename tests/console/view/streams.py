@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.cluster.placements import Worker
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.models import BROKEN as GIVEN_UP
 from mainspring.console.view.models import FAILED, RESIDENT
@@ -15,7 +16,6 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.peers import ModelStatus
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.mirror import Worker
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario
 from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.scheduler.mirror import Model
+from mainspring.cluster.placements import Model
+from mainspring.cluster.requests import Request
 from mainspring.scheduler.policies.arrivals import BEHIND_NS, ArrivalQueue
-from mainspring.scheduler.requests import Request
 from tests.scheduler.hand import spec
 
 MODEL = Model(spec("m"), 1)

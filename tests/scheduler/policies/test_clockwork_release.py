@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
 from mainspring.scheduler.policies.system_options import ReleaseOptions
-from mainspring.scheduler.requests import Request
 from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
 from tests.scheduler.test_clockwork import Bench

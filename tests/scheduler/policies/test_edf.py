@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.requests import Request
 from mainspring.messages.model import Profile
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.baseline_options import EdfOptions
 from mainspring.scheduler.policies.edf import Edf
-from mainspring.scheduler.requests import Request
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.cluster.placements import Model, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.mirror import Model, Worker
 from mainspring.scheduler.policies.exec_price import ExecPrice
 from mainspring.scheduler.policies.utilisation import WINDOW_NS, Utilisation
 from tests.scheduler.hand import MS, spec

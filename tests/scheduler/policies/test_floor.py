@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainspring.scheduler.mirror import Model
+from mainspring.cluster.placements import Model
 from mainspring.scheduler.policies.floor import HIGHEST, Floor
 from tests.scheduler.hand import spec
 

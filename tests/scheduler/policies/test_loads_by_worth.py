@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Model
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.mirror import Model
 from mainspring.scheduler.policies.mainspring import Mainspring
 from mainspring.scheduler.policies.popularity import DECAY_NS, RENEWED, Popularity
 from mainspring.scheduler.policies.utilisation import WINDOW_NS

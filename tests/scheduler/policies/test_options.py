@@ -7,6 +7,8 @@ from typing import ClassVar
 import msgspec
 import pytest
 
+from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
@@ -15,10 +17,8 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.mirror import Model, Worker
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.requests import Request
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from tests.scheduler.hand import Hand, spec
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.state import Cluster
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
-from mainspring.scheduler.cluster import Cluster
-from mainspring.scheduler.mirror import Model, State, Worker
 from mainspring.scheduler.policies.sessions import Session, Sessions
 from mainspring.scheduler.policies.squishy import Node, Packing, Planner, residual_duty_ns, saturating
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.scheduler.mirror import Model, Placement, State, Worker
 from mainspring.scheduler.policies.lineup import enter, peek, strike, take
 from mainspring.scheduler.policies.wishes import LOOKED_AT, PASSED_OVER_NS, Wishes
 from tests.scheduler.hand import MS, spec

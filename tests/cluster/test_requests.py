@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.placements import Model
+from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.mirror import Model
-from mainspring.scheduler.requests import DeadlineQueue, Request
 
 MODEL = Model(ModelSpec("m", "m", "g", (1, 8), 0, (1,), (), (), {}), 1)
 REQUESTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=20)

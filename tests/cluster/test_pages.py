@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.scheduler.pages import PageTable
+from mainspring.cluster.pages import PageTable
 
 
 @given(

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.estimates import SOONEST_NS, STALE_NS, Estimates, InferTimes, Rolling
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.scheduler.estimates import SOONEST_NS, STALE_NS, Estimates, InferTimes, Rolling
 
 MS = 1_000_000
 

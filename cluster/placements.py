@@ -10,12 +10,12 @@ import enum
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
+from mainspring.cluster.estimates import InferTimes, LoadTime, indices_by_rows
+from mainspring.cluster.pages import PageTable
+from mainspring.cluster.requests import DeadlineQueue, Request
+from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
 from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.estimates import InferTimes, LoadTime, indices_by_rows
-from mainspring.scheduler.pages import PageTable
-from mainspring.scheduler.requests import DeadlineQueue, Request
-from mainspring.scheduler.timeline import ExecTimeline, Slot, Timeline
 
 if TYPE_CHECKING:
     from mainspring.scheduler.policies.demand import Demand

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.messages.events import RequestArrived
 
 if TYPE_CHECKING:
-    from mainspring.scheduler.mirror import Model
+    from mainspring.cluster.placements import Model
 
 
 class Place(enum.Enum):

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mainspring.cluster.timeline import Timeline
 from mainspring.messages.actions import Infer
-from mainspring.scheduler.timeline import Timeline
 
 
 def infer(action_id: int, begin_ns: int, duration_ns: int, earliest_ns: int = 0) -> Infer:

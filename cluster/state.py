@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.scheduler.estimates import RANK, Estimates
-from mainspring.scheduler.mirror import Model, Placement, Worker
+from mainspring.cluster.estimates import RANK, Estimates
+from mainspring.cluster.placements import Model, Placement, Worker
 
 
 class Cluster:

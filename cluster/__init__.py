@@ -1,0 +1,1 @@
+"""What is so: models, workers, pages, executors' timelines, estimates, queues. Pure."""
