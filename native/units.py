@@ -52,8 +52,7 @@ CORE = Unit(
     include=(
         "cluster",
         "scheduler",
-        *("worker/admission", "worker/core", "worker/durations", "worker/holdings"),
-        *("worker/io_memory", "worker/pages", "worker/pending", "worker/window_queue"),
+        "worker/core",
     ),
 )
 

@@ -15,8 +15,8 @@ from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.draws import Draws
 from mainspring.simulator.faults import Faults
-from mainspring.worker.core import WorkerCore
-from mainspring.worker.jobs import Executor, Job
+from mainspring.worker.core.jobs import Executor, Job
+from mainspring.worker.core.state_machine import WorkerCore
 
 PREPARE_NS = 1_000_000
 """Duration of a simulated PREPARE."""
@@ -92,8 +92,8 @@ class SimulatedWorker:
 
     def joined(self) -> WorkerJoined:
         """Return the event with which this worker joins, with what it holds."""
-        holdings = self.core.holdings
-        return WorkerJoined(self.name, self.kind, self.pages, holdings.prepared(), holdings.resident())
+        residency = self.core.residency
+        return WorkerJoined(self.name, self.kind, self.pages, residency.prepared(), residency.resident())
 
     def receive(self, now_ns: int, action: Action, session: int) -> None:
         """Take an action of a session; one of an earlier session is dropped."""
@@ -133,13 +133,13 @@ class SimulatedWorker:
 
     def _preload(self, preloaded: Preloaded) -> None:
         """Hold models without having been told to."""
-        holdings = self.core.holdings
+        residency = self.core.residency
         for spec in preloaded.prepared:
-            holdings.add(spec)
+            residency.add(spec)
         next_page = 0
         for spec in preloaded.resident:
-            holdings.pages.acquire(spec.name, tuple(range(next_page, next_page + spec.pages)))
-            holdings.pages.confirm(spec.name)
+            residency.pages.acquire(spec.name, tuple(range(next_page, next_page + spec.pages)))
+            residency.pages.confirm(spec.name)
             next_page += spec.pages
 
     def _take_early(self, now_ns: int, action: Infer) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.jobs import Reservation
+from mainspring.worker.core.jobs import Reservation
 
 Bytes = npt.NDArray[np.uint8]
 """A one-dimensional array of bytes."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Status
-from mainspring.worker.core import WorkerCore
+from mainspring.worker.core.jobs import Executor, Job, Reservation
+from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import DeviceLost, Engine, wait_until
-from mainspring.worker.jobs import Executor, Job, Reservation
 from mainspring.worker.realtime import Rights
 from mainspring.worker.store_watch import StoreWatch
 

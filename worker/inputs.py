@@ -14,9 +14,9 @@ import numpy as np
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec, TensorSpec
-from mainspring.worker.admission import RecentIds
+from mainspring.worker.core.jobs import Reservation
+from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, Transfers
-from mainspring.worker.jobs import Reservation
 
 Frames = Sequence[bytes | memoryview]
 

@@ -32,9 +32,9 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.core.request_timing import RequestTiming
 from mainspring.worker.executors import Executors
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.moments import Moments
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.session import Session, State
 from mainspring.worker.sockets import GONE, Sockets
@@ -67,7 +67,7 @@ class Network:
         self._sockets = sockets
         self._executors = executors
         self._inputs = inputs
-        self._moments = Moments()
+        self._timing = RequestTiming()
         self._outbox = outbox
         self._notes = notes
         self._watch = watch
@@ -157,7 +157,7 @@ class Network:
     def _describe(self, asked: Describe) -> None:
         """Say what is prepared under these names."""
         with self._executors.driving() as core:
-            found = [core.holdings.find(name) for name in asked.models]
+            found = [core.residency.find(name) for name in asked.models]
         self._to_controller(encode(Described(tuple(each.model for each in found if each is not None))))
 
     def _look_at_store(self, now_ns: int) -> None:
@@ -181,19 +181,19 @@ class Network:
         self._acted_ns, self._collected = now_ns, False
         with self._executors.driving() as core:
             results = core.submit(now_ns, action)
-            prepared = core.holdings.find(action.model) if isinstance(action, Infer) else None
+            prepared = core.residency.find(action.model) if isinstance(action, Infer) else None
             io = None if results else core.reservation(action.action_id)
             if results and results[0].status is Status.OK:
                 if isinstance(action, Unload):
                     self._executors.unload(action.model)
-                    self._moments.unloaded(action.model)
+                    self._timing.unloaded(action.model)
                 elif isinstance(action, Release):
                     self._executors.release(action.model)
         for result in results:
             self._inputs.refuse(result.action_id)
             self._send_result(result)
         if not results:
-            self._moments.accepted(action)
+            self._timing.accepted(action)
         if isinstance(action, Infer) and prepared is not None and io is not None:
             for request_id, held in self._inputs.open(action, prepared.model, io):
                 # Unusable inputs of one request end the action for all of them.
@@ -214,15 +214,15 @@ class Network:
         with self._executors.driving() as core:
             core.abandon()
         self._inputs.clear()
-        self._moments.clear()
+        self._timing.clear()
 
     def _greet(self, now_ns: int) -> None:
         """Say hello, unless EXEC or LOAD still runs a job of the session before."""
         with self._executors.driving() as core:
             if not core.quiet:
                 return
-            prepared, resident = core.holdings.prepared(), core.holdings.resident()
-            pages = len(core.holdings.pages)
+            prepared, resident = core.residency.prepared(), core.residency.resident()
+            pages = len(core.residency.pages)
         hello = WorkerHello(
             PROTOCOL_VERSION,
             self._config.name,
@@ -275,7 +275,7 @@ class Network:
                 result = core.input_refused(placed_ns, action_id, request_id, fault)
             else:
                 core.input_arrived(action_id, request_id, placed_ns)
-                self._moments.placed(action_id, request_id, begin_ns, placed_ns)
+                self._timing.placed(action_id, request_id, begin_ns, placed_ns)
         if fault:
             self._drop("gateway: unusable input", fault)
         if result is not None:
@@ -292,7 +292,7 @@ class Network:
             self._drop("outputs lost on the device", fault)
             return msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=fault)
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
-            times = self._moments.times(time.monotonic_ns(), result, request_id)
+            times = self._timing.times(time.monotonic_ns(), result, request_id)
             header = encode(Output(result.action_id, request_id, result.device_ns, times))
             fault = self._sockets.to_gateway(sender, header, frames)
             if fault:
@@ -307,7 +307,7 @@ class Network:
     def _finish(self, result: Result) -> None:
         """Send a result and forget the action."""
         self._inputs.close(result.action_id)
-        self._moments.ended(result)
+        self._timing.ended(result)
         self._send_result(result)
 
     def _send_result(self, result: Result) -> None:

@@ -7,7 +7,7 @@ import os
 from collections import deque
 
 from mainspring.messages.actions import Result
-from mainspring.worker.jobs import Reservation
+from mainspring.worker.core.jobs import Reservation
 
 
 class Outbox:

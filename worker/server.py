@@ -13,7 +13,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.transport.greeting import read_secret
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.core import WorkerCore
+from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Noted, OwnMemory
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors

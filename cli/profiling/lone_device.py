@@ -20,12 +20,11 @@ from mainspring.compiler.artifact.manifest import CPU
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engine import Engine, EngineError, OwnMemory
 from mainspring.worker.engines.registry import make_engine
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.jobs import Reservation
 from mainspring.worker.realtime import Rights
-from mainspring.worker.slots import Slot
 
 NAME = "lone"
 Array = npt.NDArray[np.generic]

@@ -27,10 +27,10 @@ from mainspring.compiler.artifact.executable import BoundModel
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Bytes, wait_until
 from mainspring.worker.engines.onnxruntime import OnnxRuntimeEngine
 from mainspring.worker.engines.registry import ENGINES
-from mainspring.worker.jobs import Reservation
 from mainspring.worker.server import run
 
 ENGINE = "measured"

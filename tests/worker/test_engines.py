@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from mainspring.worker.config import MIB, WorkerConfig
-from mainspring.worker.durations import NoProfile
-from mainspring.worker.engines.emulated import EmulatedEngine
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
+from mainspring.worker.engines.emulated import EmulatedEngine, NoProfile
 from mainspring.worker.engines.registry import make_engine
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.jobs import Reservation
 from mainspring.worker.realtime import Rights
-from mainspring.worker.slots import Slot
 from tests.worker.peers import MS, infer, load, spec
 
 

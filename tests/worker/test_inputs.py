@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from mainspring.messages.actions import Infer
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import Slot
 from tests.worker.peers import infer, spec
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,11 +16,11 @@ from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Input, Welcome
 from mainspring.worker.config import MIB, WorkerConfig
-from mainspring.worker.core import WorkerCore
+from mainspring.worker.core.jobs import Executor, Job
+from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
-from mainspring.worker.executors import Executors
+from mainspring.worker.executors import EXPIRY_MS, Executors
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.jobs import Executor, Job
 from mainspring.worker.network import Network
 from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
@@ -104,3 +105,22 @@ def test_an_input_that_comes_after_its_action_has_expired_is_not_copied_over_the
     assert [(result.action_id, result.status) for result in worker.results[2:]] == [
         (10, Status.INPUT_MISSING)
     ]
+
+
+def test_what_a_job_keeps_too_long_is_told_while_the_job_still_runs() -> None:
+    worker = HandWorker()
+    now_ns = time.monotonic_ns()
+    worker.say(infer(10, (100,)))
+    worker.push(10, 100, 1.0)
+    job = worker.begin(Executor.EXEC)
+    assert job is not None
+    worker.say(infer(11, (200,), window=(now_ns - 2 * MS, now_ns - MS)))
+    worker.push(11, 200, 2.0)
+    assert worker.executors.expire(50) == EXPIRY_MS, "to be asked for again soon"
+    assert os.eventfd_read(worker.outbox.bell) == 1, "the network thread has something to send"
+    worker.network.flush()
+    assert [(result.action_id, result.status) for result in worker.results[2:]] == [(11, Status.TOO_LATE)]
+    worker.push(11, 200, 2.0)
+    assert worker.network.dropped == {"gateway: input without action": 1}
+    worker.core.finish(Executor.EXEC, 10, job.begin_ns, time.monotonic_ns())
+    assert worker.executors.expire(50) == 50, "nothing waits for its end while nothing runs"

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import logging
 
+from mainspring.worker.core.jobs import Reservation, SlotLayout
 from mainspring.worker.cuda.driver import Copy, Driver
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import SlotLayout
 
 LOG = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from mainspring.compiler.artifact.manifest import WeightTensor
 from mainspring.compiler.artifact.plan import LaunchPlan, Plans
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.cuda.driver import Copy, Driver, Extent
 from mainspring.worker.cuda.io_copies import inputs_bytes
 from mainspring.worker.cuda.memory import DeviceMemory
 from mainspring.worker.cuda.operands import Arguments, Desk, Operands
 from mainspring.worker.cuda.programs import Bound, Times
 from mainspring.worker.engine import DeviceLost, EngineError
-from mainspring.worker.slots import SlotLayout
 
 LOG = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.executable import FATAL_ONLY
 from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.programs import Bound, Times
 from mainspring.worker.engine import EngineError
-from mainspring.worker.slots import SlotLayout
 
 LOG = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manife
 from mainspring.compiler.artifact.plan import CUBIN, SOURCE
 from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.launch_plans import LaunchPlanProgram, choose_image
 from mainspring.worker.cuda.memory import DeviceMemory
 from mainspring.worker.cuda.programs import Program, Times
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.integrity import Integrity
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.slots import SlotLayout
 
 AUTO = "auto"
 

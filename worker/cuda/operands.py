@@ -15,9 +15,9 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.manifest import WeightTensor
 from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.cuda.memory import DeviceMemory
 from mainspring.worker.engine import EngineError
-from mainspring.worker.slots import SlotLayout
 
 Words = npt.NDArray[np.uint64]
 WORD_BYTES = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from mainspring.worker.slots import SlotLayout
+from mainspring.worker.core.jobs import SlotLayout
 
 
 class Times(NamedTuple):

@@ -18,13 +18,13 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.arena import allocate
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.artifacts import check_artifact
 from mainspring.worker.engines.copying import MappedFile
 from mainspring.worker.engines.cpu_programs import Bound, Opener, Plan, Program
 from mainspring.worker.engines.integrity import Integrity
 from mainspring.worker.engines.placements import REMEMBERED, Pages, Placements
-from mainspring.worker.jobs import Reservation
 
 
 class _Prepared:

@@ -27,6 +27,7 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.cuda.driver import Driver
 from mainspring.worker.cuda.host_bytes import reserve_for
 from mainspring.worker.cuda.host_weights import HostWeights
@@ -37,7 +38,6 @@ from mainspring.worker.cuda.opening import Opener
 from mainspring.worker.cuda.programs import Bound, Program, Times
 from mainspring.worker.engine import Bytes, EngineError
 from mainspring.worker.engines.artifacts import check_artifact
-from mainspring.worker.jobs import Reservation
 
 LOG = logging.getLogger(__name__)
 

@@ -11,10 +11,13 @@ import time
 import numpy as np
 
 from mainspring.messages.actions import Infer, Load
-from mainspring.messages.model import ModelSpec
-from mainspring.worker.durations import profile_of, profiled_ns
+from mainspring.messages.model import ModelSpec, Profile
+from mainspring.worker.core.jobs import Executor, Reservation
 from mainspring.worker.engine import wait_until
-from mainspring.worker.jobs import Executor, Reservation
+
+
+class NoProfile(LookupError):
+    """The model has no profile for this kind of device."""
 
 
 class EmulatedEngine:
@@ -31,19 +34,18 @@ class EmulatedEngine:
         self._device_kind = device_kind
         self._jitter = jitter
         self._spin_ns = spin_ns
-        self._models: dict[str, ModelSpec] = {}
+        self._profiles: dict[str, Profile] = {}
         self._noise = {
             executor: np.random.default_rng([seed, index]) for index, executor in enumerate(Executor)
         }
 
     def prepare(self, model: ModelSpec) -> None:
         """Check that the model has a profile; raise `NoProfile` if not."""
-        profile_of(model, self._device_kind)
-        self._models[model.name] = model
+        self._profiles[model.name] = _profile(model, self._device_kind)
 
     def release(self, name: str) -> None:
         """Forget the model's profile."""
-        self._models.pop(name, None)
+        self._profiles.pop(name, None)
 
     def load(self, action: Load) -> int:
         """Take the profiled time of a LOAD."""
@@ -64,8 +66,21 @@ class EmulatedEngine:
 
     def _take(self, action: Infer | Load, executor: Executor) -> int:
         begin_ns = time.monotonic_ns()
-        duration_ns = profiled_ns(action, self._models[action.model], self._device_kind)
+        profile = self._profiles[action.model]
+        duration_ns = profile.load_ns if isinstance(action, Load) else profile.infer_ns[action.batch_size]
         if self._jitter:
             duration_ns = round(duration_ns * (1 + self._jitter * abs(self._noise[executor].normal())))
         wait_until(begin_ns + duration_ns, self._spin_ns)
         return time.monotonic_ns() - begin_ns
+
+
+def _profile(model: ModelSpec, device_kind: str) -> Profile:
+    """Return the model's profile on ``device_kind``; raise `NoProfile`, which names the known kinds."""
+    profile = model.profiles.get(device_kind)
+    if profile is None:
+        known = ", ".join(sorted(model.profiles)) or "none"
+        raise NoProfile(f"model {model.name} has no profile for {device_kind!r}; it has: {known}")
+    missing = [size for size in model.batch_sizes if size not in profile.infer_ns]
+    if missing:
+        raise NoProfile(f"model {model.name}: its profile for {device_kind!r} lacks batch sizes {missing}")
+    return profile

@@ -40,7 +40,7 @@ from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.jobs import Reservation
+from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.realtime import Rights
 
 BRIEF = Effort(seconds=0, fewest=3, most=3, warm_up=1)

@@ -16,12 +16,11 @@ from mainspring.compiler.artifact.manifest import ExecutableInfo
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.cuda.driver import Copy
 from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
 from mainspring.worker.engines.cuda import CudaEngine, kind_of
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import Slot
 from tests.worker.cuda import tiny_plans as tiny
 from tests.worker.cuda.fake_driver import FakeDriver
 from tests.worker.cuda.tiny_store import tiny_store

@@ -23,10 +23,9 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engines.cuda import CudaEngine
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import Slot
 from tests.emulator.build import compile_source, why_not
 from tests.emulator.device import Device, KernelLaunch, Pointer
 from tests.worker.cuda.fake_driver import FakeDriver

@@ -8,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.cuda.driver import Copy
 from mainspring.worker.cuda.io_copies import EVENTS, IoCopies
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import Slot, SlotLayout
 from tests.worker.cuda.fake_driver import FakeDriver
 from tests.worker.cuda.fake_work import Kernel
 

@@ -13,11 +13,11 @@ import pytest
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.cuda import onnxruntime_program
 from mainspring.worker.cuda.onnxruntime_program import Device, OnnxRuntimeProgram, arena_options
 from mainspring.worker.cuda.programs import Times
 from mainspring.worker.engine import EngineError
-from mainspring.worker.slots import SlotLayout
 from tests.worker.cuda.fake_driver import FakeDriver
 
 WORKSPACE = 1 << 20

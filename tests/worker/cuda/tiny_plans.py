@@ -15,8 +15,8 @@ import numpy.typing as npt
 from mainspring.compiler.artifact.manifest import GraphTensor, WeightTensor
 from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand, Plans
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.io_memory import align
-from mainspring.worker.slots import SlotLayout
+from mainspring.worker.core.io_memory import align
+from mainspring.worker.core.jobs import SlotLayout
 from tests.worker.cuda.fake_work import Kernel
 
 WIDTH = 24

@@ -17,11 +17,10 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.actions import Infer, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.config import MIB
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.tvm_cpu import TvmCpuEngine
-from mainspring.worker.io_memory import slot_layout
-from mainspring.worker.jobs import Reservation
-from mainspring.worker.slots import Slot
 from tests.worker.engines.dense import WIDTH, check, model, rows
 from tests.worker.peers import Cluster, infer, load
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
-from mainspring.worker.slots import Slot, SlotLayout
+from mainspring.worker.core.jobs import Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
 """Every tensor starts at a multiple of this: a cache line, and what vector instructions like."""

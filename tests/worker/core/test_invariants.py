@@ -9,9 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.worker.core import WorkerCore
-from mainspring.worker.jobs import Executor, Job
-from mainspring.worker.slots import Slot
+from mainspring.worker.core.jobs import Executor, Job, Slot
+from mainspring.worker.core.state_machine import WorkerCore
 from tests.worker.peers import infer, load, spec
 
 MODELS = {"m": spec("m"), "n": spec("n", extents=(2, 1)), "o": spec("o", extents=(1, 1))}
@@ -151,7 +150,7 @@ class Worker(RuleBasedStateMachine):
             assert not ahead, f"{action} began before {ahead}"
         if isinstance(action, Infer):
             assert all((action.action_id, request_id) in self.inputs for request_id in action.request_ids)
-            assert action.model in [each.model for each in self.core.holdings.resident()]
+            assert action.model in [each.model for each in self.core.residency.resident()]
 
     @rule(executor=EXECUTORS, succeeded=st.booleans())
     def finish(self, executor: Executor, succeeded: bool) -> None:
@@ -159,13 +158,13 @@ class Worker(RuleBasedStateMachine):
         if job is None:
             return
         status = Status.OK if succeeded else Status.ENGINE_ERROR
-        before = (self.core.holdings.resident(), self.core.holdings.prepared())
+        before = (self.core.residency.resident(), self.core.residency.prepared())
         action_id = job.action.action_id
         result = self.core.finish(executor, action_id, job.begin_ns, self.now_ns, status=status)
         if succeeded and job.io is not None:
             self.unsent.append(job.io.slot)
         if not succeeded:
-            assert before == (self.core.holdings.resident(), self.core.holdings.prepared())
+            assert before == (self.core.residency.resident(), self.core.residency.prepared())
         if action_id in self.waiting:
             assert result is not None
             assert (result.status, result.begin_ns, result.end_ns) == (status, job.begin_ns, self.now_ns)

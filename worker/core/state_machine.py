@@ -29,13 +29,10 @@ from __future__ import annotations
 
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.worker.admission import Ending, RecentIds, infer_fault, load_fault
-from mainspring.worker.holdings import Holdings
-from mainspring.worker.io_memory import IoMemory
-from mainspring.worker.jobs import QUEUE_LIMITS, Begun, Executor, Job, Reservation
-from mainspring.worker.pending import Pending, model_name
-from mainspring.worker.slots import Slot
-from mainspring.worker.window_queue import WindowQueue
+from mainspring.worker.core.io_memory import IoMemory
+from mainspring.worker.core.jobs import QUEUE_LIMITS, Begun, Ending, Executor, Job, Reservation, Slot
+from mainspring.worker.core.residency import Residency
+from mainspring.worker.core.window_queue import Pending, RecentIds, WindowQueue, model_name
 
 STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
 """How actions end that a stopping worker will not begin."""
@@ -47,7 +44,7 @@ class WorkerCore:
     def __init__(self, worker: str, pages: int, page_bytes: int, io_bytes: int) -> None:
         self.worker = worker
         self.io = IoMemory(io_bytes)
-        self.holdings = Holdings(pages, page_bytes, self.io.size)
+        self.residency = Residency(pages, page_bytes, self.io.size)
         self._pending: dict[int, Pending] = {}
         self._queues = {executor: WindowQueue() for executor in Executor}
         self._running: dict[Executor, Job] = {}
@@ -112,7 +109,7 @@ class WorkerCore:
             if not self._ready(pending):
                 break
             queue.remove(head[1])
-            obstacle = self.holdings.obstacle(pending.action)
+            obstacle = self.residency.obstacle(pending.action)
             if obstacle is None:
                 return Begun(self._start(pending, now_ns), results)
             results.append(self._drop(pending, now_ns, obstacle))
@@ -224,14 +221,14 @@ class WorkerCore:
         for action in actions + [job.action for job in self._running.values()]:
             name = model_name(action)
             pins[name] = pins.get(name, 0) + 1
-        self.holdings.validate(pins)
+        self.residency.validate(pins)
         self.io.validate()
         queued = sum(len(queue) for queue in self._queues.values())
         assert queued == len(self._pending), f"{queued} actions queued, {len(self._pending)} pending"
         infer, load = self._running.get(Executor.EXEC), self._running.get(Executor.LOAD)
-        assert infer is None or self.holdings.is_resident(infer.model.name), f"not resident: {infer}"
+        assert infer is None or self.residency.is_resident(infer.model.name), f"not resident: {infer}"
         loading = [] if load is None else [load.model.name]
-        assert self.holdings.pages.loading() == loading, f"loading is not {loading}"
+        assert self.residency.pages.loading() == loading, f"loading is not {loading}"
         slots = len(self._unsent) + (infer is not None)
         slots += sum(pending.io is not None for pending in self._pending.values())
         assert slots == self.io.slots, f"{self.io.slots} slots allocated, {slots} in use"
@@ -241,23 +238,21 @@ class WorkerCore:
     def _accept(self, action: Action) -> Ending | None:
         match action:
             case Unload():
-                return self.holdings.unload(action.model)
+                return self.residency.unload(action.model)
             case Release():
-                return self.holdings.release(action.model)
+                return self.residency.release(action.model)
             case Prepare():
-                fault = self.holdings.obstacle(action)
-                return fault or self._enqueue(Executor.PREPARE, action)
+                return self.residency.obstacle(action) or self._enqueue(Executor.PREPARE, action)
             case Load():
-                fault = load_fault(action, self.holdings.find(action.model), self.holdings.pages)
-                return fault or self._enqueue(Executor.LOAD, action)
+                return self.residency.load_fault(action) or self._enqueue(Executor.LOAD, action)
             case Infer():
                 return self._accept_infer(action)
 
     def _accept_infer(self, action: Infer) -> Ending | None:
-        prepared = self.holdings.find(action.model)
+        prepared = self.residency.find(action.model)
         if prepared is None:
             return Status.NOT_PREPARED, f"model {action.model} is not prepared"
-        fault = infer_fault(action, prepared)
+        fault = prepared.infer_fault(action)
         if fault is not None:
             return fault
         layout = prepared.layouts[action.batch_size]
@@ -280,14 +275,14 @@ class WorkerCore:
         else:
             queue.push(action.action_id, action.earliest_ns, action.latest_ns)
         self._pending[action.action_id] = Pending(executor, action, io)
-        self.holdings.pin(model_name(action))
+        self.residency.pin(model_name(action))
         return None
 
     def _ready(self, pending: Pending) -> bool:
         """Whether only time stands before its beginning, or its refusal."""
         action = pending.action
         return not isinstance(action, Infer) or not (
-            pending.missing or not self.holdings.is_resident(action.model)
+            pending.missing or not self.residency.is_resident(action.model)
         )
 
     def _expired(self, executor: Executor, now_ns: int) -> list[Result]:
@@ -295,7 +290,7 @@ class WorkerCore:
         results = []
         for action_id in self._queues[executor].pop_expired(now_ns):
             pending = self._pending[action_id]
-            resident = self.holdings.is_resident(model_name(pending.action))
+            resident = self.residency.is_resident(model_name(pending.action))
             results.append(self._drop(pending, now_ns, pending.why_expired(resident=resident)))
         return results
 
@@ -303,11 +298,11 @@ class WorkerCore:
         action = pending.action
         del self._pending[action.action_id]
         if isinstance(action, Load):
-            self.holdings.pages.acquire(action.model, action.pages)
+            self.residency.pages.acquire(action.model, action.pages)
         if isinstance(action, Prepare):
             model = action.model
         else:
-            prepared = self.holdings.find(action.model)
+            prepared = self.residency.find(action.model)
             assert prepared is not None, f"{action} was accepted, so its model is prepared and pinned"
             model = prepared.model
         job = Job(action, model, now_ns, pending.io, pending.inputs_ns)
@@ -317,16 +312,16 @@ class WorkerCore:
     def _settle(self, job: Job, succeeded: bool, abandoned: bool) -> None:
         """Let a job's end take effect on what the worker holds."""
         name = job.model.name
-        self.holdings.unpin(name)
+        self.residency.unpin(name)
         match job.action:
             case Prepare():
                 if succeeded and not abandoned:
-                    self.holdings.add(job.model)
+                    self.residency.add(job.model)
             case Load():
                 if succeeded:
-                    self.holdings.pages.confirm(name)
+                    self.residency.pages.confirm(name)
                 else:
-                    self.holdings.pages.give_up(name)
+                    self.residency.pages.give_up(name)
             case Infer():
                 assert job.io is not None, f"{job} has no IO memory"
                 if succeeded:
@@ -340,7 +335,7 @@ class WorkerCore:
 
     def _forget(self, pending: Pending) -> None:
         del self._pending[pending.action.action_id]
-        self.holdings.unpin(model_name(pending.action))
+        self.residency.unpin(model_name(pending.action))
         if pending.io is not None:
             self.io.free(pending.io.slot)
 

@@ -9,8 +9,8 @@ from mainspring.messages.actions import Action, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import PAGE_BYTES, TensorSpec
-from mainspring.worker.core import WorkerCore
-from mainspring.worker.jobs import QUEUE_LIMITS, Executor, Job
+from mainspring.worker.core.jobs import QUEUE_LIMITS, Executor, Job
+from mainspring.worker.core.state_machine import WorkerCore
 from tests.worker.peers import infer, load, spec
 
 EXEC, LOAD, PREPARE = Executor.EXEC, Executor.LOAD, Executor.PREPARE
@@ -165,7 +165,7 @@ def test_extents_may_lie_apart() -> None:
     core = prepared_core()
     core.submit(0, load(1, (5, 6, 0), "n", (0, 9)))
     ended(core, LOAD, begun(core, LOAD, 0), 1)
-    assert core.holdings.resident() == (Resident("n", spec("n", extents=(2, 1)).artifact, (5, 6, 0)),)
+    assert core.residency.resident() == (Resident("n", spec("n", extents=(2, 1)).artifact, (5, 6, 0)),)
 
 
 def test_occupied_pages_are_refused_when_the_load_would_begin() -> None:
@@ -181,10 +181,10 @@ def test_failed_load_gives_its_pages_back() -> None:
     core = prepared_core()
     core.submit(0, load(1, (4,), window=(0, 9)))
     job = begun(core, LOAD, 0)
-    assert core.holdings.pages.free == 7
+    assert core.residency.pages.free == 7
     assert ended(core, LOAD, job, 5, Status.ENGINE_ERROR).status is Status.ENGINE_ERROR
-    assert core.holdings.pages.free == 8
-    assert core.holdings.resident() == ()
+    assert core.residency.pages.free == 8
+    assert core.residency.resident() == ()
 
 
 def test_resident_model_is_not_loaded_twice() -> None:
@@ -205,7 +205,7 @@ def test_unload_and_release_say_why_not() -> None:
     core.begin(EXEC, 10)
     assert only(core.submit(10, Unload(8, "w", "m"))) is Status.OK
     assert only(core.submit(10, Release(9, "w", "m"))) is Status.OK
-    assert "m" not in core.holdings.prepared()
+    assert "m" not in core.residency.prepared()
 
 
 def test_prepare_again_is_ok_at_once_but_not_with_other_weights() -> None:
@@ -218,7 +218,7 @@ def test_prepare_again_is_ok_at_once_but_not_with_other_weights() -> None:
     assert core.submit(0, Prepare(5, "w", other)) == []
     ended(core, PREPARE, begun(core, PREPARE, 0), 1)
     assert statuses(core.begin(PREPARE, 1).results) == [(5, Status.OK)]
-    assert core.holdings.prepared()["m"] == other.artifact
+    assert core.residency.prepared()["m"] == other.artifact
 
 
 @pytest.mark.parametrize(
@@ -337,10 +337,69 @@ def test_abandoned_actions_have_no_results_and_leave_no_trace() -> None:
     assert running.io is not None
     core.outputs_sent(running.io.slot)
     assert core.io.slots == 0
-    assert [each.model for each in core.holdings.resident()] == ["m", loading.model.name]
+    assert [each.model for each in core.residency.resident()] == ["m", loading.model.name]
     assert core.submit(3, infer(1, window=(0, 9))) == [], "ids of a new session are new"
 
 
 def test_finish_of_what_does_not_run_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="does not run action 1"):
         new_core().finish(EXEC, 1, 0, 0)
+
+
+def test_a_model_whose_largest_batch_is_larger_than_the_io_memory_is_not_prepared() -> None:
+    core = new_core(io_bytes=128)
+    [result] = core.submit(0, Prepare(2, "w", spec(floats=9)))
+    assert result.status is Status.NO_IO_MEMORY
+    assert result.detail == (
+        "inputs and outputs of a batch of 4 of m have 256 bytes, the worker's io_bytes is 128: "
+        "set it higher, or compile the model with smaller --batch-sizes"
+    )
+    assert core.submit(0, Prepare(3, "w", spec(floats=4))) == []
+
+
+def test_a_model_whose_prepare_was_abandoned_does_not_stand_in_the_way_of_its_next_artifact() -> None:
+    core = new_core()
+    core.submit(0, Prepare(1, "w", spec()))
+    begun(core, PREPARE, 0)
+    core.abandon()
+    assert core.quiet, "a hello need not wait for it"
+    changed = msgspec.structs.replace(spec(), weights_hash="other weights")
+    assert core.submit(1, Prepare(1, "w", changed)) == []
+    assert core.finish(PREPARE, 1, 0, 2) is None
+    core.validate()
+    assert core.residency.prepared() == {}
+    ended(core, PREPARE, begun(core, PREPARE, 2), 3)
+    assert core.residency.prepared() == {"m": changed.artifact}
+
+
+def test_a_result_says_when_the_last_input_was_in_place() -> None:
+    core = resident_core()
+    core.submit(0, infer(1, (7, 8), window=(10, 90)))
+    core.input_arrived(1, 8, 12)
+    core.input_arrived(1, 7, 15)
+    job = begun(core, EXEC, 20)
+    result = core.finish(EXEC, 1, job.begin_ns, 30)
+    assert result is not None
+    assert result.inputs_ns == 15
+    core.submit(30, infer(2, (7, 8), window=(30, 90)))
+    core.input_arrived(2, 7, 40)
+    assert [each.inputs_ns for each in core.begin(EXEC, 91).results] == [0], "one had not come"
+    core.submit(91, infer(3, (7, 8), window=(91, 200)))
+    refused = core.input_refused(95, 3, 7, "it has 3 bytes")
+    assert refused is not None
+    assert refused.inputs_ns == 95
+
+
+def test_what_a_running_job_keeps_too_long_can_be_told_before_it_ends() -> None:
+    core = resident_core()
+    for action_id, latest_ns in ((1, 1000), (2, 1000), (3, 3000)):
+        core.submit(0, infer(action_id, window=(0, latest_ns)))
+        core.input_arrived(action_id, 1)
+    core.submit(0, load(4, (3,), "o", window=(0, 500)))
+    job = begun(core, EXEC, 0)
+    assert core.expire(1000) == []
+    assert statuses(core.expire(1001)) == [(2, Status.TOO_LATE)], "of LOAD nothing runs: `begin` says it"
+    core.validate()
+    assert core.expire(1001) == []
+    ended(core, EXEC, job, 2000)
+    assert begun(core, EXEC, 2000).action.action_id == 3

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.worker.io_memory import ALIGNMENT_BYTES, IoMemory, slot_layout
-from mainspring.worker.slots import Slot
+from mainspring.worker.core.io_memory import ALIGNMENT_BYTES, IoMemory, slot_layout
+from mainspring.worker.core.jobs import Slot
 from tests.worker.peers import spec
 
 

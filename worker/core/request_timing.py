@@ -1,6 +1,6 @@
-"""What a request's `Output` tells of its time on this worker. Pure; used by the network thread alone.
+"""Where a request's time on this worker went, as its `Output` reports it; used by the network thread alone.
 
-All that is needed is measured anyway; here it is kept until the outputs leave.
+Drivers measure the instants for other reasons; this keeps them until the outputs leave.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from mainspring.messages.codes import Status
 from mainspring.messages.peers import OutputTimes
 
 
-class Moments:
+class RequestTiming:
     """When inputs were placed, and when the weights that a model runs with were loaded."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Moments:
         self._loading.clear()
 
     def times(self, now_ns: int, result: Result, request_id: int) -> OutputTimes | None:
-        """Return where a request's time went whose outputs leave now; None if its inputs are not known of."""
+        """Return where a request's time went as its outputs leave; None if none of its inputs were placed."""
         placed = self._placed.get(result.action_id, {}).get(request_id)
         if placed is None:
             return None

@@ -1,8 +1,43 @@
-"""An executor's queue: strict order by (earliest, id), and which entries have expired (Clockwork, 4.4)."""
+"""What waits for an executor: strict order by (earliest, id), and what has expired (Clockwork, 4.4)."""
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
+
+from mainspring.messages.actions import Infer, Load, Prepare
+from mainspring.messages.codes import Status
+from mainspring.worker.core.jobs import Ending, Executor, Reservation
+
+REMEMBERED_IDS = 65536
+"""Action ids that are remembered to recognise a repeated one."""
+
+
+class Pending:
+    """An action that waits for its executor."""
+
+    __slots__ = ("action", "executor", "inputs_ns", "io", "missing")
+
+    def __init__(
+        self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
+    ) -> None:
+        self.executor = executor
+        self.action = action
+        self.io = io
+        self.missing = set(action.request_ids) if isinstance(action, Infer) else set[int]()
+        self.inputs_ns = 0
+        """When the last of the inputs was in place; 0 while some are missing."""
+
+    def why_expired(self, *, resident: bool) -> Ending:
+        """Return how the action ends once its latest instant has passed; ``resident``: its model is."""
+        if isinstance(self.action, Infer):
+            if not resident:
+                detail = f"model {self.action.model} was not loaded when it had to begin"
+                return Status.NOT_RESIDENT, detail
+            if self.missing:
+                detail = f"inputs had not come when it had to begin: requests {sorted(self.missing)}"
+                return Status.INPUT_MISSING, detail
+        return Status.TOO_LATE, f"executor {self.executor} was not free when it had to begin"
 
 
 class WindowQueue:
@@ -69,3 +104,29 @@ class WindowQueue:
     def _is_live(self, entry: tuple[int, int], side: int) -> bool:
         window = self._live.get(entry[1])
         return window is not None and window[side] == entry[0]
+
+
+class RecentIds:
+    """The last `REMEMBERED_IDS` action ids."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self._order: deque[int] = deque()
+
+    def __contains__(self, action_id: int) -> bool:
+        return action_id in self._known
+
+    def add(self, action_id: int) -> bool:
+        """Remember an id; return whether it was new."""
+        if action_id in self._known:
+            return False
+        self._known.add(action_id)
+        self._order.append(action_id)
+        if len(self._order) > REMEMBERED_IDS:
+            self._known.discard(self._order.popleft())
+        return True
+
+
+def model_name(action: Infer | Load | Prepare) -> str:
+    """Name of the action's model."""
+    return action.model.name if isinstance(action, Prepare) else action.model

@@ -1,4 +1,4 @@
-"""The words between the worker's core and its drivers: executors, jobs, what `WorkerCore.begin` returns."""
+"""The vocabulary between the worker's core and its drivers: executors, jobs, endings, places in IO memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from mainspring.messages.actions import Infer, Load, Prepare, Result
+from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.slots import Slot, SlotLayout
 
 
 class Executor(StrEnum):
-    """What a worker does one at a time of, beside the others."""
+    """One kind of work; a worker runs one job of each kind at a time, beside those of the other kinds."""
 
     EXEC = "exec"
     LOAD = "load"
@@ -22,6 +22,24 @@ class Executor(StrEnum):
 
 QUEUE_LIMITS = {Executor.EXEC: 4096, Executor.LOAD: 4096, Executor.PREPARE: 65536}
 """Actions that may wait for each executor; one more is refused with BAD_ACTION."""
+
+Ending = tuple[Status, str]
+"""How an action ends without having run, and why, for a person."""
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """A piece of IO memory that one INFER owns."""
+
+    offset: int
+    size: int
+
+
+class SlotLayout(msgspec.Struct, frozen=True):
+    """Where each tensor of a padded batch starts, in bytes from the start of its slot."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    size: int
 
 
 class Reservation(msgspec.Struct, frozen=True):

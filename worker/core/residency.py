@@ -1,0 +1,259 @@
+"""What a worker holds: prepared models, and who owns which page of weights memory (Clockwork, 5.2).
+
+The controller chooses models and page numbers; the worker only refuses what can't be. A model with
+outstanding actions is *pinned*: neither its pages nor its preparation may be given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from mainspring.messages.actions import Infer, Load, Prepare
+from mainspring.messages.codes import Status
+from mainspring.messages.events import Resident
+from mainspring.messages.model import Artifact, ModelSpec
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Ending, SlotLayout
+
+
+class PageTable:
+    """Owner of each page; a model's pages are *loading* until `confirm`, then *resident*."""
+
+    def __init__(self, pages: int) -> None:
+        if pages < 1:
+            raise ValueError(f"a page table needs at least one page, not {pages}")
+        self._owner: list[str | None] = [None] * pages
+        self._loading: dict[str, tuple[int, ...]] = {}
+        self._resident: dict[str, tuple[int, ...]] = {}
+        self._free = pages
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+    @property
+    def free(self) -> int:
+        """Pages without an owner."""
+        return self._free
+
+    def malformed(self, extents: Sequence[int], pages: Sequence[int]) -> str:
+        """Why ``pages`` could hold these extents at no time, or an empty string."""
+        if len(pages) != sum(extents):
+            return f"{len(pages)} pages named, the model needs {sum(extents)}"
+        if any(not 0 <= page < len(self._owner) for page in pages):
+            return f"a page is out of range: this worker has pages 0 to {len(self._owner) - 1}"
+        if len(set(pages)) != len(pages):
+            return "a page is named twice"
+        start = 0
+        for index, length in enumerate(extents):
+            run = pages[start : start + length]
+            if any(page != run[0] + step for step, page in enumerate(run)):
+                return f"extent {index} needs {length} adjacent pages in ascending order"
+            start += length
+        return ""
+
+    def occupied(self, pages: Iterable[int]) -> str:
+        """Name the first of ``pages`` that has an owner, or return an empty string."""
+        for page in pages:
+            owner = self._owner[page]
+            if owner is not None:
+                return f"page {page} belongs to {owner}"
+        return ""
+
+    def acquire(self, model: str, pages: tuple[int, ...]) -> None:
+        """Give free pages to a model that has none; they count as loading."""
+        for page in pages:
+            self._owner[page] = model
+        self._loading[model] = pages
+        self._free -= len(pages)
+
+    def confirm(self, model: str) -> None:
+        """The model's weights are all in its pages."""
+        self._resident[model] = self._loading.pop(model)
+
+    def give_up(self, model: str) -> None:
+        """Free the pages of a resident or loading model."""
+        pages = self._resident.pop(model, None)
+        if pages is None:
+            pages = self._loading.pop(model)
+        for page in pages:
+            self._owner[page] = None
+        self._free += len(pages)
+
+    def resident_pages(self, model: str) -> tuple[int, ...] | None:
+        """Pages of a resident model, in the order of its weights file; None if it is not resident."""
+        return self._resident.get(model)
+
+    def loading(self) -> list[str]:
+        """Models whose LOAD is running."""
+        return list(self._loading)
+
+    def residents(self) -> Iterable[tuple[str, tuple[int, ...]]]:
+        """Resident models with their pages, in the order in which they became resident."""
+        return self._resident.items()
+
+    def validate(self) -> None:
+        """Raise `AssertionError` unless each page has one owner at most and free + owned = all."""
+        both = [model for model in self._loading if model in self._resident]
+        assert not both, f"both loading and resident: {both}"
+        expected: list[str | None] = [None] * len(self._owner)
+        for model, pages in [*self._loading.items(), *self._resident.items()]:
+            for page in pages:
+                assert expected[page] is None, f"page {page} belongs to {expected[page]} and to {model}"
+                expected[page] = model
+        assert expected == self._owner, f"owners differ from the models' pages: {self._owner} != {expected}"
+        assert self._free == self._owner.count(None), f"free is {self._free}, not {self._owner.count(None)}"
+
+
+class PreparedModel:
+    """A model that may be loaded, and the layouts of its batches."""
+
+    def __init__(self, model: ModelSpec, page_bytes: int) -> None:
+        """Raise `ValueError` for a model that no worker could run, naming what is wrong with it."""
+        sizes = model.batch_sizes
+        if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+            raise ValueError(f"batch sizes must be ascending and positive, not {sizes}")
+        if any(extent < 1 for extent in model.extents):
+            raise ValueError(f"extents must be positive, not {model.extents}")
+        if model.pages * page_bytes < model.weights_bytes:
+            raise ValueError(
+                f"{model.pages} pages of {page_bytes} bytes can't hold {model.weights_bytes} bytes"
+            )
+        self.model = model
+        self.layouts: dict[int, SlotLayout] = {size: slot_layout(model, size) for size in sizes}
+
+    def infer_fault(self, action: Infer) -> Ending | None:
+        """Why the Infer can never begin, or None."""
+        if action.earliest_ns > action.latest_ns:
+            return _empty_window(action)
+        if action.batch_size not in self.layouts:
+            sizes = self.model.batch_sizes
+            return Status.BAD_ACTION, f"batch size {action.batch_size} is none of {action.model}'s {sizes}"
+        ids, rows = action.request_ids, action.rows
+        if not ids or len(set(ids)) != len(ids):
+            return Status.BAD_ACTION, "request ids must be at least one, each named once"
+        if len(rows) != len(ids) or any(count < 1 for count in rows):
+            return Status.BAD_ACTION, f"each of {len(ids)} requests needs one row or more, not {rows}"
+        if sum(rows) > action.batch_size:
+            return Status.BAD_ACTION, f"{sum(rows)} rows are more than the batch of {action.batch_size}"
+        return None
+
+
+class Residency:
+    """Prepared models, the page table, and which models are pinned."""
+
+    def __init__(self, pages: int, page_bytes: int, io_bytes: int) -> None:
+        """``io_bytes``: the IO memory in which a batch of any of its models must find room."""
+        self.pages = PageTable(pages)
+        self.page_bytes = page_bytes
+        self.io_bytes = io_bytes
+        self._prepared: dict[str, PreparedModel] = {}
+        self._pins: dict[str, int] = {}
+
+    def find(self, name: str) -> PreparedModel | None:
+        """A prepared model, or None."""
+        return self._prepared.get(name)
+
+    def is_resident(self, name: str) -> bool:
+        """Whether the model's weights are all in its pages."""
+        return self.pages.resident_pages(name) is not None
+
+    def add(self, model: ModelSpec) -> None:
+        """Count the model as prepared; raise `ValueError` if no worker could run it."""
+        self._prepared[model.name] = PreparedModel(model, self.page_bytes)
+
+    def pin(self, name: str) -> None:
+        """One more action on the model is outstanding."""
+        self._pins[name] = self._pins.get(name, 0) + 1
+
+    def unpin(self, name: str) -> None:
+        """One action on the model is outstanding no more."""
+        left = self._pins[name] - 1
+        if left:
+            self._pins[name] = left
+        else:
+            del self._pins[name]
+
+    def unload(self, name: str) -> Ending:
+        """Give a resident model's pages up, unless it is pinned."""
+        if name in self._pins:
+            return Status.BUSY, f"{self._pins[name]} actions on {name} are outstanding"
+        if not self.is_resident(name):
+            return Status.NOT_RESIDENT, f"model {name} is not resident"
+        self.pages.give_up(name)
+        return Status.OK, ""
+
+    def release(self, name: str) -> Ending:
+        """Forget a prepared model, unless it is pinned or resident."""
+        if name in self._pins:
+            return Status.BUSY, f"{self._pins[name]} actions on {name} are outstanding"
+        if self.is_resident(name):
+            return Status.BUSY, f"model {name} is resident: unload it first"
+        if self._prepared.pop(name, None) is None:
+            return Status.NOT_PREPARED, f"model {name} is not prepared"
+        return Status.OK, ""
+
+    def load_fault(self, action: Load) -> Ending | None:
+        """Why the Load can never begin, or None."""
+        prepared = self._prepared.get(action.model)
+        if prepared is None:
+            return Status.NOT_PREPARED, f"model {action.model} is not prepared"
+        if action.earliest_ns > action.latest_ns:
+            return _empty_window(action)
+        fault = self.pages.malformed(prepared.model.extents, action.pages)
+        return (Status.BAD_PAGES, fault) if fault else None
+
+    def obstacle(self, action: Infer | Load | Prepare) -> Ending | None:
+        """How a Load or a Prepare ends instead of beginning at this moment, or None."""
+        if isinstance(action, Infer):
+            return None
+        if isinstance(action, Load):
+            if self.is_resident(action.model):
+                return Status.BAD_ACTION, f"model {action.model} is resident already: unload it first"
+            occupied = self.pages.occupied(action.pages)
+            return (Status.BAD_PAGES, occupied) if occupied else None
+        return self._prepare_obstacle(action.model)
+
+    def resident(self) -> tuple[Resident, ...]:
+        """What the pages hold, in the order in which it was loaded."""
+        return tuple(
+            Resident(name, self._prepared[name].model.artifact, pages)
+            for name, pages in self.pages.residents()
+        )
+
+    def prepared(self) -> dict[str, Artifact]:
+        """What is prepared of each model, by name."""
+        return {name: prepared.model.artifact for name, prepared in self._prepared.items()}
+
+    def validate(self, pins: dict[str, int]) -> None:
+        """Raise `AssertionError` unless pages have owners as they should and ``pins`` is what is pinned."""
+        self.pages.validate()
+        assert pins == self._pins, f"outstanding by model is {pins}, pinned are {self._pins}"
+        for name, _ in self.pages.residents():
+            assert name in self._prepared, f"{name} is resident and not prepared"
+        for name in self.pages.loading():
+            assert name in self._prepared, f"{name} is loading and not prepared"
+
+    def _prepare_obstacle(self, model: ModelSpec) -> Ending | None:
+        prepared = self._prepared.get(model.name)
+        if prepared is None:
+            try:
+                layouts = PreparedModel(model, self.page_bytes).layouts
+            except ValueError as error:
+                return Status.BAD_ACTION, f"model {model.name}: {error}"
+            largest = max(layouts)
+            size = layouts[largest].size
+            if size > self.io_bytes:
+                return Status.NO_IO_MEMORY, (
+                    f"inputs and outputs of a batch of {largest} of {model.name} have {size:,} bytes, the "
+                    f"worker's io_bytes is {self.io_bytes:,}: set it higher, or compile the model with "
+                    "smaller --batch-sizes"
+                )
+            return None
+        if prepared.model.artifact == model.artifact:
+            return Status.OK, "prepared already"
+        return Status.BUSY, f"{model.name} is prepared with another artifact: release it first"
+
+
+def _empty_window(action: Load | Infer) -> Ending:
+    return Status.BAD_ACTION, f"earliest {action.earliest_ns} is after latest {action.latest_ns}"
