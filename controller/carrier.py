@@ -12,11 +12,10 @@ from mainspring.controller.post import Post
 from mainspring.controller.sessions import SessionTable, WorkerSession
 from mainspring.messages.actions import Action, Infer, Load
 from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.peers import Dispatch, Rejected
 
 _LOGGER = logging.getLogger(__name__)
-GATEWAY_SHIFT = 40
-"""A request's id holds its gateway's number from this bit up."""
 
 
 def on_worker_clock(action: Action, offset_ns: int) -> Action:
@@ -33,7 +32,7 @@ def on_worker_clock(action: Action, offset_ns: int) -> Action:
 
 def dispatches(action: Infer) -> dict[int, Dispatch]:
     """Return what each gateway, by its number, is to be told of an INFER of at least one request."""
-    numbers = [request_id >> GATEWAY_SHIFT for request_id in action.request_ids]
+    numbers = [gateway_of(request_id) for request_id in action.request_ids]
     if numbers.count(numbers[0]) == len(numbers):
         whole = Dispatch(action.action_id, action.worker, action.request_ids, action.cold, action.batch_size)
         return {numbers[0]: whole}
@@ -117,7 +116,7 @@ class Carrier:
             session.infers_out.add(action.action_id)
 
     def _reject(self, now_ns: int, reject: Reject) -> None:
-        gateway = self._sessions.gateway(reject.request_id >> GATEWAY_SHIFT)
+        gateway = self._sessions.gateway(gateway_of(reject.request_id))
         if gateway is None:
             self._dropped.count("gateway_gone")
             return

@@ -6,7 +6,7 @@ import logging
 
 import msgspec
 
-from mainspring.controller.carrier import GATEWAY_SHIFT, Carrier
+from mainspring.controller.carrier import Carrier
 from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
@@ -24,6 +24,7 @@ from mainspring.messages.actions import Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
 from mainspring.messages.operating import Operate
 from mainspring.messages.peers import (
@@ -112,11 +113,11 @@ class Shell:
         self._grace.began(now_ns)
         joined = self.draining or any(worker.joined for worker in self.sessions.workers.values())
         for arrival in self._grace.given_up(now_ns):
-            gateway = self.sessions.gateway(arrival.request_id >> GATEWAY_SHIFT)
+            gateway = self.sessions.gateway(gateway_of(arrival.request_id))
             if gateway is not None:
                 self._post.to(gateway, Rejected(arrival.request_id, Reason.NO_WORKER, RETURNING))
         for arrival in self._grace.release(now_ns, joined):
-            if self.sessions.gateway(arrival.request_id >> GATEWAY_SHIFT) is not None:
+            if self.sessions.gateway(gateway_of(arrival.request_id)) is not None:
                 self._scheduler.handle(now_ns, arrival)
 
     def start_due_ns(self) -> int | None:
@@ -162,7 +163,7 @@ class Shell:
             case Arrival():
                 self._arrival(now_ns, session, message)
             case Cancel(request_id=request_id):
-                if request_id >> GATEWAY_SHIFT == session.number:
+                if gateway_of(request_id) == session.number:
                     self._grace.cancel(request_id)
                     self._scheduler.handle(now_ns, RequestCancelled(request_id))
                 else:
@@ -213,7 +214,7 @@ class Shell:
 
     def _arrival(self, now_ns: int, session: GatewaySession, arrival: Arrival) -> None:
         request_id = arrival.request_id
-        if request_id >> GATEWAY_SHIFT != session.number:
+        if gateway_of(request_id) != session.number:
             self._dropped.count("foreign_request")
             detail = f"the request's id is of an earlier session; this gateway's number is {session.number}"
             self._post.to(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))

@@ -21,10 +21,9 @@ from mainspring.messages.events import (
     Wakeup,
     WorkerLeft,
 )
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.peers import ModelStatus
 
-_GATEWAY_SHIFT = 40
-"""As `RequestArrived.request_id` says."""
 _ARRIVED, _FINISHED, _LATE, _REJECTED = range(4)
 
 
@@ -64,7 +63,7 @@ class Tally:
             case WorkerLeft(worker=worker):
                 self._worker_gone(worker)
             case GatewayLeft(number=number):
-                gone = [id_ for id_ in self._open if id_ >> _GATEWAY_SHIFT == number]
+                gone = [id_ for id_ in self._open if gateway_of(id_) == number]
                 for request_id in gone:
                     del self._open[request_id]
 

@@ -28,6 +28,7 @@ from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Se
 from mainspring.gateway.sharing import Sharing
 from mainspring.gateway.table import Table
 from mainspring.gateway.validation import Accepted, Signature, is_outdated
+from mainspring.messages import ids
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
@@ -35,8 +36,6 @@ ARRIVAL_RETRY_NS = 20_000_000
 """After this a request that could not be sent to the controller is sent again."""
 
 _NO_SIGNATURES: Mapping[str, Signature] = MappingProxyType({})
-_NUMBER_SHIFT = 40
-"""A request id is the gateway's number from this bit up, and a counter below it."""
 
 
 class GatewayCore:
@@ -304,7 +303,7 @@ class GatewayCore:
 
     def _arrive(self, request: Pending) -> None:
         assert self._number is not None
-        request_id = (self._number << _NUMBER_SHIFT) | self._next_id
+        request_id = ids.request_id(self._number, self._next_id)
         self._next_id += 1
         self._table.name(request, request_id)
         accepted = request.accepted

@@ -17,7 +17,7 @@ class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_de
     """A gateway has accepted a request."""
 
     request_id: int
-    """Unique in the cluster: the gateway's number in the bits from 40 up, its own counter below."""
+    """Unique in the cluster: the gateway's number and its own counter (`messages.ids`)."""
     model: str
     rows: int
     deadline_ns: int | None

@@ -44,7 +44,7 @@ class GatewayHello(msgspec.Struct, frozen=True, tag="gateway_hello"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
-    """The controller accepts the peer. A gateway's requests carry ``number`` from bit 40 up."""
+    """The controller accepts the peer. The ids of a gateway's requests hold ``number`` (`messages.ids`)."""
 
     protocol: int
     number: int

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from mainspring.messages import peers
+from mainspring.messages import ids, peers
 from mainspring.messages.codec import encode
 from mainspring.messages.roles import Role
 from mainspring.transport.bounds import Limits
@@ -19,9 +19,6 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
-
-NUMBER_SHIFT = 40
-"""A request's id holds its gateway's number from this bit up."""
 
 
 class Warming:
@@ -47,7 +44,7 @@ class Warming:
         """Return what to send to the controller for a model; None if that was done."""
         if model in self._requests:
             return None
-        request_id = self._requests[model] = (self._number << NUMBER_SHIFT) | next(self._serials)
+        request_id = self._requests[model] = ids.request_id(self._number, next(self._serials))
         return peers.Arrival(request_id, model, 1, None)
 
     def cool(self, models: Iterable[str]) -> list[peers.Cancel]:

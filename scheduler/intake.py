@@ -9,6 +9,7 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
+from mainspring.messages.ids import gateway_of
 from mainspring.scheduler.admission import earliest_finish_ns, impossible
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
@@ -17,8 +18,6 @@ from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 
-GATEWAY_SHIFT = 40
-"""A request's id holds its gateway's number from this bit up."""
 _QUEUED: Final = Place.QUEUED
 _RESIDENT: Final = State.RESIDENT
 
@@ -129,7 +128,7 @@ class Intake:
 
     def cancel_gateway(self, now_ns: int, number: int) -> None:
         """Forget every request of a gateway."""
-        ids = [request_id for request_id in self._books.requests if request_id >> GATEWAY_SHIFT == number]
+        ids = [request_id for request_id in self._books.requests if gateway_of(request_id) == number]
         for request_id in ids:
             self.cancel(now_ns, request_id)
 

@@ -11,6 +11,7 @@ from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, GatewayLeft, RequestArrived, RequestCancelled
+from mainspring.messages.ids import gateway_of
 from mainspring.simulator.agenda import NEVER_NS
 from mainspring.traces.records import Records
 
@@ -40,7 +41,7 @@ class StreamRecords:
         elif isinstance(entry, RequestCancelled):
             self._error(now_ns, entry.request_id, Reason.CANCELLED)
         elif isinstance(entry, GatewayLeft):
-            gone = [request_id for request_id in self._open if request_id >> 40 == entry.number]
+            gone = [request_id for request_id in self._open if gateway_of(request_id) == entry.number]
             for request_id in gone:
                 self._error(now_ns, request_id, Reason.CANCELLED)
 

@@ -27,12 +27,11 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.ids import gateway_of
 from mainspring.messages.model import Artifact, ModelSpec
 from mainspring.messages.observing import Holding
 from mainspring.messages.operating import subject
 
-GATEWAY_SHIFT = 40
-"""A request's id holds its gateway's number from this bit up."""
 OPEN_OUTCOMES = ("waiting", "running")
 """Outcomes of requests that had not ended when the stream did."""
 
@@ -267,7 +266,7 @@ class Lives:
             self._end_request(now_ns, request, "cancelled")
 
     def _gateway_left(self, now_ns: int, event: GatewayLeft) -> None:
-        gone = [life for id_, life in self.requests.items() if id_ >> GATEWAY_SHIFT == event.number]
+        gone = [life for id_, life in self.requests.items() if gateway_of(id_) == event.number]
         for request in gone:
             request.detail = "its gateway left"
             self._end_request(now_ns, request, "cancelled")

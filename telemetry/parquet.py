@@ -15,7 +15,8 @@ import msgspec
 
 from mainspring import extras
 from mainspring.messages.actions import Infer, Load
-from mainspring.telemetry.lives import GATEWAY_SHIFT, ActionLife, Lives, RequestLife
+from mainspring.messages.ids import gateway_of
+from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
@@ -137,7 +138,7 @@ class _Converter:
         self._add_request(
             {
                 "request_id": request.request_id,
-                "gateway": request.request_id >> GATEWAY_SHIFT,
+                "gateway": gateway_of(request.request_id),
                 "model": request.model,
                 "rows": request.rows,
                 "priority": request.priority,

@@ -27,11 +27,10 @@ from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
+from mainspring.messages.ids import gateway_of
 
 LOST_AFTER_NS = 30 * SECOND_NS
 """A request with a deadline of which nothing was heard for so long past it is lost."""
-GATEWAY_SHIFT = 40
-"""As `RequestArrived.request_id` says."""
 
 
 class Traffic:
@@ -89,7 +88,7 @@ class Traffic:
 
     def gateway_left(self, now_ns: int, seq: int, number: int) -> None:
         """Nobody waits for the requests of a gateway."""
-        gone = [request for id_, request in self.book.open.items() if id_ >> GATEWAY_SHIFT == number]
+        gone = [request for id_, request in self.book.open.items() if gateway_of(id_) == number]
         for request in gone:
             request.reason = "gateway_left"
             self._end(now_ns, seq, request, CANCELLED)

@@ -30,6 +30,7 @@ from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.usage import usage_of
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
+from mainspring.messages.ids import request_id
 from mainspring.messages.peers import Arrival, GatewayHello, Ping, Pong, Rejected, Welcome
 from mainspring.transport.blocking import Client
 
@@ -84,7 +85,7 @@ class Probe:
                 if self._client.poll(left * 1e3):
                     self._next()
             self._sequence += 1
-            id_ = (self._number << 40) + self._sequence
+            id_ = request_id(self._number, self._sequence)
             began_ns = time.monotonic_ns()
             self._client.send([encode(Arrival(id_, UNKNOWN, 1, None))])
             while self._next() != id_:

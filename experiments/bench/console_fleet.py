@@ -20,6 +20,7 @@ from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, U
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
+from mainspring.messages.ids import request_id
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.messages.peers import (
     Arrival,
@@ -88,7 +89,7 @@ class Fleet:
         began_ns = time.monotonic_ns()
         for count, request in enumerate(requests):
             self._turn_until(began_ns + request.time_ns)
-            arrival = Arrival((self._number << 40) + count, request.model, request.rows, request.slo_ns)
+            arrival = Arrival(request_id(self._number, count), request.model, request.rows, request.slo_ns)
             self._gateway.send((encode(arrival),))
         self._turn_until(time.monotonic_ns() + 200_000_000)
 
