@@ -1,14 +1,16 @@
 // Starts the page: the theme, the connection, and which view the address names.
 //
-// A view is a function (root, rest, app) of an empty element, what follows its name in the address, and `app`. It
-// returns {title, ask: {show, params, every_ms}, draw(data, head, message), take?(message), close?(), key?(event)}: `draw` is called
+// A view is a function (root, rest, app, params) of an empty element, what follows its name in the address, `app`,
+// and the address's parameters (address.js). It returns {title, ask: {show, params, every_ms}, draw(data, head, message), take?(message), close?(), key?(event)}: `draw` is called
 // on a frame for the newest picture of its show, `take` for every picture as it comes.
 
+import { keep, parsed, readable } from "./address.js";
 import { el, icon, put, write } from "./dom.js";
-import { Link, token } from "./link.js";
-import { refresh } from "./palette.js";
+import { Link, call, token } from "./link.js";
+import { learn, refresh } from "./palette.js";
 import { player } from "./parts/player.js";
-import { clock, span } from "./text.js";
+import { Place } from "./place.js";
+import { clock, span, when, zone } from "./text.js";
 import { askToken } from "./parts/dialog.js";
 import { cluster } from "./views/cluster.js";
 import { memory } from "./views/memory.js";
@@ -26,6 +28,7 @@ const THEMES = {
   dark: ["dark", "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z"],
 };
 const KEPT_THEME = "mainspring.theme";
+const COLOURS_MS = 2000;
 
 const byId = (id) => document.getElementById(id);
 const main = byId("main");
@@ -35,17 +38,22 @@ let newest = null;
 let head = null;
 
 const link = new Link({ take, draw, failed, changed, needsToken });
-const playing = player(byId("player"), (wish) => link.seek(wish));
+const place = new Place((wish) => link.seek(wish), (changes) => app.keep(changes));
+const playing = player(byId("player"), (wish) => place.seek(wish));
 
 /** What views may use of the page. */
 const app = {
   show: (show, params, every_ms) => link.show(show, params, every_ms),
   head: () => head,
   go: (hash) => { location.hash = hash; },
-  /** Change the address without a new entry in the browser's history and without a new view. */
-  rename(hash) {
-    current = hash;
-    history.replaceState(null, "", hash);
+  /** Change what the address names; its parameters, the browser's history and the view stay. */
+  rename(path) {
+    const query = current.split("?")[1];
+    current = keep({}, query ? `${path}?${query}` : path);
+  },
+  /** Set parameters of the address: what is looked at changed, by the same view. */
+  keep(changes) {
+    current = keep(changes, current);
   },
 };
 
@@ -68,6 +76,7 @@ function draw() {
     }
   }
   playing.draw(newest?.replay ?? null, head);
+  place.follow(newest?.replay ?? null, head);
   document.body.classList.toggle("recorded", Boolean(newest?.replay));
   changed();
 }
@@ -90,6 +99,7 @@ function changed() {
   write(byId("link-text"), state.replace("_", " "));
   if (head) {
     write(byId("clock"), clock(head.now_ns, head));
+    write(byId("zone"), zone.name(head.now_ns, head));
     write(byId("policy"), head.policy);
   }
   const old = head !== null && (state === "connecting" || state === "catching_up");
@@ -99,7 +109,7 @@ function changed() {
     const who = link.silent ? "the console" : "the controller";
     const age = head && link.silent ? `, ${span((performance.now() - link.heard_ms) * 1e6)} ago` : "";
     text = head
-      ? `Connecting to ${who}. What is shown was true at ${clock(head.now_ns, head)}${age}.`
+      ? `Connecting to ${who}. What is shown was true at ${when(head.now_ns, head)}${age}.`
       : `Connecting to ${who}…`;
   }
   write(byId("notice"), text);
@@ -114,15 +124,6 @@ function needsToken(reason) {
       link.hurry();
     }
   });
-}
-
-/** What the address says, or the words as they stand if they can't be decoded. */
-function readable(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
 }
 
 /** Say in one sentence what is not there, in place of a view. */
@@ -150,8 +151,8 @@ function route() {
   const hash = location.hash || "#/cluster";
   if (hash === current) return;
   current = hash;
-  const [name, ...rest] = hash.replace(/^#\/?/, "").split("?")[0].split("/");
-  const params = new URLSearchParams(hash.split("?")[1] ?? "");
+  const { name, rest, params } = parsed(hash);
+  place.open(params.get("at"));
   const made = VIEWS[name];
   view?.close?.();
   newest = null;
@@ -160,7 +161,7 @@ function route() {
   root.replaceChildren();
   main.setAttribute("aria-busy", "true");
   root.className = `view-${made ? name : "none"}`;
-  view = made ? made(root, rest.map(readable).join("/"), app, params) : nowhere(name);
+  view = made ? made(root, rest, app, params) : nowhere(name);
   document.title = `${view.title} · Mainspring console`;
   for (const entry of document.querySelectorAll(".rail a")) {
     put(entry, "aria-current", entry.dataset.view === (RAIL[name] ?? name) ? "page" : null);
@@ -184,7 +185,7 @@ function dress(theme) {
   dispatchEvent(new Event("theme"));
 }
 
-function keep(theme) {
+function keepTheme(theme) {
   try {
     localStorage.setItem(KEPT_THEME, theme);
   } catch {
@@ -192,7 +193,24 @@ function keep(theme) {
   }
 }
 
-function start() {
+/** Learn which models there are, so that each has a colour of its own; returns whether there are any. */
+async function colours() {
+  try {
+    const { data } = await call("models?limit=200");
+    learn(data.rows.map((line) => line.name), data.total);
+    return data.total > 0;
+  } catch {
+    return false; // The connection's own notice says that the console can't be reached.
+  }
+}
+
+/** Models that came after the page was opened get their colours once they are known. */
+async function coloursLater() {
+  if (await colours()) again();
+  else setTimeout(coloursLater, COLOURS_MS);
+}
+
+async function start() {
   let theme = "";
   try {
     theme = localStorage.getItem(KEPT_THEME) ?? "";
@@ -203,7 +221,7 @@ function start() {
   byId("theme").addEventListener("click", () => {
     const names = Object.keys(THEMES);
     const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "") + 1) % names.length];
-    keep(next);
+    keepTheme(next);
     dress(next);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dress(document.documentElement.dataset.theme ?? ""));
@@ -225,10 +243,19 @@ function start() {
       byId("find-text").focus();
     } else view?.key?.(event);
   });
+  byId("zone").addEventListener("click", () => {
+    zone.utc = !zone.utc;
+    again();
+  });
   addEventListener("hashchange", route);
   addEventListener("online", () => link.hurry());
+  if (!(await Promise.race([colours(), wait(COLOURS_MS)]))) setTimeout(coloursLater, COLOURS_MS);
   route();
   link.connect();
+}
+
+function wait(length_ms) {
+  return new Promise((resolve) => setTimeout(resolve, length_ms, false));
 }
 
 start();

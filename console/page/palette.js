@@ -3,7 +3,13 @@
 let probe = null;
 let known = new Map();
 let models = new Map();
-let dark = false;
+let slots = new Map();
+let crowded = false;
+
+/** Lightness, chroma and number of hues of the rows of colours: any two colours can be told from each other. */
+const ROWS = [[0.5, 0.15, 11], [0.68, 0.14, 12], [0.84, 0.12, 9]];
+const TONES = ROWS.flatMap(([light, chroma, hues], row) => Array.from({ length: hues }, (_, at) => [light, chroma, (360 / hues) * at + 11 * row]));
+const STRIDE = 11;
 
 /** Forget all colours: the theme changed. */
 export function refresh() {
@@ -14,8 +20,6 @@ export function refresh() {
     probe.hidden = true;
     document.body.append(probe);
   }
-  const [red, green, blue] = colour("ground").match(/[\d.]+/g).map(Number);
-  dark = red + green + blue < 384;
 }
 
 /** A colour of css/tokens.css, as a canvas takes it. */
@@ -55,21 +59,47 @@ function byte(share) {
   return Math.round(255 * Math.max(0, Math.min(1, share))).toString(16).padStart(2, "0");
 }
 
+/**
+ * Give the models of a cluster their colours, in the order of their names: as long as there are no more models than
+ * colours each has one of its own, the same on every page that knows the same models. Of more than that each has
+ * the colour that its name says, and some have the same.
+ */
+export function learn(names, total = names.length) {
+  slots = new Map();
+  models = new Map();
+  crowded = total > TONES.length;
+  if (!crowded) for (const name of [...names].sort()) tone(name);
+}
+
+/** A model's lightness, chroma and hue: its name's or, where another model has those, the next free ones. */
+function tone(name) {
+  const number = hash(name);
+  let slot = slots.get(name);
+  if (slot === undefined) {
+    slot = number % TONES.length;
+    if (crowded || slots.size >= TONES.length) return [...TONES[slot].slice(0, 2), number % 360];
+    const taken = new Set(slots.values());
+    while (taken.has(slot)) slot = (slot + STRIDE) % TONES.length;
+    slots.set(name, slot);
+  }
+  return TONES[slot];
+}
+
 /** A model's colour; `alpha` from 0 to 1 in steps of a hundredth. */
 export function model(name, alpha = 1) {
   const key = alpha === 1 ? name : `${alpha}\n${name}`;
   let value = models.get(key);
   if (value === undefined) {
-    const number = hash(name);
-    const hue = number % 360;
-    const step = (number >>> 9) % 3;
-    const light = dark ? [0.62, 0.7, 0.78][step] : [0.58, 0.67, 0.76][step];
-    const chroma = [0.13, 0.1, 0.085][(number >>> 12) % 3];
-    value = rgb(light, chroma, hue) + (alpha === 1 ? "" : byte(alpha));
+    value = rgb(...tone(name)) + (alpha === 1 ? "" : byte(alpha));
     if (models.size > 20_000) models.clear();
     models.set(key, value);
   }
   return value;
+}
+
+/** The ink that can be read on a model's colour. */
+export function on(name) {
+  return tone(name)[0] < 0.6 ? "#ffffff" : "#0b0d11";
 }
 
 /** Let an element's background be its model's colour. */

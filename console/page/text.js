@@ -56,16 +56,73 @@ export function span(length_ns) {
   return s < 172_800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86_400)} d`;
 }
 
+const KEPT_ZONE = "mainspring.zone";
+
+/** The time zone in which instants are written: UTC, or the browser's own. It is kept for this browser. */
+export const zone = {
+  get utc() {
+    try {
+      return localStorage.getItem(KEPT_ZONE) === "utc";
+    } catch {
+      return false;
+    }
+  },
+  set utc(chosen) {
+    try {
+      localStorage.setItem(KEPT_ZONE, chosen ? "utc" : "local");
+    } catch {
+      // A browser that keeps nothing writes its own zone.
+    }
+  },
+  /** What the zone is called at an instant: UTC, CET, GMT+5:30. */
+  name(at_ns, head) {
+    const date = new Date(unixMs(at_ns, head));
+    if (zone.utc || Number.isNaN(date.getTime())) return "UTC";
+    const parts = new Intl.DateTimeFormat("en", { hour: "2-digit", timeZoneName: "short" }).formatToParts(date);
+    return parts.find((part) => part.type === "timeZoneName")?.value ?? "local";
+  },
+};
+
+function unixMs(at_ns, head) {
+  return (head.unix_ns - head.now_ns + at_ns) / 1e6;
+}
+
+/** The parts of an instant in the zone that is chosen: its day and its time of day. */
+function parts(unix_ms) {
+  const date = new Date(zone.utc ? unix_ms : unix_ms - new Date(unix_ms).getTimezoneOffset() * 60_000);
+  return Number.isNaN(date.getTime()) ? [NONE, NONE] : [date.toISOString().slice(0, 10), date.toISOString().slice(11, 19)];
+}
+
 /** An instant of the controller's clock as time of day; `digits` of the second's fraction. */
 export function clock(at_ns, head, digits = 0) {
-  const unix_ms = (head.unix_ns - head.now_ns + at_ns) / 1e6;
-  const date = new Date(unix_ms);
-  if (Number.isNaN(date.getTime())) return NONE;
-  const two = (value) => String(value).padStart(2, "0");
-  const text = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  if (!digits) return text;
+  const unix_ms = unixMs(at_ns, head);
+  const text = parts(unix_ms)[1];
+  if (!digits || text === NONE) return text;
   const fraction = ((unix_ms % 1000) + 1000) % 1000;
   return `${text}.${fraction.toFixed(3).replace(".", "").padStart(6, "0").slice(0, digits)}`;
+}
+
+/** An instant in full: time of day and zone, with the day unless it is today. */
+export function when(at_ns, head, digits = 0) {
+  const [day] = parts(unixMs(at_ns, head));
+  const today = parts(Date.now())[0];
+  return `${day === today || day === NONE ? "" : `${day} `}${clock(at_ns, head, digits)} ${zone.name(at_ns, head)}`;
+}
+
+/** An instant as addresses have it: in UTC, to the microsecond. */
+export function stamp(at_ns, head) {
+  const unix_us = Math.round((head.unix_ns - head.now_ns + at_ns) / 1e3);
+  const date = new Date(Math.floor(unix_us / 1e3));
+  if (Number.isNaN(date.getTime())) return "";
+  return `${date.toISOString().slice(0, -1)}${String(unix_us % 1e3).padStart(3, "0")}Z`;
+}
+
+/** The instant on the controller's clock of such a text; null if it is none, or the calendar is not known yet. */
+export function instant(text, head) {
+  const found = /^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z$/.exec(text ?? "");
+  if (!found || !head?.unix_ns) return null;
+  const unix_ns = Date.parse(`${found[1]}Z`) * 1e6 + Number((found[2] ?? "").padEnd(9, "0"));
+  return Number.isNaN(unix_ns) ? null : Math.round(unix_ns - head.unix_ns + head.now_ns);
 }
 
 /** Bytes in binary units. */

@@ -1,7 +1,7 @@
 // What happened to workers and to the controller, as a list.
 
 import { el, keyed, panel, put, write } from "../dom.js";
-import { ago, clock } from "../text.js";
+import { ago, when } from "../text.js";
 
 function make(line) {
   const who = line.worker ? el("a", { href: `#/schedule/${encodeURIComponent(line.worker)}` }, line.worker) : "controller";
@@ -20,7 +20,7 @@ export function happeningPanel() {
       root.hidden = lines.length === 0;
       keyed(list, lines, (line) => `${line.at_ns} ${line.worker} ${line.text}`, make, (node, line) => {
         write(node.lastChild, ago(line.at_ns, head.now_ns));
-        put(node.lastChild, "title", clock(line.at_ns, head));
+        put(node.lastChild, "title", when(line.at_ns, head, 3));
       });
     },
   };

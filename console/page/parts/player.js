@@ -1,7 +1,7 @@
 // Of a recorded run: where in it the page is, and going elsewhere.
 
 import { el, icon, put, write } from "../dom.js";
-import { clock, span } from "../text.js";
+import { span, when } from "../text.js";
 
 const PLAY = "M7 4l13 8-13 8z";
 const PAUSE = "M8 5v14M16 5v14";
@@ -49,7 +49,7 @@ export function player(root, seek) {
       replay = now;
       const length_ns = Math.max(1, now.last_ns - now.first_ns);
       if (!dragging) slider.value = String(Math.round(((now.at_ns - now.first_ns) / length_ns) * STEPS));
-      const text = `${clock(now.at_ns, head)} · ${span(now.at_ns - now.first_ns)} of ${span(length_ns)}`;
+      const text = `${when(now.at_ns, head)} · ${span(now.at_ns - now.first_ns)} of ${span(length_ns)}`;
       write(place, text);
       put(slider, "aria-valuetext", text);
     },

@@ -1,6 +1,6 @@
 // Executors as tracks, drawn on a canvas: what ran, what runs and what is planned.
 
-import { colour, model as ink } from "../palette.js";
+import { colour, model as ink, on } from "../palette.js";
 import { BATCH, BEGIN, EARLIEST, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, beginOf, endOf, failed, outstanding } from "./actions.js";
 import { surface } from "./canvas.js";
 import { byName, clock } from "../text.js";
@@ -29,6 +29,20 @@ export function arrange(lanes, shown, withOther) {
     return row;
   });
   return { rows, height: top + 8 };
+}
+
+/** As much of a bar's text as `wide` pixels hold: the name and the batch, or the name, or its end, by which copies differ. */
+function fitting(context, name, batch, wide) {
+  const measure = (text) => context.measureText(text).width;
+  const whole = batch ? `${name} ${batch}` : name;
+  if (measure(whole) <= wide) return whole;
+  if (measure(name) <= wide) return name;
+  if (wide < 30) return measure(batch) <= wide ? batch : "";
+  for (let length = name.length - 1; length > 1; length -= 1) {
+    const short = `…${name.slice(-length)}`;
+    if (measure(short) <= wide) return short;
+  }
+  return "";
 }
 
 function niceStep(span_ns, width) {
@@ -169,13 +183,13 @@ export class Timeline {
 
   #label(context, action, left, wide, row) {
     const batch = action[KIND] === "INFER" ? `×${action[BATCH]}` : "";
-    const text = wide > 76 ? `${action[MODEL]} ${batch}` : batch;
+    const text = fitting(context, action[MODEL], batch, wide - 8);
     if (!text || row.height < 12) return;
     context.save();
     context.beginPath();
     context.rect(Math.max(left, this.left), row.top, wide - 2, row.height);
     context.clip();
-    context.fillStyle = outstanding(action) ? colour("ink") : "#0b0d11";
+    context.fillStyle = outstanding(action) ? colour("ink") : on(action[MODEL]);
     context.textAlign = "left";
     context.fillText(text, Math.max(left, this.left) + 4, row.top + row.height / 2);
     context.restore();

@@ -8,6 +8,8 @@ import { ago, count, ms, percent, words } from "../text.js";
 import { workerCards } from "./workers.js";
 
 const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
+/** A window's name in the address. */
+const NAMES = { last_10s: "10s", last_60s: "1min", last_300s: "5min" };
 const MOST_REASONS = 3;
 const KEPT = "mainspring.window";
 
@@ -83,9 +85,11 @@ function drawReasons(list, rejected) {
 }
 
 /** The view; see main.js for what it returns. */
-export function cluster(root) {
-  let chosen = sessionStorage.getItem(KEPT) ?? "last_60s";
-  if (!WINDOWS.some(([name]) => name === chosen)) chosen = "last_60s";
+export function cluster(root, rest, app, params) {
+  const asked = Object.keys(NAMES).find((name) => NAMES[name] === params.get("window"));
+  let chosen = asked ?? sessionStorage.getItem(KEPT) ?? "last_60s";
+  if (!(chosen in NAMES)) chosen = "last_60s";
+  app.keep({ window: NAMES[chosen] });
   let last = null;
   const goodput = goodputPanel();
   const latency = latencyPanel();
@@ -105,6 +109,7 @@ export function cluster(root) {
   const windows = choice("Over the last", WINDOWS, chosen, (name) => {
     chosen = name;
     sessionStorage.setItem(KEPT, name);
+    app.keep({ window: NAMES[name] });
     if (last) draw(last.data, last.head);
   });
   windows.classList.add("end");

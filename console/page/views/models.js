@@ -96,11 +96,7 @@ export function models(root, rest, app, params) {
   }
 
   function remember() {
-    const kept = new URLSearchParams();
-    if (state.search) kept.set("search", state.search);
-    if (state.sort !== "name") kept.set("sort", state.sort);
-    if (state.descending) kept.set("order", "falling");
-    app.rename(`#/models${kept.size ? `?${kept}` : ""}`);
+    app.keep({ search: state.search, sort: state.sort === "name" ? null : state.sort, order: state.descending ? "falling" : null });
     heads.forEach((cell, at) => put(cell, "aria-sort", COLUMNS[at][0] === state.sort ? (state.descending ? "descending" : "ascending") : null));
   }
 

@@ -2,7 +2,7 @@
 
 import { el, panel, put, write } from "../dom.js";
 import { requestTable } from "../parts/requests.js";
-import { byName, clock, count, ms, words } from "../text.js";
+import { byName, count, ms, when, words } from "../text.js";
 
 function relative(at_ns, story) {
   const value = (at_ns - story.arrived_ns) / 1e6;
@@ -65,7 +65,7 @@ function alternatives(story) {
 function facts(story, head) {
   const entries = [
     ["Model", el("a", { href: `#/model/${encodeURIComponent(story.model)}` }, story.model)],
-    ["Arrived", clock(story.arrived_ns, head, 6)],
+    ["Arrived", when(story.arrived_ns, head, 6)],
     ["Deadline", story.deadline_ns === null ? "none (best effort)" : `${relative(story.deadline_ns, story)} after arrival`],
     ["Rows", count(story.rows)],
     ["Priority", String(story.priority)],

@@ -7,7 +7,7 @@ import { pairs, tip } from "../parts/canvas.js";
 import { handle } from "../parts/gestures.js";
 import { happeningPanel } from "../parts/happenings.js";
 import { Timeline, arrange, inSight } from "../parts/timeline.js";
-import { byName, clock, span as spanText } from "../text.js";
+import { byName, instant, span as spanText, stamp, when } from "../text.js";
 import { call } from "../link.js";
 
 const SHORTEST_NS = 2e6;
@@ -28,17 +28,27 @@ function legend() {
   return el("div.legend.keys", { "aria-hidden": "true" }, ...entries.map(([kind, text]) => el("span", {}, el(`i.${kind}`), text)));
 }
 
+/** A length of time as the address has it, in milliseconds. */
+function spanOf(text) {
+  const length_ns = Number(text) * 1e6;
+  return length_ns > 0 ? Math.max(SHORTEST_NS, Math.min(LONGEST_NS, length_ns)) : FIRST_NS;
+}
+
 /** The view; `worker` is whose executors are shown, all if empty. */
-export function schedule(root, worker, app) {
+export function schedule(root, worker, app, params) {
   const held = new Held();
   const workers = worker ? [worker] : [];
-  const at = { live: true, span_ns: FIRST_NS, from_ns: 0, other: false };
+  const at = { live: true, span_ns: spanOf(params.get("span")), from_ns: 0, other: params.get("other") === "all" };
+  // What the address says can be gone to once a picture said how its calendar and the controller's clock relate.
+  let opened = false;
+  let sought = Number(params.get("action")) || null;
   let head = null;
   let rows = { rows: [], height: 120 };
   let hover = null;
   let selected = null;
   let due = 0;
   let listed = 0;
+  let kept = 0;
 
   const heading = el("h1", {}, worker ? `Schedule of ${worker}` : "Schedule");
   const which = el("select", { "aria-label": "Workers", onchange: () => app.go(which.value ? `#/schedule/${encodeURIComponent(which.value)}` : "#/schedule") },
@@ -47,6 +57,8 @@ export function schedule(root, worker, app) {
   const scrub = el("input", { type: "range", min: "0", max: "1000", value: "1000", "aria-label": "Instant shown" });
   const place = el("output.soft");
   const other = el("input", { type: "checkbox" });
+  other.checked = at.other;
+  const past = el("p.warn.small", { hidden: true }, "That moment is not remembered any more: the console keeps the last minutes. A recorded run has all of it (mainspring console --log).");
   const few = el("p.warn.small", { hidden: true }, "There were more actions than one picture holds; the newest are shown. Zoom in to see all of them.");
   const controls = el("div.controls", {}, follow,
     tool("Earlier", "M14 5l-7 7 7 7", () => pan(-0.5)), tool("Later", "M10 5l7 7-7 7", () => pan(0.5)),
@@ -54,7 +66,7 @@ export function schedule(root, worker, app) {
     scrub, place, el("label.tick", {}, other, "Unload, prepare"));
   const holder = el("div.timeline");
   const box = panel("Timeline", legend());
-  box.append(controls, few, holder);
+  box.append(controls, past, few, holder);
   const timeline = new Timeline(holder, scene);
   const popup = tip(holder);
   const chosen = actionPanel();
@@ -95,12 +107,35 @@ export function schedule(root, worker, app) {
     timeline.redraw();
     listed = 0;
     controlsNow();
+    remember();
     if (covered()) return;
     clearTimeout(due);
     due = setTimeout(() => {
       view.ask.params = wish();
       app.show("schedule", view.ask.params, 100);
     }, SETTLED_MS);
+  }
+
+  /** Let the address say what is shown. */
+  function remember() {
+    if (!opened) return;
+    clearTimeout(kept);
+    kept = setTimeout(() => app.keep({
+      from: at.live || !head ? null : stamp(at.from_ns, head),
+      span: at.span_ns === FIRST_NS ? null : String(Number((at.span_ns / 1e6).toPrecision(4))),
+      other: at.other ? "all" : null,
+      action: selected ? selected[ID] : sought,
+    }), SETTLED_MS);
+  }
+
+  /** Show the time that the address said. */
+  function open() {
+    opened = true;
+    const from_ns = instant(params.get("from"), head);
+    if (from_ns === null) return;
+    at.live = false;
+    at.from_ns = from_ns;
+    moved();
   }
 
   function stop() {
@@ -137,8 +172,10 @@ export function schedule(root, worker, app) {
 
   function select(action) {
     selected = action;
+    sought = null;
     chosen.draw(selected, held.lanes, head);
     timeline.redraw();
+    remember();
   }
 
   function point(x, y) {
@@ -174,7 +211,7 @@ export function schedule(root, worker, app) {
     const last = from_ns() + at.span_ns;
     if (document.activeElement !== scrub || at.live) scrub.value = at.live ? "1000" : String(Math.round((1000 * (last - first)) / reach));
     const length = at.span_ns < 1e9 ? `${Math.round(at.span_ns / 1e6)} ms` : spanText(at.span_ns);
-    const text = at.live ? `the last ${length}` : `${clock(from_ns(), head, 3)}, ${length}`;
+    const text = at.live ? `the last ${length}` : `${when(from_ns(), head, 3)}, ${length}`;
     write(place, text);
     put(scrub, "aria-valuetext", text);
   }
@@ -236,6 +273,9 @@ export function schedule(root, worker, app) {
     draw(data, now) {
       head = now;
       arranged();
+      if (!opened && now.unix_ns) open();
+      if (sought && held.actions.has(sought)) select(held.actions.get(sought));
+      past.hidden = at.live || at.from_ns + at.span_ns >= now.first_ns;
       if (selected) selected = held.actions.get(selected[ID]) ?? selected;
       few.hidden = !held.truncated;
       if (at.live) {
@@ -261,6 +301,7 @@ export function schedule(root, worker, app) {
     },
     close() {
       clearTimeout(due);
+      clearTimeout(kept);
       timeline.close();
     },
   };

@@ -44,10 +44,12 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
     contexts = []
     complaints: list[str] = []
 
-    def begin(hash_: str, width: int = 1280, *, dark: bool = False, url: str = "") -> Page:
+    def begin(hash_: str, width: int = 1280, *, dark: bool = False, url: str = "", zone: str = "") -> Page:
         height = 900 if width > 500 else 844
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            timezone_id=zone or None,
         )
         contexts.append(context)
         context.set_default_timeout(PATIENCE_S * 1e3)
