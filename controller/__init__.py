@@ -1,16 +1,17 @@
-"""The controller's process: one thread and one inbox around the pure scheduler (Clockwork, section 5.3).
+"""The controller's process: one thread around the pure scheduler (Clockwork, section 5.3).
 
-* ``server``    -- the loop: take in, schedule, carry out, beat, wait; the process's life
-* ``router``    -- the connections of its peers
-* ``shell``     -- messages from peers, made into events
-* ``carrier``   -- commands, made into messages to peers
-* ``members``   -- hellos, heartbeats, sessions that begin and end
-* ``observers`` -- who watches, and what they are told; ``painting``, ``records`` -- what they get, as bytes
-* ``sessions``, ``clock``, ``counters`` -- pure parts: who is connected, clock offsets, what was dropped
-* ``catalogue`` -- the served models and the requests of administrators
-* ``post``      -- sending, and noticing who can't be sent to
-* ``feed``      -- the scheduler behind its event log
-* ``config``    -- the process's configuration
+* ``server``           -- the loop: receive, schedule, carry out, beat, wait; start and stop
+* ``shell``            -- messages from peers become events, commands become messages
+* ``outbox``           -- what leaves: actions, dispatches, rejections, refusals
+* ``peer_lifecycle``   -- hellos, heartbeats, sessions that begin and end
+* ``sessions``, ``clock``, ``counters`` -- pure parts: who is connected, clock offsets, dropped messages
+* ``registry``         -- the served models, and the checks that a new model has to pass
+* ``administration``   -- requests of clients and operators to change or see the cluster
+* ``journal``          -- granted changes, kept for the next start
+* ``recovery``         -- models that can be served again
+* ``observers``, ``snapshot_stream`` -- consoles: who follows the controller, and the bytes that they receive
+* ``logged_scheduler`` -- the scheduler and its event log; ``tally`` counts requests by model
+* ``config``           -- the process's configuration
 
-It touches no tensor and makes no choice: choices are the scheduler's.
+The process touches no tensor and makes no choice: choices are the scheduler's.
 """

@@ -1,4 +1,4 @@
-"""The offset between a peer's clock and the controller's. Pure: instants come in as arguments.
+"""The offset between a peer's clock and the controller's. Pure: instants are arguments.
 
 A ping leaves the controller at ``c0``, reaches the peer at ``p1``; the pong leaves the peer at ``p2`` and
 reaches the controller at ``c3``. With ``offset`` = peer's clock - controller's clock::
@@ -6,9 +6,9 @@ reaches the controller at ``c3``. With ``offset`` = peer's clock - controller's 
     p1 - c0 = delay out  + offset
     c3 - p2 = delay back - offset
 
-Delays only ever grow by queueing, so the minimum of each over a sliding window is the wire alone; half of
-the difference of the two minima is the offset, wrong by half of what the two directions' fastest delays
-differ by, and so by at most half the minimum round trip.
+Queueing only adds to delays, so the minimum of each over a sliding window is that of the wire alone. The
+offset is half of the difference of the two minima; its error is half of the difference between the fastest
+delays of the two directions, and so at most half of the minimum round trip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SlidingMinimum:
         self._candidates: deque[tuple[int, int]] = deque()
 
     def add(self, value: int) -> None:
-        """Take the next value in."""
+        """Add the next value."""
         candidates = self._candidates
         while candidates and candidates[-1][1] >= value:
             candidates.pop()
@@ -56,15 +56,15 @@ class ClockOffset:
         self.offset_ns = 0
         """The peer's clock less the controller's; 0 before the first sample."""
         self.min_rtt_ns = 0
-        """Sum of the smallest delays out and back; 0 before the first sample."""
+        """The sum of the smallest delays out and back; 0 before the first sample."""
         self.samples = 0
-        """Samples taken so far."""
+        """The number of samples so far."""
 
     def add(self, ping_sent_ns: int, peer_received_ns: int, peer_sent_ns: int, pong_received_ns: int) -> None:
         """Take in one ping and its pong.
 
-        Raises ValueError, and takes nothing in, if they contradict each other: the peer answers before it
-        received, or held the ping for longer than the whole round took.
+        Raises ValueError, and changes nothing, if they contradict each other: the peer answered before it
+        received the ping, or held it for longer than the whole round trip took.
         """
         held_ns = peer_sent_ns - peer_received_ns
         round_ns = pong_received_ns - ping_sent_ns

@@ -1,4 +1,4 @@
-"""The controller's configuration: one flat struct, every field with its unit and what its limit means."""
+"""The controller's configuration: one flat struct; each field states its unit and what its limit means."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Counts of what could not be used, by why, and a bound on how often a peer is told. Pure."""
+"""Counts of dropped messages by reason, and a limit on how often a peer is refused. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 
 ANSWER_INTERVAL_NS = 50_000_000
-"""A peer is told the same code at most once in this time."""
+"""A peer is sent the same code at most once in this time."""
 PEERS_REMEMBERED = 4096
 """(peer, code) pairs whose last answer is remembered; beyond it the oldest is forgotten."""
 
 
 class Dropped:
-    """Messages that could not be used or sent, by why."""
+    """Messages that could not be used or sent, by reason."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -21,11 +21,11 @@ class Dropped:
         self._counts[why] += messages
 
     def __getitem__(self, why: str) -> int:
-        """How many were dropped for this reason."""
+        """Return how many messages were dropped for this reason."""
         return self._counts[why]
 
     def snapshot(self) -> dict[str, int]:
-        """Every count above zero by its reason, sorted by reason."""
+        """Return every count above zero, sorted by reason."""
         return {why: count for why, count in sorted(self._counts.items()) if count}
 
 
@@ -35,9 +35,9 @@ class AnswerLimit:
     def __init__(self) -> None:
         self._last_ns: OrderedDict[tuple[bytes, str], int] = OrderedDict()
 
-    def allows(self, now_ns: int, routing_id: bytes, code: str) -> bool:
-        """Say whether an answer may be sent now, and if so take note of it."""
-        key = (routing_id, code)
+    def allows(self, now_ns: int, peer: bytes, code: str) -> bool:
+        """Say whether an answer may be sent now; if so, note that it is sent."""
+        key = (peer, code)
         last_ns = self._last_ns.get(key)
         if last_ns is not None and now_ns - last_ns < ANSWER_INTERVAL_NS:
             return False

@@ -1,8 +1,9 @@
-"""What clients and operators changed of what is served, kept for the controller's next start.
+"""Changes that clients and operators made to what is served, kept for the controller's next start.
 
-A file of one JSON object on each line, appended to as changes are granted and written afresh, without what
-later lines undo, when it is opened. It outlives the controller's process, which is what it is for: the run
-that it belongs to ends with the machine, so lines are handed to the operating system and not forced to disk.
+The journal is a file with one JSON object on each line. Granted changes are appended; when the file is
+opened, it is rewritten without the lines that later ones undo. It has to outlive the controller's process,
+but not the machine, with which the run ends; so lines are handed to the operating system and not forced to
+disk.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Added(msgspec.Struct, frozen=True, tag="added"):
-    """A client had a model served."""
+    """A client added a model."""
 
     model: ModelSpec
 
 
 class Removed(msgspec.Struct, frozen=True, tag="removed"):
-    """A client had a model served no more."""
+    """A client removed a model."""
 
     name: str
 
@@ -35,18 +36,18 @@ class Removed(msgspec.Struct, frozen=True, tag="removed"):
 Change = Added | Removed | OperatorAsked
 _DECODER = msgspec.json.Decoder(Change)
 _UNUSED_LINES = 1000
-"""Lines that later ones undid, beyond as many as are in force, before the file is written afresh."""
+"""The file is rewritten once it has this many lines more than twice the changes in force."""
 
 
 class Journal:
-    """The changes in force. Without a path they are forgotten with the process."""
+    """The changes in force. Without a path they end with the process."""
 
     def __init__(self, path: str | None = None) -> None:
-        """Read the file, if it is there; raise OSError if it can't be read or written."""
+        """Read the file, if it exists; raise OSError if it can't be read or written."""
         self.models: dict[str, ModelSpec | None] = {}
-        """What was added, by name; None for what was removed."""
+        """Added models by name; None for a removed one."""
         self.asked: dict[tuple[str, str], OperatorAsked] = {}
-        """What operators set, by what it is about."""
+        """What operators set, by its subject (`messages.operating.subject`)."""
         self._path = None if path is None else Path(path)
         self._lines = 0
         self._problem = ""
@@ -55,28 +56,28 @@ class Journal:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             self._read(self._path.read_bytes())
-        self._write_afresh(self._path)
+        self._rewrite(self._path)
 
     def added(self, model: ModelSpec) -> None:
-        """Keep that a model is served."""
+        """Record that a client added a model."""
         self._keep(Added(model))
 
     def replaced(self, model: ModelSpec) -> None:
-        """Keep that a model has other files now, if it was added; a store's is read from there again."""
+        """Record that an added model has other files now; the next start reads a store's model anyway."""
         if self.models.get(model.name) is not None:
             self._keep(Added(model))
 
     def removed(self, name: str) -> None:
-        """Keep that a model is served no more."""
+        """Record that a client removed a model."""
         self._keep(Removed(name))
 
     def operated(self, asked: OperatorAsked) -> None:
-        """Keep what an operator set; what only has an effect once is not kept."""
+        """Record what an operator set; a command that takes effect only once is not recorded."""
         if subject(asked.wish) is not None:
             self._keep(asked)
 
     def applied(self, models: list[ModelSpec]) -> list[ModelSpec]:
-        """Return the models that are to be served in place of those that the start found."""
+        """Return the models that the start found, with the recorded changes applied."""
         found = [model for model in models if model.name not in self.models]
         return [*found, *(model for model in self.models.values() if model is not None)]
 
@@ -86,7 +87,7 @@ class Journal:
             return
         try:
             if self._lines > 2 * (len(self.models) + len(self.asked)) + _UNUSED_LINES:
-                self._write_afresh(self._path)
+                self._rewrite(self._path)
             else:
                 with self._path.open("ab", buffering=0) as file:
                     file.write(_line(change))
@@ -118,10 +119,11 @@ class Journal:
             try:
                 self._take(_DECODER.decode(line))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                # As the last line may be, if the process died or the disk was full while it was written.
+                # The last line may be incomplete, if the process died or the disk was full while it was
+                # written.
                 _LOGGER.warning("%s: line %d is left out: %s", self._path, number, error)
 
-    def _write_afresh(self, path: Path) -> None:
+    def _rewrite(self, path: Path) -> None:
         changes: list[Change] = [
             Removed(name) if model is None else Added(model) for name, model in self.models.items()
         ]

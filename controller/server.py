@@ -1,11 +1,12 @@
-"""The controller's loop and its life: take in, schedule, carry out, beat, wait.
+"""The controller's loop: receive, schedule, carry out, beat, wait; and its start and stop.
 
-One thread does all of it. Between two waits at most ``burst_messages`` messages are taken in before the
-scheduler is asked once; so a burst is decided on as a whole, and a flood can't keep commands from leaving.
+One thread does all of it. Between two waits at most ``burst_messages`` messages are received before the
+scheduler is called once: a burst is scheduled as a whole, and a flood can't keep commands from leaving.
 """
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import threading
@@ -14,29 +15,38 @@ from collections.abc import Callable, Sequence
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import AnswerLimit, Dropped
-from mainspring.controller.feed import LoggedScheduler, about
-from mainspring.controller.returning import Awaited
-from mainspring.controller.router import Router
+from mainspring.controller.logged_scheduler import LoggedScheduler, about
+from mainspring.controller.recovery import Awaited
 from mainspring.controller.shell import Shell
 from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.roles import Role, may_connect
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter
-from mainspring.transport.greeting import read_secret
+from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.hub import Hub
+from mainspring.transport.listener import Listener
 
 _LOGGER = logging.getLogger(__name__)
 SHORTEST_WAIT_NS = 50_000
-"""A wake-up that is due already comes this much later: a bound on what an eager scheduler may burn."""
+"""A wake-up that is already due comes this much later, which bounds how often the scheduler is called."""
 DRAIN_CHECK_NS = 10_000_000
-"""While draining, how often it is checked whether all is done."""
+"""The time between two checks, while draining, whether all requests are finished."""
 IDLE_NS = 5_000_000
-"""Nothing arrived for this long, and nothing is due for as long: time to collect garbage."""
+"""Garbage is collected when no message has arrived, and nothing is due, for this long."""
 COLLECT_INTERVAL_NS = 1_000_000_000
-"""At most one collection in this time."""
+"""The time between two collections at least."""
+BACKLOG_BYTES = 256 << 20
+"""Bytes that may wait for one peer, beside the bound in messages."""
+MOST_TENSORS = 4
+"""Messages to the controller have no tensors; one with a few is answered, more end the connection."""
+WATCHING_BYTES = 64 << 10
+"""Size of one incoming message of an observer or operator."""
 
 
 class Controller:
-    """One controller, bound when it is made; `serve` runs it in the calling thread."""
+    """One controller, which listens once it is constructed; `serve` runs it in the calling thread."""
 
     def __init__(
         self,
@@ -46,23 +56,19 @@ class Controller:
         served: Sequence[ServedModel] = (),
         awaited: Awaited | None = None,
     ) -> None:
-        """Bind and load the models; ``served`` are those of a repository, as clients know them, ``awaited``
-        what could not be read.
+        """Listen, and add the models.
 
+        ``served``: the models of a repository as clients know them; ``awaited``: what could not be read.
         Raises OSError if the address is taken or the state file can't be used, ValueError on a bad model.
         """
         self.scheduler = Scheduler(scheduler_config)
-        """The scheduler itself; only its ``status`` and ``validate`` are for others, once `serve` is over."""
+        """The scheduler; once `serve` has returned, others may call its ``status`` and ``validate``."""
         self._config = config
         self._dropped = Dropped()
-        self._router = Router(
-            config.address,
-            config.peer_backlog_messages,
-            config.message_max_bytes,
-            config.goodbye_linger_ms,
-            lambda _: self._dropped.count("bad_framing"),
-            read_secret(config.secret_file),
-        )
+        secret = read_secret(config.secret_file)
+        self._hub = Hub()
+        self._listener = listen(self._hub, config, secret)
+        self._listener.on_violation = lambda _: self._dropped.count("bad_framing")
         log = None
         if config.event_log_dir is not None:
             log = EventLogWriter(
@@ -71,9 +77,9 @@ class Controller:
                 config.event_log_max_bytes,
                 about(scheduler_config),
             )
-        self._feed = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
+        self._logged = LoggedScheduler(self.scheduler, log, self._dropped, config.metrics_models)
         try:
-            self._shell = Shell(config, self._feed, self._router, self._dropped, awaited)
+            self._shell = Shell(config, self._logged, self._listener, self._dropped, awaited)
         except OSError:
             self.close()
             raise
@@ -90,36 +96,32 @@ class Controller:
     @property
     def address(self) -> str:
         """Where peers connect, the real port included."""
-        return self._router.address
+        return self._listener.address
 
     def serve(self, stop: threading.Event) -> None:
-        """Serve until ``stop`` is set, finish what was accepted, say goodbye and close."""
-        members, carrier, feed = self._shell.members, self._shell.carrier, self._feed
-        observers = self._shell.observers
+        """Serve until ``stop`` is set, finish the accepted requests, say goodbye and close."""
+        shell, scheduler = self._shell, self._logged
+        observers = shell.observers
         collecting = gc.isenabled()
         gc.collect()
         gc.freeze()
         gc.disable()
         try:
             while not self._finished(stop):
-                self._take_in()
+                self._receive()
                 now_ns = time.monotonic_ns()
-                if feed.due(now_ns):
-                    carrier.carry_out(now_ns, feed.schedule(now_ns))
-                feed.settle()
-                start_due_ns = self._shell.start_due_ns()
+                if scheduler.due(now_ns):
+                    shell.carry_out(now_ns, scheduler.schedule(now_ns))
+                scheduler.settle()
+                start_due_ns = shell.start_due_ns()
                 if start_due_ns is not None and now_ns >= start_due_ns:
-                    self._shell.settle_start(now_ns)
+                    shell.settle_start(now_ns)
                 if now_ns >= observers.due_ns:
                     observers.turn(now_ns)
-                if now_ns >= members.next_beat_ns:
-                    members.beat(now_ns)
-                    self._shell.settle_start(now_ns)
-                    self._shell.returning.beat(now_ns)
-                    feed.flush()
-                    observers.beat(now_ns)
+                if now_ns >= shell.peers.next_beat_ns:
+                    self._beat(now_ns)
                 self._wait(now_ns)
-            members.goodbye("the controller stops")
+            shell.peers.goodbye("the controller stops")
             observers.goodbye(time.monotonic_ns(), "the controller stops")
         finally:
             gc.unfreeze()
@@ -128,39 +130,48 @@ class Controller:
             self.close()
 
     def close(self) -> None:
-        """Close the socket and the log; `serve` does so itself."""
-        self._router.close()
-        self._feed.close()
+        """Close the connections and the log; `serve` calls this itself."""
+        self._hub.close(round(self._config.goodbye_linger_ms * 1e6))
+        self._logged.close()
 
     def _add(self, models: Sequence[ModelSpec], served: Sequence[ServedModel]) -> None:
-        catalogue, now_ns = self._shell.catalogue, time.monotonic_ns()
-        refusals = [catalogue.add(now_ns, spec) for spec in catalogue.journal.applied([*models])]
-        self._shell.operators.restore(now_ns)
-        for refusal in (*refusals, *map(catalogue.serve, served)):
+        shell, now_ns = self._shell, time.monotonic_ns()
+        refusals = [shell.registry.add(now_ns, spec) for spec in shell.journal.applied([*models])]
+        shell.administration.restore(now_ns)
+        for refusal in (*refusals, *map(shell.registry.serve, served)):
             if refusal is not None:
                 raise ValueError(refusal[1])
 
-    def _take_in(self) -> None:
-        """Take in what is waiting, up to a bound."""
+    def _receive(self) -> None:
+        """Take in the messages that have come, up to a bound."""
         for _ in range(self._config.burst_messages):
-            frames = self._router.receive()
-            if frames is None:
+            received = self._listener.receive()
+            if received is None:
                 return
+            peer, parts = received
             now_ns = self._arrived_ns = time.monotonic_ns()
             try:
-                self._shell.receive(now_ns, frames)
+                self._shell.receive(now_ns, peer, parts)
             except Exception:
                 self._dropped.count("internal_error")
-                if self._error_limit.allows(now_ns, frames[0], "internal_error"):
-                    _LOGGER.exception("failed on a message of %r: %.2000r", frames[0], frames[1:])
+                if self._error_limit.allows(now_ns, peer, "internal_error"):
+                    _LOGGER.exception("failed on a message of %r: %.2000r", peer, parts)
+
+    def _beat(self, now_ns: int) -> None:
+        """Do what is due at each heartbeat."""
+        self._shell.peers.beat(now_ns)
+        self._shell.settle_start(now_ns)
+        self._shell.recovery.beat(now_ns)
+        self._logged.flush()
+        self._shell.observers.beat(now_ns)
 
     def _wait(self, now_ns: int) -> None:
-        """Wait for a message, the scheduler's wake-up or the next beat."""
-        if self._feed.dirty:
-            self._router.wait(0)
+        """Wait for a message, the scheduler's wake-up or the next beat; the hub may wait less long."""
+        if self._logged.dirty:
+            self._hub.wait(0)
             return
-        until_ns = min(self._shell.members.next_beat_ns, self._shell.observers.due_ns)
-        wakeup_ns = self._feed.next_wakeup_ns()
+        until_ns = min(self._shell.peers.next_beat_ns, self._shell.observers.due_ns)
+        wakeup_ns = self._logged.next_wakeup_ns()
         start_due_ns = self._shell.start_due_ns()
         if start_due_ns is not None:
             until_ns = min(until_ns, max(start_due_ns, now_ns + SHORTEST_WAIT_NS))
@@ -172,22 +183,24 @@ class Controller:
         if idle and now_ns - self._collected_ns > COLLECT_INTERVAL_NS:
             self._collected_ns = now_ns
             self._collect()
-        self._router.wait(until_ns)
+        while not self._hub.wait(max(0, until_ns - time.monotonic_ns())):
+            if time.monotonic_ns() >= until_ns:
+                return
 
     def _collect(self) -> None:
-        """Collect garbage, and take what is left out of the next collections, which are short then.
+        """Collect garbage, and freeze what is left, so that the next collections are short.
 
-        What a worker or a model leaves behind was frozen while it was there, and nothing but a collection
-        of everything frees it.
+        What a worker or a model leaves behind was frozen before, so that only a collection of everything
+        frees it.
         """
-        if self._departures != self._feed.departures:
-            self._departures = self._feed.departures
+        if self._departures != self._logged.departures:
+            self._departures = self._logged.departures
             gc.unfreeze()
         gc.collect()
         gc.freeze()
 
     def _finished(self, stop: threading.Event) -> bool:
-        """Begin to drain once ``stop`` is set; say whether that is over."""
+        """Begin to drain once ``stop`` is set; say whether draining is over."""
         if not stop.is_set():
             return False
         now_ns = time.monotonic_ns()
@@ -204,6 +217,34 @@ class Controller:
         return self._shell.drained()
 
 
+def listen(hub: Hub, config: ControllerConfig, secret: bytes | None) -> Listener:
+    """Listen for peers; raise OSError that names the address if that is not possible, and close the hub.
+
+    ``secret``: the run's; without one, only processes of this user on this host may connect.
+    """
+    watching_bytes = min(config.message_max_bytes, WATCHING_BYTES)
+    limits = {
+        str(role): _limits(
+            watching_bytes if role in (Role.OBSERVER, Role.OPERATOR) else config.message_max_bytes, config
+        )
+        for role in may_connect(Role.CONTROLLER)
+    }
+    try:
+        return Listener(hub, config.address, limits, Pass(Role.CONTROLLER, secret))
+    except (OSError, ValueError) as error:
+        hub.close()
+        number = getattr(error, "errno", None) or errno.EINVAL
+        why = getattr(error, "strerror", None) or str(error)
+        raise OSError(
+            number, f"the controller can't listen on {config.address}: {why}; choose another --address"
+        ) from error
+
+
+def _limits(message_bytes: int, config: ControllerConfig) -> Limits:
+    backlog_messages = config.peer_backlog_messages
+    return Limits(message_bytes, BACKLOG_BYTES, backlog_messages, message_bytes, MOST_TENSORS)
+
+
 def run(
     config: ControllerConfig,
     scheduler_config: SchedulerConfig,
@@ -215,8 +256,8 @@ def run(
 ) -> None:
     """Run a controller until ``stop`` is set and it has drained.
 
-    ``on_ready`` is told the address, the real port included, once peers can connect; ``served`` are a
-    repository's models as clients know them, ``awaited`` what could not be read. Raises OSError that names
+    ``on_ready`` is called with the address, the real port included, once peers can connect; ``served`` are a
+    repository's models as clients know them, ``awaited`` is what could not be read. Raises OSError that names
     the address if it is taken, or the state file if it can't be used, and ValueError on an unknown policy or
     a model that can't be served.
     """

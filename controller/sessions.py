@@ -1,12 +1,13 @@
 """Who is connected: sessions of workers and gateways, their numbers, liveness and clocks. Pure.
 
 A *session* begins with a hello and ends when the peer says goodbye, is silent for too long, says hello
-again, is taken over or is dropped. What arrives under a routing id belongs to its session of that moment;
-a result of an earlier session of the same worker is told apart by its action id (`WorkerSession.owns`).
+again, is replaced or is dropped. A message belongs to the session that its peer (``ROLE/NAME`` of its
+connection) has when the message arrives; the action id distinguishes a result of an earlier session of the
+same worker (`WorkerSession.owns`).
 
-A name belongs to the newest process that claims it: a worker restarted after a crash need not wait for
-its former self to time out. The process that lost its name is remembered, so that its next hello does not
-take the name back while the new owner lives.
+A name belongs to the newest process that claims it: a worker restarted after a crash need not wait until the
+former process has timed out. A process that lost its name is remembered, so that its next hello does not take
+the name back while the new owner lives.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from mainspring.controller.clock import ClockOffset
 from mainspring.messages.peers import GatewayHello, Ping, Pong, WorkerHello
 
 RETIRED_REMEMBERED = 1024
-"""Processes remembered to have lost their name; beyond it the oldest is forgotten."""
+"""Processes that lost their name and are remembered; beyond this number the oldest is forgotten."""
 
 
 class Session:
-    """What a worker's and a gateway's session have in common."""
+    """What the sessions of workers and gateways have in common."""
 
     kind = "peer"
 
-    def __init__(self, routing_id: bytes, name: str, number: int, now_ns: int, clock_window: int) -> None:
-        self.routing_id = routing_id
+    def __init__(self, peer: bytes, name: str, number: int, now_ns: int, clock_window: int) -> None:
+        self.peer = peer
+        """The connection's ``ROLE/NAME``."""
         self.name = name
         self.number = number
         """Counts the sessions of its kind from 1; never used again in this controller's life."""
         self.clock = ClockOffset(clock_window)
         self.heard_ns = now_ns
-        """When the last message of this peer arrived."""
+        """When the last message from this peer arrived."""
         self._pings = 0
 
     def __str__(self) -> str:
@@ -46,7 +48,7 @@ class Session:
         return Ping(self._pings, now_ns)
 
     def pong(self, now_ns: int, pong: Pong) -> None:
-        """Take a pong in; raise ValueError if it answers no ping of ours or contradicts itself."""
+        """Take a pong in; raise ValueError if it answers no ping of this session or contradicts itself."""
         if not 0 < pong.sequence <= self._pings:
             raise ValueError(f"a pong of sequence {pong.sequence} answers none of {self._pings} pings")
         self.clock.add(pong.ping_sent_ns, pong.received_ns, pong.sent_ns, now_ns)
@@ -57,22 +59,20 @@ class WorkerSession(Session):
 
     kind = "worker"
 
-    def __init__(
-        self, routing_id: bytes, hello: WorkerHello, number: int, now_ns: int, clock_window: int
-    ) -> None:
-        super().__init__(routing_id, hello.worker, number, now_ns, clock_window)
+    def __init__(self, peer: bytes, hello: WorkerHello, number: int, now_ns: int, clock_window: int) -> None:
+        super().__init__(peer, hello.worker, number, now_ns, clock_window)
         self.hello = hello
         self.joined = False
-        """Whether the scheduler knows of it: only once its clock is known."""
+        """Whether the scheduler knows the worker, which follows once its clock is known."""
         self.actions_after = 0
-        """The last action id given out before this session joined."""
+        """The last action id issued before this session joined."""
         self.infers_out: set[int] = set()
-        """The ids of INFERs that were sent to it and have no result."""
+        """The ids of INFERs that were sent to the worker and have no result yet."""
         self.dropped: dict[str, int] = {}
-        """What the worker could not use or deliver since it started, by why."""
+        """Messages that the worker could not use or deliver since it started, by reason."""
 
     def owns(self, action_id: int) -> bool:
-        """Say whether a result is of this session, not of an earlier one of the same worker."""
+        """Say whether a result belongs to this session, not to an earlier one of the same worker."""
         return self.joined and action_id > self.actions_after
 
 
@@ -81,27 +81,25 @@ class GatewaySession(Session):
 
     kind = "gateway"
 
-    def __init__(
-        self, routing_id: bytes, hello: GatewayHello, number: int, now_ns: int, clock_window: int
-    ) -> None:
-        super().__init__(routing_id, hello.gateway, number, now_ns, clock_window)
+    def __init__(self, peer: bytes, hello: GatewayHello, number: int, now_ns: int, clock_window: int) -> None:
+        super().__init__(peer, hello.gateway, number, now_ns, clock_window)
 
 
 AnySession = TypeVar("AnySession", WorkerSession, GatewaySession)
 
 
 class _Kind(dict[str, AnySession]):
-    """The sessions of one kind by name, and the number of the last."""
+    """The sessions of one kind by name, and the number of the last one."""
 
     last_number = 0
 
 
 class SessionTable:
-    """All sessions, by routing id, by name and, for gateways, by number."""
+    """All sessions, by peer, by name and, for gateways, by number."""
 
     def __init__(self, clock_window: int) -> None:
         self._clock_window = clock_window
-        self._by_routing_id: dict[bytes, WorkerSession | GatewaySession] = {}
+        self._by_peer: dict[bytes, WorkerSession | GatewaySession] = {}
         self.workers: _Kind[WorkerSession] = _Kind()
         """Worker sessions by worker name, in the order of their beginning."""
         self.gateways: _Kind[GatewaySession] = _Kind()
@@ -110,46 +108,46 @@ class SessionTable:
         self._retired: OrderedDict[bytes, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Sessions of both kinds."""
-        return len(self._by_routing_id)
+        """The number of sessions of both kinds."""
+        return len(self._by_peer)
 
     def all(self) -> Iterable[WorkerSession | GatewaySession]:
         """Every session, in the order of their beginning."""
-        return self._by_routing_id.values()
+        return self._by_peer.values()
 
-    def find(self, routing_id: bytes) -> WorkerSession | GatewaySession | None:
-        """The session of a routing id."""
-        return self._by_routing_id.get(routing_id)
+    def find(self, peer: bytes) -> WorkerSession | GatewaySession | None:
+        """Return the session of a peer."""
+        return self._by_peer.get(peer)
 
     def gateway(self, number: int) -> GatewaySession | None:
-        """The gateway of a number."""
+        """Return the gateway with this number."""
         return self._gateway_by_number.get(number)
 
     def replaced_by(
-        self, routing_id: bytes, hello: WorkerHello | GatewayHello
+        self, peer: bytes, hello: WorkerHello | GatewayHello
     ) -> list[WorkerSession | GatewaySession]:
-        """The sessions that a hello ends: the same process's earlier one, and the name's earlier owner."""
+        """Return the sessions that a hello ends: the process's earlier one, and the name's earlier owner."""
         owner = self._name_owner(hello)
-        found = [self._by_routing_id.get(routing_id), owner]
+        found = [self._by_peer.get(peer), owner]
         return [session for index, session in enumerate(found) if session and session not in found[:index]]
 
-    def name_is_lost(self, routing_id: bytes, hello: WorkerHello | GatewayHello) -> bool:
-        """Say whether this process lost its name to a newer one that still has it."""
+    def name_is_lost(self, peer: bytes, hello: WorkerHello | GatewayHello) -> bool:
+        """Say whether this process lost its name to a newer process that still has it."""
         owner = self._name_owner(hello)
-        return owner is not None and owner.routing_id != routing_id and routing_id in self._retired
+        return owner is not None and owner.peer != peer and peer in self._retired
 
-    def open_worker(self, now_ns: int, routing_id: bytes, hello: WorkerHello) -> WorkerSession:
-        """Begin a worker's session; those of `replaced_by` must have been closed."""
+    def open_worker(self, now_ns: int, peer: bytes, hello: WorkerHello) -> WorkerSession:
+        """Begin a worker's session; the sessions of `replaced_by` must be closed."""
         self.workers.last_number += 1
-        session = WorkerSession(routing_id, hello, self.workers.last_number, now_ns, self._clock_window)
+        session = WorkerSession(peer, hello, self.workers.last_number, now_ns, self._clock_window)
         self._enter(session)
         self.workers[session.name] = session
         return session
 
-    def open_gateway(self, now_ns: int, routing_id: bytes, hello: GatewayHello) -> GatewaySession:
-        """Begin a gateway's session; those of `replaced_by` must have been closed."""
+    def open_gateway(self, now_ns: int, peer: bytes, hello: GatewayHello) -> GatewaySession:
+        """Begin a gateway's session; the sessions of `replaced_by` must be closed."""
         self.gateways.last_number += 1
-        session = GatewaySession(routing_id, hello, self.gateways.last_number, now_ns, self._clock_window)
+        session = GatewaySession(peer, hello, self.gateways.last_number, now_ns, self._clock_window)
         self._enter(session)
         self.gateways[session.name] = session
         self._gateway_by_number[session.number] = session
@@ -157,24 +155,28 @@ class SessionTable:
 
     def close(self, session: WorkerSession | GatewaySession, name_lost: bool = False) -> None:
         """End a session. ``name_lost``: its name went to a newer process."""
-        del self._by_routing_id[session.routing_id]
+        del self._by_peer[session.peer]
         if isinstance(session, WorkerSession):
             del self.workers[session.name]
         else:
             del self.gateways[session.name]
             del self._gateway_by_number[session.number]
         if name_lost:
-            self._retired[session.routing_id] = None
+            self._retired[session.peer] = None
             if len(self._retired) > RETIRED_REMEMBERED:
                 self._retired.popitem(last=False)
 
     def is_open(self, session: Session) -> bool:
-        """Say whether this very session has not ended."""
-        return self._by_routing_id.get(session.routing_id) is session
+        """Say whether this session, not only another one of its peer, is open."""
+        return self._by_peer.get(session.peer) is session
 
     def silent_since(self, instant_ns: int) -> list[WorkerSession | GatewaySession]:
-        """The sessions that were last heard before an instant."""
-        return [session for session in self._by_routing_id.values() if session.heard_ns < instant_ns]
+        """Return the sessions from which nothing has arrived since an instant."""
+        return [session for session in self._by_peer.values() if session.heard_ns < instant_ns]
+
+    def infers_out(self) -> int:
+        """Return how many INFERs are out on connected workers."""
+        return sum(len(worker.infers_out) for worker in self.workers.values())
 
     def _name_owner(self, hello: WorkerHello | GatewayHello) -> WorkerSession | GatewaySession | None:
         if isinstance(hello, WorkerHello):
@@ -182,7 +184,7 @@ class SessionTable:
         return self.gateways.get(hello.gateway)
 
     def _enter(self, session: WorkerSession | GatewaySession) -> None:
-        if session.routing_id in self._by_routing_id:
+        if session.peer in self._by_peer:
             raise AssertionError(f"{session} begins while its process's former session is open")
-        self._by_routing_id[session.routing_id] = session
-        self._retired.pop(session.routing_id, None)
+        self._by_peer[session.peer] = session
+        self._retired.pop(session.peer, None)

@@ -1,28 +1,31 @@
-"""What arrives from peers, made into events: the shell around the scheduler, without socket or clock."""
+"""The shell around the scheduler: messages from peers become events, and commands become messages to peers.
+
+It has no socket and no clock: ``now_ns``, on the controller's monotonic clock, is an argument.
+"""
 
 from __future__ import annotations
 
+import heapq
 import logging
 
 import msgspec
 
-from mainspring.controller.carrier import Carrier
-from mainspring.controller.catalogue import Catalogue
+from mainspring.controller.administration import Administration
 from mainspring.controller.config import ControllerConfig
-from mainspring.controller.counters import Dropped
-from mainspring.controller.feed import LoggedScheduler
-from mainspring.controller.grace import StartGrace
+from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.journal import Journal
-from mainspring.controller.members import Members, protocol_detail
-from mainspring.controller.observers import Observer, Observers, Wire
-from mainspring.controller.operators import Operators
-from mainspring.controller.post import Post
-from mainspring.controller.returning import Awaited, Returning
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.observers import Observer, Observers
+from mainspring.controller.outbox import Outbox, Wire
+from mainspring.controller.peer_lifecycle import PeerLifecycle, protocol_detail
+from mainspring.controller.recovery import Awaited, ModelRecovery
+from mainspring.controller.registry import ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Result
+from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
@@ -47,29 +50,100 @@ _LOGGER = logging.getLogger(__name__)
 Received = ToController | FromObserver | Result
 """What a peer may send."""
 FAR_NS = 1 << 60
-"""Durations and instants beyond this (36 years) are taken for nonsense or for "any time"."""
+"""Durations and instants beyond this (36 years) are taken for errors or for "any time"."""
 
 
 class _Hello(msgspec.Struct):
-    """What any version's hello has."""
+    """The fields that the hello of every protocol version has."""
 
     type: str
     protocol: int
 
 
 HELD_ARRIVALS = 100_000
-"""Requests that are held, after the start, for the first worker to join; more go straight on."""
+"""Requests held after the start until the first worker joins; further ones go to the scheduler at once."""
+LEFT_NS = 5_000_000
+"""The time before its deadline at which a held request is rejected, so that the rejection is not late."""
 RETURNING = "the controller has just started and no worker is back yet: send the request again"
 _MAY_SAY = {
     sender.encode(): (sender, says) for (sender, to), says in MAY_SAY.items() if to is Role.CONTROLLER
 }
-"""By the role with which a routing id begins."""
+"""By the role with which a peer's ``ROLE/NAME`` begins."""
 _HELLOS = (WorkerHello, GatewayHello)
 _HELLO = msgspec.msgpack.Decoder(_Hello)
 
 
+class StartGrace:
+    """Holds requests that arrive before the first worker has joined a controller that has just started. Pure.
+
+    After a restart of the controller, gateways often submit what waits for it before the workers have said
+    hello again; a rejection with ``no_worker`` would be wrong a moment later. Time and number are bounded.
+    """
+
+    def __init__(self, grace_ns: int, limit: int) -> None:
+        self._grace_ns = grace_ns
+        self._limit = limit
+        self._until_ns: int | None = None
+        self._held: dict[int, RequestArrived] = {}
+        self._due: list[tuple[int, int]] = []
+        """A heap of the instants at which held requests are rejected; released requests stay in it."""
+        self.over = False
+        """Whether requests go to the scheduler at once from now on."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def began(self, now_ns: int) -> None:
+        """Begin the time in which requests are held; later calls have no effect."""
+        if self._until_ns is None:
+            self._until_ns = now_ns + self._grace_ns
+
+    def hold(self, now_ns: int, event: RequestArrived) -> bool:
+        """Hold a request until a worker joins, its deadline is near or the time is over.
+
+        Return False if it is not held, so that the caller hands it to the scheduler.
+        """
+        until_ns = now_ns if self._until_ns is None else self._until_ns
+        if self.over or now_ns >= until_ns or len(self._held) >= self._limit:
+            return False
+        if event.request_id not in self._held:
+            self._held[event.request_id] = event
+            if event.deadline_ns is not None:
+                heapq.heappush(self._due, (event.deadline_ns - LEFT_NS, event.request_id))
+        return True
+
+    def next_ns(self) -> int | None:
+        """Return when `release` or `given_up` may next return a request; None while no request is held."""
+        if self.over or self._until_ns is None or not self._held:
+            return None
+        return min(self._until_ns, self._due[0][0]) if self._due else self._until_ns
+
+    def given_up(self, now_ns: int) -> list[RequestArrived]:
+        """Return the requests that must be rejected now, to be in time, and hold them no longer."""
+        late = []
+        while self._due and self._due[0][0] <= now_ns:
+            event = self._held.pop(heapq.heappop(self._due)[1], None)
+            if event is not None:
+                late.append(event)
+        return late
+
+    def cancel(self, request_id: int) -> None:
+        """Forget a request, if it is held."""
+        self._held.pop(request_id, None)
+
+    def release(self, now_ns: int, worker_joined: bool) -> list[RequestArrived]:
+        """Return the requests that need not be held any longer, in order of arrival."""
+        self.over = self.over or worker_joined or (self._until_ns is not None and now_ns >= self._until_ns)
+        if not self.over:
+            return []
+        released = list(self._held.values())
+        self._held.clear()
+        self._due.clear()
+        return released
+
+
 class Shell:
-    """Takes messages in; its parts hold the state. ``now_ns`` is on the controller's monotonic clock."""
+    """Takes messages in and carries commands out; its parts hold the state."""
 
     def __init__(
         self,
@@ -79,35 +153,34 @@ class Shell:
         dropped: Dropped,
         awaited: Awaited | None = None,
     ) -> None:
-        """``awaited`` is what the start could not read. Raises OSError if the state file can't be used."""
+        """``awaited``: what the start could not read. Raises OSError if the state file can't be used."""
         awaited = awaited or Awaited()
         self.draining = False
         self.sessions = SessionTable(config.clock_window_samples)
         self._scheduler = scheduler
         self._dropped = dropped
-        self._post = Post(wire, self.sessions, dropped)
-        journal = Journal(config.state_file)
-        parts = scheduler, self.sessions, self._post, dropped
-        self.catalogue = Catalogue(config.max_models, *parts, journal, awaited.left_out)
-        self.returning = Returning(scheduler, self.catalogue, self._post, awaited)
-        self.members = Members(
-            config, scheduler, self.sessions, self._post, self.catalogue, self.returning, dropped
+        self._outbox = outbox = Outbox(wire, self.sessions, dropped)
+        self.journal = journal = Journal(config.state_file)
+        self.registry = registry = ModelRegistry(
+            config.max_models, scheduler, self.sessions, outbox, awaited.left_out
         )
-        self.carrier = Carrier(self.sessions, self.members, self._post, dropped)
-        self.operators = Operators(scheduler, self.catalogue)
-        self.observers = Observers(config, scheduler, wire, self._post, dropped)
+        self.recovery = ModelRecovery(scheduler, registry, outbox, journal, awaited)
+        self.peers = PeerLifecycle(config, scheduler, self.sessions, outbox, registry, self.recovery, dropped)
+        self.administration = Administration(scheduler, registry, self.sessions, outbox, dropped, journal)
+        self.observers = Observers(config, scheduler, wire, outbox, dropped)
         self._grace = StartGrace(round(config.start_grace_ms * 1e6), HELD_ARRIVALS)
+        self._error_limit = AnswerLimit()
 
     def drain(self) -> None:
-        """From now on turn requests and changes away; what was accepted is finished."""
-        self.draining = self.catalogue.draining = True
+        """Reject new requests and changes from now on; accepted requests are finished."""
+        self.draining = self.administration.stopping = True
 
     def drained(self) -> bool:
         """Say whether every accepted request is answered, as far as the controller can know."""
-        return len(self._grace) + self._scheduler.queued == 0 and self.carrier.infers_out() == 0
+        return len(self._grace) + self._scheduler.queued == 0 and self.sessions.infers_out() == 0
 
     def settle_start(self, now_ns: int) -> None:
-        """Begin the grace after the start, and end it once a worker has joined or its time is over."""
+        """Hold requests after the start; release them once a worker has joined or the time is over."""
         if self._grace.over:
             return
         self._grace.began(now_ns)
@@ -115,48 +188,73 @@ class Shell:
         for arrival in self._grace.given_up(now_ns):
             gateway = self.sessions.gateway(gateway_of(arrival.request_id))
             if gateway is not None:
-                self._post.to(gateway, Rejected(arrival.request_id, Reason.NO_WORKER, RETURNING))
+                self._outbox.send(gateway, Rejected(arrival.request_id, Reason.NO_WORKER, RETURNING))
         for arrival in self._grace.release(now_ns, joined):
             if self.sessions.gateway(gateway_of(arrival.request_id)) is not None:
                 self._scheduler.handle(now_ns, arrival)
 
     def start_due_ns(self) -> int | None:
-        """Return when `settle_start` is to be called even if nothing comes; None for never."""
+        """Return when `settle_start` is to be called even if no message arrives; None for never."""
         return self._grace.next_ns()
 
-    def receive(self, now_ns: int, frames: list[bytes]) -> None:
-        """Take one message in: its sender's routing id, which begins with ``ROLE/``, and its frames."""
-        routing_id = frames[0]
-        session = self.sessions.find(routing_id)
+    def carry_out(self, now_ns: int, commands: list[Command]) -> None:
+        """Send what each command asks for, in order; then end the sessions that broke meanwhile.
+
+        A command that raises is a bug of Mainspring: it is counted and logged, and the other commands leave
+        all the same. Its worker is dropped when its result is overdue.
+        """
+        for command in commands:
+            try:
+                self._carry_out(now_ns, command)
+            except Exception:
+                self._dropped.count("internal_error")
+                if self._error_limit.allows(now_ns, b"", type(command).__name__):
+                    _LOGGER.exception("could not carry out %.2000r", command)
+        self.peers.end_broken(now_ns)
+
+    def receive(self, now_ns: int, peer: bytes, parts: list[bytes]) -> None:
+        """Take one message in: its sender as ``ROLE/NAME``, and its parts."""
+        session = self.sessions.find(peer)
         if session is not None:
             session.heard_ns = now_ns
         try:
-            if len(frames) != 2:
-                raise BadMessage(f"a message to the controller has one frame, not {len(frames) - 1}")
-            message = TO_CONTROLLER.decode(frames[1])
+            if len(parts) != 1:
+                raise BadMessage(f"a message to the controller has one frame, not {len(parts)}")
+            message = TO_CONTROLLER.decode(parts[0])
         except BadMessage as error:
-            self._undecodable(now_ns, routing_id, session, frames, error)
+            self._undecodable(now_ns, peer, session, parts, error)
             return
-        role, says = _MAY_SAY[routing_id[: routing_id.index(b"/")]]
+        role, says = _MAY_SAY[peer[: peer.index(b"/")]]
         if type(message) not in says:
             detail = fault(role, Role.CONTROLLER, message) or ""
-            self._post.refuse(now_ns, routing_id, "bad_message", detail)
+            self._outbox.refuse(now_ns, peer, "bad_message", detail)
             return
         if isinstance(message, _HELLOS):
-            self.observers.forget(routing_id)
-            self.members.hello(now_ns, routing_id, message)
+            self.observers.forget(peer)
+            self.peers.hello(now_ns, peer, message)
         elif isinstance(session, GatewaySession):
             self._from_gateway(now_ns, session, message)
         elif isinstance(session, WorkerSession):
             self._from_worker(now_ns, session, message)
         elif isinstance(message, ObserverHello):
-            self.observers.hello(now_ns, routing_id, message)
-        elif (observer := self.observers.find(routing_id)) is not None:
+            self.observers.hello(now_ns, peer, message)
+        elif (observer := self.observers.find(peer)) is not None:
             self._from_observer(now_ns, observer, message)
         elif not isinstance(message, Goodbye):
-            self._post.refuse(now_ns, routing_id, "unknown_session", "say hello first")
-        self.members.settle(now_ns)
+            self._outbox.refuse(now_ns, peer, "unknown_session", "say hello first")
+        self.peers.end_broken(now_ns)
         self.settle_start(now_ns)
+
+    def _carry_out(self, now_ns: int, command: Command) -> None:
+        match command:
+            case Infer():
+                self._outbox.dispatch(command)
+            case Reject():
+                self._outbox.reject(now_ns, command)
+            case DropWorker(worker=worker, reason=reason):
+                self.peers.drop(now_ns, worker, reason)
+            case _:
+                self._outbox.act(command)
 
     def _from_gateway(self, now_ns: int, session: GatewaySession, message: Received) -> None:
         match message:
@@ -169,9 +267,9 @@ class Shell:
                 else:
                     self._dropped.count("foreign_request")
             case AdminRequest():
-                self.catalogue.answer(now_ns, session, message)
+                self.administration.answer(now_ns, session, message)
             case Drained(name=name):
-                self.catalogue.drained(now_ns, session, name)
+                self.registry.drained(now_ns, session, name)
             case _:
                 self._from_any(now_ns, session, message)
 
@@ -180,14 +278,14 @@ class Shell:
             case Result():
                 self._result(now_ns, session, message)
             case Restored(model=spec):
-                self.returning.restored(now_ns, session, spec)
+                self.recovery.restored(now_ns, session, spec)
             case Described(models=models):
-                self.returning.described(now_ns, session, models)
+                self.recovery.described(now_ns, session, models)
             case _:
                 joined = session.joined
                 self._from_any(now_ns, session, message)
                 if session.joined and not joined:
-                    self.operators.restore(now_ns)
+                    self.administration.restore(now_ns)
 
     def _from_observer(self, now_ns: int, observer: Observer, message: Received) -> None:
         observer.heard_ns = now_ns
@@ -197,30 +295,32 @@ class Shell:
             case Goodbye(detail=detail):
                 self.observers.end(observer, f"it left: {detail}")
             case Operate():
-                self.observers.answer(observer, self.operators.answer(now_ns, message))
+                self.observers.answer(observer, self.administration.operate(now_ns, message))
             case _:
                 detail = f"an observer may not send {type(message).__name__}"
-                self._post.refuse(now_ns, observer.routing_id, "bad_message", detail)
+                self._outbox.refuse(now_ns, observer.peer, "bad_message", detail)
 
     def _from_any(self, now_ns: int, session: Session, message: Received) -> None:
         match message:
             case Pong():
-                self.members.pong(now_ns, session, message)
+                self.peers.pong(now_ns, session, message)
             case Goodbye(detail=detail):
-                self.members.end(now_ns, session, f"it left: {detail}")
+                self.peers.end(now_ns, session, f"it left: {detail}")
             case _:
                 detail = f"a {session.kind} may not send {type(message).__name__}"
-                self._post.refuse(now_ns, session.routing_id, "bad_message", detail)
+                self._outbox.refuse(now_ns, session.peer, "bad_message", detail)
 
     def _arrival(self, now_ns: int, session: GatewaySession, arrival: Arrival) -> None:
         request_id = arrival.request_id
         if gateway_of(request_id) != session.number:
             self._dropped.count("foreign_request")
             detail = f"the request's id is of an earlier session; this gateway's number is {session.number}"
-            self._post.to(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))
+            self._outbox.send(session, Rejected(request_id, Reason.CONTROLLER_UNREACHABLE, detail))
             return
         if self.draining:
-            self._post.to(session, Rejected(request_id, Reason.SHUTTING_DOWN, "the controller is stopping"))
+            self._outbox.send(
+                session, Rejected(request_id, Reason.SHUTTING_DOWN, "the controller is stopping")
+            )
             return
         left_ns = arrival.left_ns
         deadline_ns = None
@@ -249,16 +349,16 @@ class Shell:
         self._scheduler.handle(now_ns, result)
 
     def _undecodable(
-        self, now_ns: int, routing_id: bytes, session: Session | None, frames: list[bytes], error: BadMessage
+        self, now_ns: int, peer: bytes, session: Session | None, parts: list[bytes], error: BadMessage
     ) -> None:
-        """Answer what is no message: a hello of another version, garbage, or a stranger's garbage."""
+        """Answer what can't be decoded: a hello of another version, or garbage of a known or unknown peer."""
         try:
-            hello = _HELLO.decode(frames[1]) if len(frames) == 2 else None
+            hello = _HELLO.decode(parts[0]) if len(parts) == 1 else None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError):
             hello = None
         if hello is not None and hello.type.endswith("_hello") and hello.protocol != PROTOCOL_VERSION:
-            self._post.refuse(now_ns, routing_id, "protocol_mismatch", protocol_detail(hello.protocol))
+            self._outbox.refuse(now_ns, peer, "protocol_mismatch", protocol_detail(hello.protocol))
         elif session is not None:
-            self._post.refuse(now_ns, routing_id, "bad_message", str(error))
+            self._outbox.refuse(now_ns, peer, "bad_message", str(error))
         else:
             self._dropped.count("bad_message")

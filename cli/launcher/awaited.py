@@ -9,7 +9,7 @@ from pathlib import Path
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.fingerprint import manifest_fingerprint
-from mainspring.controller.returning import Awaited
+from mainspring.controller.recovery import Awaited
 from mainspring.messages.model import ModelSpec
 
 _LOGGER = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ import msgspec
 import typer
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.experiments.bench.console_view import cluster_of
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.messages.events import Wakeup

@@ -25,7 +25,7 @@ from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.actions import Lane
 from mainspring.console.view.view import View
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Reject

@@ -57,13 +57,13 @@ class Peer:
 
     kind = "peer"
 
-    def __init__(self, address: str, name: str, routing_id: str | None = None, offset_ns: int = 0) -> None:
+    def __init__(self, address: str, name: str, peer_id: str | None = None, offset_ns: int = 0) -> None:
         self.name = name
         self.offset_ns = offset_ns
         self.answers_pings = True
         self.pings = 0
         self.received: list[msgspec.Struct] = []
-        self.socket = Client(address, (routing_id or f"{self.kind}:{name}").encode(), role=self.kind)
+        self.socket = Client(address, (peer_id or f"{self.kind}:{name}").encode(), role=self.kind)
 
     def now_ns(self) -> int:
         return time.monotonic_ns() + self.offset_ns
@@ -120,8 +120,8 @@ class FakeWorker(Peer):
 
     kind = "worker"
 
-    def __init__(self, address: str, name: str, routing_id: str | None = None, offset_ns: int = 0) -> None:
-        super().__init__(address, name, routing_id, offset_ns)
+    def __init__(self, address: str, name: str, peer_id: str | None = None, offset_ns: int = 0) -> None:
+        super().__init__(address, name, peer_id, offset_ns)
         self.holds: tuple[type, ...] = ()
         self.prepared: dict[str, Artifact] = {}
         self.resident: dict[str, Resident] = {}
@@ -193,17 +193,17 @@ class Stage:
         self.until(lambda: not thread.is_alive())
         controller.scheduler.validate()
 
-    def gateway(self, name: str = "g0", routing_id: str | None = None) -> FakeGateway:
+    def gateway(self, name: str = "g0", peer_id: str | None = None) -> FakeGateway:
         """Connect a gateway and wait until it is welcome."""
-        gateway = FakeGateway(self.address, name, routing_id)
+        gateway = FakeGateway(self.address, name, peer_id)
         self.peers.append(gateway)
         gateway.hello()
         self.until(lambda: bool(gateway.all(Welcome)))
         return gateway
 
-    def worker(self, name: str = "w0", routing_id: str | None = None, offset_ns: int = 0) -> FakeWorker:
+    def worker(self, name: str = "w0", peer_id: str | None = None, offset_ns: int = 0) -> FakeWorker:
         """Connect a worker and say hello; `joined` waits for the scheduler to know it."""
-        worker = FakeWorker(self.address, name, routing_id, offset_ns)
+        worker = FakeWorker(self.address, name, peer_id, offset_ns)
         self.peers.append(worker)
         worker.hello()
         return worker

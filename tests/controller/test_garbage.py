@@ -29,8 +29,8 @@ def test_what_was_frozen_is_freed_once_a_worker_or_a_model_is_gone() -> None:
     try:
         controller._collect()
         del held
-        controller._feed.handle(1, ModelRemoved("m0"))
-        controller._feed.settle()
+        controller._logged.handle(1, ModelRemoved("m0"))
+        controller._logged.settle()
         controller._collect()
         assert ref() is None
     finally:

@@ -19,7 +19,7 @@ from mainspring.messages.operating import (
 )
 from mainspring.messages.peers import DefaultSlo, ModelUp
 from tests.controller.peers import Stage, spec
-from tests.controller.test_operators import Operator
+from tests.controller.test_administration import Operator
 
 
 @pytest.fixture

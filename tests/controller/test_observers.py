@@ -238,9 +238,9 @@ def test_who_does_not_read_is_cut_off_and_begins_anew_and_nobody_else_notices(
             asked += 1
             last = gateway.arrive(asked, NAMES[asked % len(NAMES)], left_ms=0.001)
         stage.until(caught_up)
-        most = max(most, controller._router.backlog_bytes(b"deaf"))
+        most = max(most, controller._listener.backlog_bytes(b"observer/deaf"))
     assert most < 1_000_000
-    assert controller._router.backlog_bytes(b"deaf") == 0
+    assert controller._listener.backlog_bytes(b"observer/deaf") == 0
     assert watcher.live
     assert watcher.pictures == 1
     again = watch("deaf")
@@ -275,7 +275,7 @@ def test_one_that_says_nothing_for_long_is_forgotten(
 def test_without_observers_nothing_is_kept(stage: Stage, watch: Any) -> None:
     controller = stage.start(MODELS)
     gateway, _ = stage.cluster(*NAMES)
-    waiting, observers = controller._feed.records.waiting, controller._shell.observers
+    waiting, observers = controller._logged.records.waiting, controller._shell.observers
     serve(stage, gateway)
     assert waiting.count == 0
     watcher = watch()
@@ -323,7 +323,7 @@ def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(
     controller = stage.start(MODELS)
     gateway, _ = stage.cluster(*NAMES)
     with monkeypatch.context() as broken:
-        broken.setattr(controller._feed, "picture", None)
+        broken.setattr(controller._logged, "picture", None)
         watcher = watch()
         stage.until(lambda: not watcher.live and controller._dropped["internal_error"] > 0)
         serve(stage, gateway)

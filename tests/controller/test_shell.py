@@ -1,9 +1,9 @@
-"""The shell without sockets: peers that can't be sent to, a controller that stood still, translations."""
+"""The shell without sockets: peers that can't be sent to, suspension, translations, the start's grace."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,24 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.controller.carrier import dispatches, on_worker_clock
-from mainspring.controller.catalogue import Catalogue
+from mainspring.controller.administration import Administration
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import ANSWER_INTERVAL_NS, AnswerLimit, Dropped
-from mainspring.controller.feed import LoggedScheduler
-from mainspring.controller.post import Post
-from mainspring.controller.shell import Shell
+from mainspring.controller.journal import Journal
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox, dispatches, on_worker_clock
+from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codec import encode
+from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello
+from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, Rejected, Welcome, WorkerHello
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter, read_log
 from mainspring.transport.bounds import Delivery
-from tests.controller.peers import MS, spec
+from tests.controller.peers import MS, Stage, spec
 
 
 class Wire:
@@ -38,14 +39,11 @@ class Wire:
         self.sent: list[tuple[bytes, dict[str, object]]] = []
         self.failing: dict[bytes, Delivery] = {}
 
-    def send(self, routing_id: bytes, payload: bytes) -> Delivery:
-        delivery = self.failing.get(routing_id, Delivery.SENT)
+    def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
+        delivery = self.failing.get(peer, Delivery.SENT)
         if delivery is Delivery.SENT:
-            self.sent.append((routing_id, msgspec.msgpack.decode(payload)))
+            self.sent.append((peer, msgspec.msgpack.decode(parts[0])))
         return delivery
-
-    def send_parts(self, peer: bytes, parts: tuple[bytes, bytes]) -> Delivery:
-        return self.send(peer, parts[0])
 
     def backlog_bytes(self, peer: bytes) -> int:
         return 0
@@ -53,8 +51,8 @@ class Wire:
     def disconnect(self, peer: bytes, why: str) -> None:
         self.failing[peer] = Delivery.GONE
 
-    def kinds(self, routing_id: bytes) -> list[object]:
-        return [message["type"] for to, message in self.sent if to == routing_id]
+    def kinds(self, peer: bytes) -> list[object]:
+        return [message["type"] for to, message in self.sent if to == peer]
 
 
 class Bench:
@@ -63,9 +61,9 @@ class Bench:
     def __init__(self, log: EventLogWriter | None = None) -> None:
         self.wire, self.dropped = Wire(), Dropped()
         self.scheduler = Scheduler(SchedulerConfig())
-        self.feed = LoggedScheduler(self.scheduler, log, self.dropped)
-        self.shell = Shell(ControllerConfig(join_pongs=1), self.feed, self.wire, self.dropped)
-        self.shell.catalogue.add(0, spec())
+        self.logged = LoggedScheduler(self.scheduler, log, self.dropped)
+        self.shell = Shell(ControllerConfig(join_pongs=1), self.logged, self.wire, self.dropped)
+        self.shell.registry.add(0, spec())
         self.receive(0, b"gateway/g", GatewayHello(PROTOCOL_VERSION, "g0"))
         self.receive(
             0,
@@ -74,11 +72,11 @@ class Bench:
         )
         self.receive(10, b"worker/w", Pong(1, 0, 5, 5))
 
-    def receive(self, now_ns: int, routing_id: bytes, message: msgspec.Struct) -> None:
-        self.shell.receive(now_ns, [routing_id, encode(message)])
+    def receive(self, now_ns: int, peer: bytes, message: msgspec.Struct) -> None:
+        self.shell.receive(now_ns, peer, [encode(message)])
 
     def schedule(self, now_ns: int) -> None:
-        self.shell.carrier.carry_out(now_ns, self.feed.schedule(now_ns))
+        self.shell.carry_out(now_ns, self.logged.schedule(now_ns))
 
     def workers(self) -> list[str]:
         return [worker.worker for worker in self.scheduler.status().workers]
@@ -89,7 +87,7 @@ def test_a_worker_that_cannot_be_sent_to_has_left(delivery: Delivery) -> None:
     bench = Bench()
     assert bench.workers() == ["w0"]
     bench.wire.failing[b"worker/w"] = delivery
-    bench.shell.members.beat(100 * MS)
+    bench.shell.peers.beat(100 * MS)
     assert bench.workers() == []
     assert bench.wire.kinds(b"gateway/g")[-1] == "worker_down"
     assert bench.dropped[delivery.value] == 1
@@ -98,18 +96,18 @@ def test_a_worker_that_cannot_be_sent_to_has_left(delivery: Delivery) -> None:
 def test_a_gateway_that_reads_too_slowly_is_forgotten() -> None:
     bench = Bench()
     bench.wire.failing[b"gateway/g"] = Delivery.FULL
-    bench.shell.members.beat(100 * MS)
+    bench.shell.peers.beat(100 * MS)
     assert bench.shell.sessions.find(b"gateway/g") is None
     assert bench.dropped["peer_too_slow"] == 1
 
 
-def test_a_controller_that_stood_still_does_not_blame_its_peers() -> None:
+def test_a_controller_that_was_suspended_does_not_blame_its_peers() -> None:
     bench = Bench()
-    bench.shell.members.beat(100 * MS)
-    bench.shell.members.beat(10_000 * MS)
+    bench.shell.peers.beat(100 * MS)
+    bench.shell.peers.beat(10_000 * MS)
     assert bench.workers() == ["w0"]
     for beat in range(1, 15):
-        bench.shell.members.beat((10_000 + beat * 100) * MS)
+        bench.shell.peers.beat((10_000 + beat * 100) * MS)
     assert bench.workers() == []
     assert bench.dropped["peer_silent"] == 2
 
@@ -120,7 +118,7 @@ def test_a_deadline_allows_for_the_way_from_the_gateway(tmp_path: Path) -> None:
     bench.receive(3000, b"gateway/g", Pong(1, 0, 77, 77))
     bench.receive(5000, b"gateway/g", Arrival((1 << 40) + 1, "m0", 1, 10**9))
     bench.receive(5000, b"gateway/g", Arrival((1 << 40) + 2, "m0", 1, None))
-    bench.feed.close()
+    bench.logged.close()
     arrived = [event for _, event in read_log(tmp_path) if isinstance(event, RequestArrived)]
     assert [event.deadline_ns for event in arrived] == [5000 + 10**9 - 1500, None]
 
@@ -130,19 +128,19 @@ def test_what_went_in_is_written_down_after_the_commands_are_sent_and_in_its_ord
     for number in range(3):
         bench.receive(5000 + number, b"gateway/g", Arrival((1 << 40) + number, "m0", 1, None))
     bench.schedule(6000)
-    bench.feed.flush()
+    bench.logged.flush()
     entries = list(read_log(tmp_path))
     assert [now_ns for now_ns, _ in entries] == sorted(now_ns for now_ns, _ in entries)
     arrived = [entry.request_id for _, entry in entries if isinstance(entry, RequestArrived)]
     assert arrived == [(1 << 40) + number for number in range(3)]
-    assert bench.feed.status().models[0].arrived == 3
+    assert bench.logged.status().models[0].arrived == 3
 
 
 def test_an_event_too_large_for_the_log_is_counted_and_the_others_are_written(tmp_path: Path) -> None:
     bench = Bench(EventLogWriter(tmp_path))
-    bench.feed.handle(5000, RequestCancelled(1 << 70))
-    bench.feed.handle(5001, RequestCancelled(7))
-    bench.feed.close()
+    bench.logged.handle(5000, RequestCancelled(1 << 70))
+    bench.logged.handle(5001, RequestCancelled(7))
+    bench.logged.close()
     assert bench.dropped["not_loggable"] == 1
     logged = [entry.request_id for _, entry in read_log(tmp_path) if isinstance(entry, RequestCancelled)]
     assert logged == [7]
@@ -152,10 +150,10 @@ def test_nothing_is_sent_to_a_worker_that_broke_in_the_middle_of_a_list_of_comma
     bench = Bench()
     bench.wire.failing[b"worker/w"] = Delivery.GONE
     actions = [Unload(1, "w0", "a"), Unload(2, "w0", "b")]
-    bench.shell.carrier.carry_out(100, [*actions])
+    bench.shell.carry_out(100, [*actions])
     assert bench.dropped["peer_gone"] == 2
     assert bench.workers() == []
-    bench.shell.carrier.carry_out(100, [Unload(3, "w0", "c")])
+    bench.shell.carry_out(100, [Unload(3, "w0", "c")])
     assert bench.dropped["worker_gone"] == 1
 
 
@@ -163,10 +161,10 @@ def test_draining_ends_once_nothing_is_queued_and_no_infer_is_out() -> None:
     bench = Bench()
     bench.shell.drain()
     assert bench.shell.drained()
-    bench.shell.carrier.carry_out(10, [infer((1 << 40) + 1)])
+    bench.shell.carry_out(10, [infer((1 << 40) + 1)])
     assert not bench.shell.drained()
     bench.wire.failing[b"worker/w"] = Delivery.GONE
-    bench.shell.members.beat(100)
+    bench.shell.peers.beat(100)
     assert bench.shell.drained()
 
 
@@ -234,7 +232,7 @@ def test_a_command_that_cannot_be_sent_does_not_keep_the_others_from_leaving(
     bench = Bench()
     bench.wire.sent.clear()
     whole = infer(1 << 40)
-    bench.shell.carrier.carry_out(20, [msgspec.structs.replace(whole, latest_ns=2**70), whole])
+    bench.shell.carry_out(20, [msgspec.structs.replace(whole, latest_ns=2**70), whole])
     assert bench.wire.kinds(b"worker/w") == ["infer"]
     assert bench.dropped["internal_error"] == 1
     assert "could not carry out Infer(action_id=9" in caplog.text
@@ -243,28 +241,116 @@ def test_a_command_that_cannot_be_sent_does_not_keep_the_others_from_leaving(
 def test_infers_out_are_forgotten_with_their_worker() -> None:
     bench = Bench()
     bench.shell.drain()
-    bench.shell.carrier.carry_out(20, [infer(1 << 40)])
-    assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (1, False)
+    bench.shell.carry_out(20, [infer(1 << 40)])
+    assert (bench.shell.sessions.infers_out(), bench.shell.drained()) == (1, False)
     bench.receive(30, b"worker/w", Goodbye("it stops"))
-    assert (bench.shell.carrier.infers_out(), bench.shell.drained()) == (0, True)
+    assert (bench.shell.sessions.infers_out(), bench.shell.drained()) == (0, True)
 
 
 def test_a_status_that_takes_long_to_make_is_made_rarely() -> None:
     bench = Bench()
     cost_ns = 0
     instant_ns = itertools.count()
-    catalogue = Catalogue(
-        9,
-        bench.feed,
+    administration = Administration(
+        bench.logged,
+        bench.shell.registry,
         bench.shell.sessions,
-        Post(bench.wire, bench.shell.sessions, bench.dropped),
+        Outbox(bench.wire, bench.shell.sessions, bench.dropped),
         bench.dropped,
+        Journal(),
         clock=lambda: next(instant_ns) * cost_ns,
     )
-    first = catalogue.status(0)
-    assert catalogue.status(50 * MS) is first
+    first = administration.status(0)
+    assert administration.status(50 * MS) is first
     cost_ns = 80 * MS
-    second = catalogue.status(51 * MS)
+    second = administration.status(51 * MS)
     assert second is not first
-    assert catalogue.status(51 * MS + 20 * 80 * MS) is second
-    assert catalogue.status(52 * MS + 20 * 80 * MS) is not second
+    assert administration.status(51 * MS + 20 * 80 * MS) is second
+    assert administration.status(52 * MS + 20 * 80 * MS) is not second
+
+
+GRACE_NS = 1_000
+
+
+def arrival(number: int, deadline_ns: int | None = None) -> RequestArrived:
+    return RequestArrived(number, "m", 1, deadline_ns)
+
+
+def begun(limit: int = 10) -> StartGrace:
+    grace = StartGrace(GRACE_NS, limit)
+    grace.began(0)
+    return grace
+
+
+def test_arrivals_wait_for_the_first_worker_in_order() -> None:
+    grace = begun()
+    assert all(grace.hold(number, arrival(number)) for number in range(5))
+    grace.cancel(3)
+    assert grace.release(10, worker_joined=False) == []
+    assert [event.request_id for event in grace.release(11, worker_joined=True)] == [0, 1, 2, 4]
+    assert not grace.hold(12, arrival(9))
+    assert len(grace) == 0
+
+
+def test_the_grace_ends_without_a_worker() -> None:
+    grace = begun()
+    assert grace.hold(0, arrival(1))
+    grace.began(900)
+    assert [event.request_id for event in grace.release(GRACE_NS, worker_joined=False)] == [1]
+    assert not grace.hold(GRACE_NS, arrival(2))
+
+
+def test_what_is_too_much_is_not_held() -> None:
+    grace = begun(limit=2)
+    assert grace.hold(0, arrival(2))
+    assert grace.hold(0, arrival(3))
+    assert not grace.hold(0, arrival(4))
+
+
+def test_a_request_is_given_up_shortly_before_its_deadline() -> None:
+    grace = StartGrace(10 * LEFT_NS, 10)
+    grace.began(0)
+    assert grace.next_ns() is None
+    for number, deadline_ns in ((1, 4 * LEFT_NS), (2, None), (3, 3 * LEFT_NS), (4, 2 * LEFT_NS)):
+        assert grace.hold(0, arrival(number, deadline_ns))
+    grace.cancel(4)
+    assert grace.given_up(2 * LEFT_NS - 1) == []
+    assert [event.request_id for event in grace.given_up(2 * LEFT_NS)] == [3]
+    assert grace.next_ns() == 3 * LEFT_NS
+    assert [event.request_id for event in grace.given_up(9 * LEFT_NS)] == [1]
+    assert grace.next_ns() == 10 * LEFT_NS
+    assert [event.request_id for event in grace.release(10 * LEFT_NS, worker_joined=False)] == [2]
+
+
+def test_a_request_before_the_first_worker_is_served_once_it_joins(stage: Stage) -> None:
+    """One whose deadline is sooner is told that workers are on their way back, and not that there is none."""
+    stage.start((spec(),), start_grace_ms=60_000.0)
+    gateway = stage.gateway()
+    held = gateway.arrive(1, left_ms=120_000)
+    hurried = gateway.arrive(2, left_ms=500)
+    stage.until(lambda: bool(gateway.all(Rejected)))
+    (refused,) = gateway.all(Rejected)
+    assert (refused.request_id, refused.reason) == (hurried, Reason.NO_WORKER)
+    assert "no worker is back yet: send the request again" in refused.detail
+    short = gateway.arrive(3, left_ms=30_000)
+    worker = stage.worker()
+    worker.prepared = {"m0": spec().artifact}
+    worker.hello(prepared=worker.prepared)
+    stage.until(lambda: {held, short} <= {request for each in worker.received for request in ids(each)})
+    assert bool(worker.all(Welcome))
+
+
+def ids(message: object) -> tuple[int, ...]:
+    """The requests of an action; none of any other message."""
+    found: tuple[int, ...] = getattr(message, "request_ids", ())
+    return found
+
+
+def test_without_a_worker_a_request_is_rejected_after_the_grace(stage: Stage) -> None:
+    stage.start((spec(),), start_grace_ms=100.0)
+    gateway = stage.gateway()
+    gateway.arrive(1)
+    stage.until(lambda: bool(gateway.all(Rejected)))
+    assert gateway.last(Rejected).reason is Reason.NO_WORKER
+    detail = gateway.last(Rejected).detail
+    assert detail == "no worker is connected; if one starts or comes back, send the request again"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -36,8 +37,8 @@ class Mail(Wire):
         super().__init__()
         self.boxes: dict[bytes, deque[bytes]] = {}
 
-    def send(self, routing_id: bytes, payload: bytes) -> Delivery:
-        self.boxes.setdefault(routing_id, deque()).append(payload)
+    def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
+        self.boxes.setdefault(peer, deque()).append(parts[0])
         return Delivery.SENT
 
 
@@ -45,7 +46,7 @@ class Gateway:
     """A request table that joins the controller whenever it is not joined."""
 
     def __init__(self, name: str) -> None:
-        self.routing_id = b"gateway/" + name.encode()
+        self.peer = b"gateway/" + name.encode()
         self.core = GatewayCore(GatewayConfig(), {"m0": SIGNATURE})
         self.joined = False
         self.submitted: list[int] = []
@@ -61,14 +62,14 @@ class Town(Bench):
         self.random = random.Random(seed)
         self.now_ns = 20
         self.wire = self.mail = Mail()
-        self.shell._post._transport = self.mail
+        self.shell._outbox._wire = self.mail
         self.gateways = [Gateway(f"gateway-{number}") for number in range(3)]
         self.inputs: dict[tuple[int, int], Gateway | None] = {}
         self.waiting: list[Infer] = []
         self.numbers: set[int] = set()
 
-    def to_controller(self, routing_id: bytes, message: msgspec.Struct) -> None:
-        self.shell.receive(self.now_ns, [routing_id, encode(message)])
+    def to_controller(self, peer: bytes, message: msgspec.Struct) -> None:
+        self.shell.receive(self.now_ns, peer, [encode(message)])
 
     # --- gateways ---
 
@@ -83,13 +84,13 @@ class Town(Bench):
         """The two lose each other: either side notices first, or the gateway just says hello again."""
         how = self.random.randrange(3)
         if how == 0:
-            self.to_controller(gateway.routing_id, peers.Goodbye("leaving"))
+            self.to_controller(gateway.peer, peers.Goodbye("leaving"))
         if how < 2:
             gateway.joined = False
             gateway.core.controller_lost(self.now_ns)
         self.to_controller(
-            gateway.routing_id,
-            peers.GatewayHello(PROTOCOL_VERSION, gateway.routing_id.decode().partition("/")[2]),
+            gateway.peer,
+            peers.GatewayHello(PROTOCOL_VERSION, gateway.peer.decode().partition("/")[2]),
         )
 
     def take(self, gateway: Gateway, data: bytes) -> None:
@@ -107,7 +108,7 @@ class Town(Bench):
                 gateway.core.controller_lost(self.now_ns)
                 self.part(gateway)
             case peers.Ping() as ping:
-                self.to_controller(gateway.routing_id, peers.Pong(ping.sequence, ping.sent_ns, 1, 1))
+                self.to_controller(gateway.peer, peers.Pong(ping.sequence, ping.sent_ns, 1, 1))
 
     def drain(self, gateway: Gateway) -> None:
         for send in gateway.core.drain():
@@ -115,9 +116,9 @@ class Town(Bench):
                 case Arrive():
                     left_ns = None if send.deadline_ns is None else send.deadline_ns - self.now_ns
                     arrival = peers.Arrival(send.request_id, send.model, send.rows, left_ns)
-                    self.to_controller(gateway.routing_id, arrival)
+                    self.to_controller(gateway.peer, arrival)
                 case Withdraw():
-                    self.to_controller(gateway.routing_id, peers.Cancel(send.request_id))
+                    self.to_controller(gateway.peer, peers.Cancel(send.request_id))
                 case Push(message=message):
                     key = (message.action_id, message.request_id)
                     self.inputs[key] = None if message.withdrawn else gateway
@@ -166,19 +167,19 @@ class Town(Bench):
             full = sorted(to for to, box in self.mail.boxes.items() if box)
             if not full:
                 break
-            routing_id = self.random.choice(full)
-            data = self.mail.boxes[routing_id].popleft()
-            gateway = next((each for each in self.gateways if each.routing_id == routing_id), None)
+            peer = self.random.choice(full)
+            data = self.mail.boxes[peer].popleft()
+            gateway = next((each for each in self.gateways if each.peer == peer), None)
             if gateway is not None:
                 self.take(gateway, data)
-            elif routing_id == WORKER:
+            elif peer == WORKER:
                 self.work(data)
         self.run_waiting()
         for gateway in self.gateways:
             gateway.core.tick(self.now_ns)
             self.drain(gateway)
-        if self.now_ns >= self.shell.members.next_beat_ns:
-            self.shell.members.beat(self.now_ns)
+        if self.now_ns >= self.shell.peers.next_beat_ns:
+            self.shell.peers.beat(self.now_ns)
         self.schedule(self.now_ns)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.messages.actions import Infer
 from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, WorkerJoined, WorkerLeft
 from mainspring.scheduler.config import SchedulerConfig

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import Crash, DeviceGroup, FaultsSpec, ModelGroup, SimulationSpec, WorkloadSpec

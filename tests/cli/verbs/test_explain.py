@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.main import build_app
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.simulator.scenario import random_scenario, run_to_end

@@ -10,7 +10,7 @@ from mainspring.console.view.models import BROKEN as GIVEN_UP
 from mainspring.console.view.models import FAILED, RESIDENT
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup

@@ -10,7 +10,7 @@ import pytest
 from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.view import View
-from mainspring.controller.feed import about
+from mainspring.controller.logged_scheduler import about
 from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.picture import picture

@@ -104,7 +104,7 @@ def test_a_memory_that_contradicts_itself_is_refused(
 def test_a_newer_process_takes_the_name_over_and_keeps_it(stage: Stage) -> None:
     stage.start((spec(),))
     gateway, old = stage.cluster("m0")
-    new = stage.worker("w0", routing_id="worker:newer")
+    new = stage.worker("w0", peer_id="worker:newer")
     stage.until(lambda: bool(new.prepared))
     assert old.last(Refused).code == "name_taken"
     assert [type(m) for m in gateway.received if isinstance(m, WorkerUp | WorkerDown)] == [

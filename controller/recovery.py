@@ -1,59 +1,65 @@
-"""Models that come back: their files were mended, the store is readable again, or workers still hold them."""
+"""Models served again: their files were repaired, the store became readable, or a worker holds them."""
 
 from __future__ import annotations
 
 import logging
 import queue
 
-from mainspring.controller.catalogue import Catalogue
-from mainspring.controller.feed import LoggedScheduler
-from mainspring.controller.post import Post
+from mainspring.controller.journal import Journal
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox
+from mainspring.controller.registry import ModelRegistry, spec_fault
 from mainspring.controller.sessions import WorkerSession
-from mainspring.controller.specs import spec_fault
 from mainspring.messages.events import ModelRestored
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Describe
 
 _LOGGER = logging.getLogger(__name__)
 DESCRIBED_AT_ONCE = 256
-"""Models that one message asks a worker about."""
+"""Models about which one message asks a worker."""
 
 
 class Awaited:
-    """What the start could not read, and what became readable since; another thread puts models in."""
+    """What the start could not read, and what has become readable since; another thread adds models."""
 
     def __init__(self, left_out: dict[str, str] | None = None, *, adopt: bool = False) -> None:
-        """``left_out`` are models, each with why. ``adopt``: nothing was readable, so serve what workers
+        """``left_out``: models, each with the reason. ``adopt``: nothing was readable, so serve what workers
         hold."""
         self.left_out = dict(left_out or {})
         self.adopt = adopt
         self.found: queue.SimpleQueue[ModelSpec] = queue.SimpleQueue()
 
 
-class Returning:
-    """Has the catalogue serve models again; ``now_ns`` is on the controller's clock."""
+class ModelRecovery:
+    """Adds such models to the registry again; ``now_ns`` is on the controller's clock."""
 
     def __init__(
-        self, scheduler: LoggedScheduler, catalogue: Catalogue, post: Post, awaited: Awaited
+        self,
+        scheduler: LoggedScheduler,
+        registry: ModelRegistry,
+        outbox: Outbox,
+        journal: Journal,
+        awaited: Awaited,
     ) -> None:
         self._scheduler = scheduler
-        self._catalogue = catalogue
-        self._post = post
+        self._registry = registry
+        self._outbox = outbox
+        self._journal = journal
         self._awaited = awaited
 
     def beat(self, now_ns: int) -> None:
-        """Serve what has become readable, but for what is served or was removed by somebody."""
+        """Serve what has become readable, except models that are served already or were removed meanwhile."""
         while True:
             try:
                 spec = self._awaited.found.get_nowait()
             except queue.Empty:
                 return
             self._serve(now_ns, spec, "its manifest can be read again")
-            self._catalogue.left_out.pop(spec.name, None)
+            self._registry.left_out.pop(spec.name, None)
 
     def restored(self, now_ns: int, session: WorkerSession, spec: ModelSpec) -> None:
-        """Have a worker try a model again whose files have changed; they may be another compilation's."""
-        known = self._catalogue.models.get(spec.name)
+        """Let a worker try a model again whose files have changed, perhaps by another compilation."""
+        known = self._registry.models.get(spec.name)
         if known is None or not session.joined:
             return
         if known.artifact == spec.artifact:
@@ -63,18 +69,19 @@ class Returning:
             _LOGGER.warning("%s has another artifact of %s than is served", session.name, spec.name)
         else:
             _LOGGER.warning("%s was compiled again: it is served as it is now", spec.name)
-            self._catalogue.replace(now_ns, spec)
+            self._journal.replaced(spec)
+            self._registry.replace(now_ns, spec)
 
     def ask(self, session: WorkerSession) -> None:
-        """Ask a worker that has just said hello about models that it holds and nothing else knows of.
+        """Ask a worker that has just said hello about the models that it holds and the registry lacks.
 
-        Its answer comes before it joins, so the scheduler knows the models by then.
+        The answer arrives before the worker joins, so that the scheduler knows the models by then.
         """
         if not self._awaited.adopt:
             return
-        names = [name for name in session.hello.prepared if name not in self._catalogue.models]
+        names = [name for name in session.hello.prepared if name not in self._registry.models]
         for start in range(0, len(names), DESCRIBED_AT_ONCE):
-            self._post.to(session, Describe(tuple(names[start : start + DESCRIBED_AT_ONCE])))
+            self._outbox.send(session, Describe(tuple(names[start : start + DESCRIBED_AT_ONCE])))
 
     def described(self, now_ns: int, session: WorkerSession, models: tuple[ModelSpec, ...]) -> None:
         """Serve models that a worker holds, because the store can't be read."""
@@ -83,8 +90,8 @@ class Returning:
                 self._serve(now_ns, spec, f"{session.name} holds it")
 
     def _serve(self, now_ns: int, spec: ModelSpec, why: str) -> None:
-        if spec.name in self._catalogue.models or spec.name in self._catalogue.journal.models:
+        if spec.name in self._registry.models or spec.name in self._journal.models:
             return
-        refusal = self._catalogue.add(now_ns, spec)
+        refusal = self._registry.add(now_ns, spec)
         outcome = f"served again: {why}" if refusal is None else f"not served: {refusal[1]}"
         _LOGGER.warning("%s is %s", spec.name, outcome)

@@ -1,10 +1,9 @@
-"""The scheduler behind its event log: nothing goes in or comes out that is not written down.
+"""The scheduler and its event log: every event that goes in and every command that comes out is logged.
 
-Writing follows the sending: `LoggedScheduler.settle` is called once commands are on their way, so that no
-request waits for the log.
+Commands are sent before they are logged (`LoggedScheduler.settle`), so that no request waits for the log.
 
-An error inside the scheduler is a fault of ours. It is logged with all that a person needs to find it and
-counted, and serving goes on: stopping would fail every request instead of one.
+An error inside the scheduler is a bug of Mainspring. It is counted, and logged with all that a person needs
+to find it, and the controller continues: to stop would fail every request instead of one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from mainspring.controller.counters import Dropped
-from mainspring.controller.records import SharedRecords
+from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command, DropWorker, Reject
 from mainspring.messages.events import Event, Wakeup
@@ -32,27 +31,27 @@ _LOGGER = logging.getLogger(__name__)
 _WAKEUP = Wakeup()
 _WITHOUT_ACTION = (Reject, DropWorker)
 ERROR_PAUSE_NS = 10_000_000
-"""After an error in ``schedule``, how long until it is called again if nothing happens."""
+"""The time after an error in ``schedule`` until the next call if no event arrives."""
 
 
 def about(config: SchedulerConfig) -> dict[str, object]:
-    """Return what the event log's header says, so that a replay can build the same scheduler."""
+    """Return the content of the event log's header, from which a replay builds the same scheduler."""
     return {"scheduler": msgspec.to_builtins(config)}
 
 
 class LoggedScheduler:
-    """`Scheduler` with its log: the same calls, none of which raises."""
+    """A `Scheduler` with its log; it has the same methods, none of which raises."""
 
     def __init__(
         self, scheduler: Scheduler, log: EventLogWriter | None, dropped: Dropped, metrics_models: int = 50
     ) -> None:
         """``metrics_models``: as `ControllerConfig.metrics_models`."""
         self.dirty = False
-        """Whether events were taken in since the last ``schedule``."""
+        """Whether an event has gone in since the last ``schedule``."""
         self.last_action_id = 0
-        """The highest action id that came out so far."""
+        """The highest action id that has come out so far."""
         self.records = SharedRecords(log)
-        """What happened since observers were last told, while there are any."""
+        """The records since the observers' last batch, while there are observers."""
         self._scheduler = scheduler
         self._log = log
         self._write: Callable[[int, Event | Command], None] | None = None
@@ -64,7 +63,7 @@ class LoggedScheduler:
         self._unwritten: list[tuple[int, Event | Command]] = []
 
     def handle(self, now_ns: int, event: Event) -> None:
-        """Take the event in; `settle` writes it down."""
+        """Hand an event to the scheduler; `settle` logs it."""
         self.dirty = True
         self._unwritten.append((now_ns, event))
         try:
@@ -73,7 +72,7 @@ class LoggedScheduler:
             self._report("handle", now_ns, event)
 
     def refusal(self, wish: Wish) -> str | None:
-        """Return why an operator's wish can't be carried out now, or None if it can."""
+        """Return why an operator's command can't be carried out now, or None if it can."""
         try:
             return self._scheduler.refusal(wish)
         except Exception:
@@ -85,14 +84,14 @@ class LoggedScheduler:
         return self._scheduler.prepared_anywhere(name)
 
     def due(self, now_ns: int) -> bool:
-        """Say whether ``schedule`` is to be called now."""
+        """Say whether it is time to call ``schedule``."""
         if self.dirty:
             return True
         wakeup_ns = self.next_wakeup_ns()
         return wakeup_ns is not None and wakeup_ns <= now_ns
 
     def schedule(self, now_ns: int) -> list[Command]:
-        """Return the commands to be carried out now; `settle` writes them down."""
+        """Return the commands that are to be carried out now; `settle` logs them."""
         self.handle(now_ns, _WAKEUP)
         self.dirty = False
         try:
@@ -108,7 +107,7 @@ class LoggedScheduler:
         return commands
 
     def settle(self) -> None:
-        """Write down and count what went in and came out since the last call, in its order."""
+        """Log and count, in their order, the events and commands since the last call."""
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
@@ -123,7 +122,7 @@ class LoggedScheduler:
                     self._dropped.count("not_loggable")
 
     def observe(self, observed: bool) -> None:
-        """Keep what happens from now on for observers too, in ``records``, or do so no longer."""
+        """Begin to keep records for observers in ``records``, or stop keeping them."""
         if observed:
             self._write = self.records.append
         else:
@@ -131,27 +130,27 @@ class LoggedScheduler:
             self.records.waiting.take()
 
     def picture(self) -> Iterator[Told]:
-        """Yield how things stand (`scheduler.picture`); it may raise what a fault of ours raises."""
+        """Yield the parts of a snapshot (`scheduler.picture`); raise what a bug in the scheduler raises."""
         return self._scheduler.picture()
 
     @property
     def run(self) -> int | None:
-        """What the log calls this life of the controller; None without a log."""
+        """The log's number of this run of the controller; None without a log."""
         return None if self._log is None else self._log.run
 
     @property
     def about(self) -> dict[str, object]:
-        """What the log's header says."""
+        """The content of the log's header."""
         return about(self._scheduler.config)
 
     def next_wakeup_ns(self) -> int | None:
-        """Return when ``schedule`` is to be called even if nothing happens; None for never."""
+        """Return when ``schedule`` is to be called even if no event arrives; None for never."""
         wakeup_ns = self._scheduler.next_wakeup_ns()
         return None if wakeup_ns is None else max(wakeup_ns, self._paused_until_ns)
 
     @property
     def queued(self) -> int:
-        """Requests that wait in the scheduler; known at any time, without making a status."""
+        """The number of requests that wait in the scheduler, without the cost of a status."""
         return self._scheduler.queued
 
     @property
@@ -160,7 +159,7 @@ class LoggedScheduler:
         return self._tally.departures
 
     def status(self) -> ClusterStatus:
-        """Return the scheduler's part of the status with each model's counts, and what was not logged."""
+        """Return the scheduler's status, with each model's counts and the number of unlogged records."""
         self.settle()
         status = self._scheduler.status()
         status = msgspec.structs.replace(status, models=tuple(map(self._tally.counted, status.models)))
@@ -171,12 +170,12 @@ class LoggedScheduler:
         )
 
     def metrics(self, now_ns: int, models_served: int) -> ClusterMetrics:
-        """Return what a gateway that is scraped wants to know."""
+        """Return the cluster's metrics for a gateway that is scraped."""
         self.settle()
         return self._actions.metrics(now_ns, models_served, self._scheduler.queued)
 
     def flush(self) -> None:
-        """Hand the log to the operating system."""
+        """Hand what the log has buffered to the operating system."""
         self.settle()
         if self._log is not None:
             self._log.flush()

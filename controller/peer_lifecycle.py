@@ -1,7 +1,7 @@
-"""Peers come and go: hellos, heartbeats, the first pongs, and what the others are told of it.
+"""How sessions begin, live and end: hellos, heartbeats, first pongs, and the notices to the other peers.
 
-A worker is welcomed at once, but the scheduler only hears of it when its clock is known: pings follow one
-another, each on the heels of the last pong, until ``join_pongs`` have come back.
+A worker is welcomed at once, but joins the scheduler only when its clock is known: until ``join_pongs`` pongs
+have come back, each pong is followed by the next ping at once.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 import re
 
-from mainspring.controller.catalogue import Catalogue
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.counters import Dropped
-from mainspring.controller.feed import LoggedScheduler
-from mainspring.controller.post import Post
-from mainspring.controller.returning import Returning
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox
+from mainspring.controller.recovery import ModelRecovery
+from mainspring.controller.registry import MAX_NAME_CHARACTERS, MAX_PAGES, ModelRegistry
 from mainspring.controller.sessions import GatewaySession, Session, SessionTable, WorkerSession
-from mainspring.controller.specs import MAX_NAME_CHARACTERS, MAX_PAGES
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.events import GatewayLeft, WorkerJoined, WorkerLeft
 from mainspring.messages.model import PAGE_BYTES
@@ -33,11 +32,11 @@ from mainspring.messages.peers import (
 _LOGGER = logging.getLogger(__name__)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
 MAX_REASONS = 64
-"""Reasons for which a worker may count messages; a longer list is taken for nonsense."""
+"""Reasons for which a worker may count messages; a longer list is ignored."""
 
 
 def name_fault(name: str) -> str | None:
-    """Return what is wrong with a process's name, or None: it goes into logs, terminals and file names."""
+    """Return what is wrong with a process's name, which logs, terminals and file names show, or None."""
     if not 0 < len(name) <= MAX_NAME_CHARACTERS:
         return f"its name has {len(name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
     if NAME.fullmatch(name) is None:
@@ -67,17 +66,17 @@ def memory_fault(hello: WorkerHello) -> str | None:
     return None
 
 
-class Members:
-    """Begins and ends sessions, and keeps them alive."""
+class PeerLifecycle:
+    """Begins sessions, keeps them alive and ends them."""
 
     def __init__(
         self,
         config: ControllerConfig,
         scheduler: LoggedScheduler,
         sessions: SessionTable,
-        post: Post,
-        catalogue: Catalogue,
-        returning: Returning,
+        outbox: Outbox,
+        registry: ModelRegistry,
+        recovery: ModelRecovery,
         dropped: Dropped,
     ) -> None:
         self._config = config
@@ -85,36 +84,36 @@ class Members:
         self._timeout_ns = round(config.heartbeat_timeout_ms * 1e6)
         self._scheduler = scheduler
         self._sessions = sessions
-        self._post = post
-        self._catalogue = catalogue
-        self._returning = returning
+        self._outbox = outbox
+        self._registry = registry
+        self._recovery = recovery
         self._dropped = dropped
         self._last_beat_ns: int | None = None
 
-    def hello(self, now_ns: int, routing_id: bytes, hello: WorkerHello | GatewayHello) -> None:
-        """Begin a session, or refuse it; the sessions in whose place it comes end."""
-        refusal = self._refusal(routing_id, hello)
+    def hello(self, now_ns: int, peer: bytes, hello: WorkerHello | GatewayHello) -> None:
+        """Begin a session, or refuse it; the sessions that it replaces end."""
+        refusal = self._refusal(peer, hello)
         if refusal is not None:
-            self._post.refuse(now_ns, routing_id, *refusal)
+            self._outbox.refuse(now_ns, peer, *refusal)
             return
-        for former in self._sessions.replaced_by(routing_id, hello):
-            if former.routing_id == routing_id:
+        for former in self._sessions.replaced_by(peer, hello):
+            if former.peer == peer:
                 self.end(now_ns, former, "it said hello again")
                 continue
-            self._post.refuse(
+            self._outbox.refuse(
                 now_ns,
-                former.routing_id,
+                former.peer,
                 "name_taken",
                 f"a newer process is {former.kind} {former.name!r} now",
             )
             self.end(now_ns, former, "a newer process took its name", name_lost=True)
         if isinstance(hello, WorkerHello):
-            self._welcome_worker(now_ns, self._sessions.open_worker(now_ns, routing_id, hello))
+            self._welcome_worker(now_ns, self._sessions.open_worker(now_ns, peer, hello))
         else:
-            self._welcome_gateway(now_ns, self._sessions.open_gateway(now_ns, routing_id, hello))
+            self._welcome_gateway(now_ns, self._sessions.open_gateway(now_ns, peer, hello))
 
     def pong(self, now_ns: int, session: Session, pong: Pong) -> None:
-        """Take a pong in; ping again at once, or let the worker join, while its session is new."""
+        """Take a pong in; while the session is new, ping again at once or let the worker join."""
         try:
             session.pong(now_ns, pong)
         except ValueError as error:
@@ -124,7 +123,7 @@ class Members:
         if isinstance(session, WorkerSession) and len(pong.dropped) <= MAX_REASONS:
             session.dropped = pong.dropped
         if session.clock.samples < self._config.join_pongs:
-            self._post.to(session, session.ping(now_ns))
+            self._outbox.send(session, session.ping(now_ns))
         elif isinstance(session, WorkerSession) and not session.joined:
             session.joined = True
             session.actions_after = self._scheduler.last_action_id
@@ -138,7 +137,7 @@ class Members:
     def end(
         self, now_ns: int, session: Session, reason: str, *, name_lost: bool = False, known: bool = False
     ) -> None:
-        """End a session. ``known``: the scheduler knows already that the worker is gone."""
+        """End a session. ``known``: the scheduler already knows that the worker is gone."""
         if not self._sessions.is_open(session):
             return
         _LOGGER.info("%s ends: %s", session, reason)
@@ -146,53 +145,53 @@ class Members:
             self._sessions.close(session, name_lost)
             if session.joined and not known:
                 self._scheduler.handle(now_ns, WorkerLeft(session.name, reason))
-            self._post.to_gateways(WorkerDown(session.name))
+            self._outbox.send_gateways(WorkerDown(session.name))
         elif isinstance(session, GatewaySession):
             self._sessions.close(session, name_lost)
             self._scheduler.handle(now_ns, GatewayLeft(session.number))
-            self._catalogue.gateway_left(now_ns, session)
+            self._registry.gateway_left(now_ns, session)
 
     def drop(self, now_ns: int, worker: str, reason: str) -> None:
-        """Break with a worker, as the scheduler has done; it may say hello again."""
+        """End the session of a worker that the scheduler has dropped; the worker may say hello again."""
         session = self._sessions.workers.get(worker)
         if session is not None:
-            self._post.refuse(now_ns, session.routing_id, "unknown_session", f"dropped: {reason}")
+            self._outbox.refuse(now_ns, session.peer, "unknown_session", f"dropped: {reason}")
             self.end(now_ns, session, f"dropped: {reason}", known=True)
 
-    def settle(self, now_ns: int) -> None:
-        """End the sessions to which nothing could be sent."""
-        while broken := self._post.take_broken():
+    def end_broken(self, now_ns: int) -> None:
+        """End the sessions to which a message could not be sent."""
+        while broken := self._outbox.take_broken():
             for session, why in broken.items():
-                self._post.refuse(now_ns, session.routing_id, "unknown_session", f"a message was lost: {why}")
+                self._outbox.refuse(now_ns, session.peer, "unknown_session", f"a message was lost: {why}")
                 self.end(now_ns, session, f"a message to it was lost: {why}")
 
     @property
     def next_beat_ns(self) -> int:
-        """When `beat` is to be called next."""
+        """The instant of the next `beat`."""
         return 0 if self._last_beat_ns is None else self._last_beat_ns + self._interval_ns
 
     def beat(self, now_ns: int) -> None:
-        """End the sessions of peers that are silent for too long, and ping the others."""
+        """End the sessions of peers that have been silent for too long, and ping the others."""
         last_ns, self._last_beat_ns = self._last_beat_ns, now_ns
         if last_ns is not None and now_ns - last_ns > self._timeout_ns // 2:
-            _LOGGER.warning("the controller itself stood still for %.0f ms", (now_ns - last_ns) / 1e6)
+            _LOGGER.warning("the controller itself was suspended for %.0f ms", (now_ns - last_ns) / 1e6)
             for session in self._sessions.all():
                 session.heard_ns = now_ns
         for session in self._sessions.silent_since(now_ns - self._timeout_ns):
             self._dropped.count("peer_silent")
             silent_ms = (now_ns - session.heard_ns) / 1e6
-            self._post.refuse(now_ns, session.routing_id, "unknown_session", f"silent for {silent_ms:.0f} ms")
+            self._outbox.refuse(now_ns, session.peer, "unknown_session", f"silent for {silent_ms:.0f} ms")
             self.end(now_ns, session, f"silent for {silent_ms:.0f} ms")
         for session in self._sessions.all():
-            self._post.to(session, session.ping(now_ns))
-        self.settle(now_ns)
+            self._outbox.send(session, session.ping(now_ns))
+        self.end_broken(now_ns)
 
     def goodbye(self, detail: str) -> None:
-        """Tell every peer that the controller leaves."""
+        """Tell every peer that the controller stops."""
         for session in self._sessions.all():
-            self._post.to(session, Goodbye(detail))
+            self._outbox.send(session, Goodbye(detail))
 
-    def _refusal(self, routing_id: bytes, hello: WorkerHello | GatewayHello) -> tuple[str, str] | None:
+    def _refusal(self, peer: bytes, hello: WorkerHello | GatewayHello) -> tuple[str, str] | None:
         if hello.protocol != PROTOCOL_VERSION:
             return "protocol_mismatch", protocol_detail(hello.protocol)
         if isinstance(hello, WorkerHello):
@@ -206,11 +205,9 @@ class Members:
             fault = name_fault(hello.gateway)
         if fault is not None:
             return "bad_message", f"the hello is of no use: {fault}"
-        if self._sessions.name_is_lost(routing_id, hello):
+        if self._sessions.name_is_lost(peer, hello):
             return "name_taken", "a newer process has this name; stop this one, or give it a name of its own"
-        if len(self._sessions) >= self._config.max_peers and not self._sessions.replaced_by(
-            routing_id, hello
-        ):
+        if len(self._sessions) >= self._config.max_peers and not self._sessions.replaced_by(peer, hello):
             return (
                 "too_many_peers",
                 f"{self._config.max_peers} peers are connected, which is the bound (max_peers)",
@@ -218,21 +215,21 @@ class Members:
         return None
 
     def _welcome_worker(self, now_ns: int, session: WorkerSession) -> None:
-        self._post.to(session, Welcome(PROTOCOL_VERSION, session.number))
-        self._returning.ask(session)
-        self._post.to(session, session.ping(now_ns))
-        self._post.to_gateways(WorkerUp(session.name, session.hello.data_address))
+        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number))
+        self._recovery.ask(session)
+        self._outbox.send(session, session.ping(now_ns))
+        self._outbox.send_gateways(WorkerUp(session.name, session.hello.data_address))
 
     def _welcome_gateway(self, now_ns: int, session: GatewaySession) -> None:
-        self._post.to(session, Welcome(PROTOCOL_VERSION, session.number))
-        self._catalogue.welcome(session)
+        self._outbox.send(session, Welcome(PROTOCOL_VERSION, session.number))
+        self._registry.welcome(session)
         for worker in self._sessions.workers.values():
-            self._post.to(session, WorkerUp(worker.name, worker.hello.data_address))
-        self._post.to(session, session.ping(now_ns))
+            self._outbox.send(session, WorkerUp(worker.name, worker.hello.data_address))
+        self._outbox.send(session, session.ping(now_ns))
 
 
 def protocol_detail(theirs: int) -> str:
-    """Return the words for a peer of another protocol version."""
+    """Return the refusal for a peer of another protocol version."""
     return (
         f"the controller speaks protocol {PROTOCOL_VERSION}, the peer protocol {theirs}; "
         "install the same release of Mainspring on both"

@@ -1,0 +1,198 @@
+"""Requests to change or see the cluster: from clients, through their gateways, and from operators.
+
+Each is granted and carried out, or refused with what would be right.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from mainspring.controller.counters import Dropped
+from mainspring.controller.journal import Journal
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox
+from mainspring.controller.registry import MAX_DURATION_NS, MAX_NAME_CHARACTERS, ModelRegistry, Refusal
+from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.messages.codes import Reason
+from mainspring.messages.durations import in_milliseconds
+from mainspring.messages.events import OperatorAsked
+from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described, subject
+from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
+
+_LOGGER = logging.getLogger(__name__)
+STATUS_AGE_NS = 50_000_000
+"""A status serves all who ask within this time: making one passes over every model."""
+STATUS_COST_AGE = 20
+"""A status also serves for this many times as long as making it took, so that people who watch a large
+cluster get at most a twentieth of the controller's time."""
+
+
+class Administration:
+    """Answers an `AdminRequest` of a gateway and an `Operate` of a console.
+
+    The journal keeps what was granted for the next start; an operator's command also goes to the scheduler
+    and the event log, with the operator's name.
+    """
+
+    def __init__(
+        self,
+        scheduler: LoggedScheduler,
+        registry: ModelRegistry,
+        sessions: SessionTable,
+        outbox: Outbox,
+        dropped: Dropped,
+        journal: Journal,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``clock`` only measures how long it takes to make a status."""
+        self.stopping = False
+        """Whether the controller stops, so that changes are refused."""
+        self._scheduler = scheduler
+        self._registry = registry
+        self._sessions = sessions
+        self._outbox = outbox
+        self._dropped = dropped
+        self._journal = journal
+        self._clock = clock
+        self._kept = dict(journal.asked)
+        """What operators set before the controller's restart and what has not been set again yet."""
+        self._status: ClusterStatus | None = None
+        self._status_until_ns = 0
+
+    def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
+        """Carry out what a client asks, and answer its gateway."""
+        wishes = (request.add, request.remove, request.serve)
+        asked = sum(wish is not None for wish in wishes) + request.status + request.metrics
+        reply = AdminReply(request.token)
+        if asked != 1:
+            detail = f"{asked} of add, remove, serve, status and metrics were asked for; ask for exactly one"
+            reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
+        elif request.status:
+            reply = AdminReply(request.token, status=self.status(now_ns))
+        elif request.metrics:
+            reply = AdminReply(
+                request.token, metrics=self._scheduler.metrics(now_ns, len(self._registry.models))
+            )
+        else:
+            refusal = self._change(now_ns, request)
+            if refusal is not None:
+                reply = AdminReply(request.token, *refusal)
+        self._outbox.send(gateway, reply)
+
+    def operate(self, now_ns: int, asked: Operate) -> Operated:
+        """Carry a command out unless it is refused; return the answer."""
+        refusal = self._refusal(asked)
+        if refusal is not None:
+            return Operated(asked.token, False, refusal)
+        wish = asked.wish
+        event = OperatorAsked(asked.who, wish)
+        self._carry_out(now_ns, event)
+        self._journal.operated(event)
+        _LOGGER.info("%s asked to %s", asked.who, described(wish))
+        return Operated(asked.token, True, described(wish))
+
+    def restore(self, now_ns: int) -> None:
+        """Set again, as far as possible by now, what operators set before the controller's restart.
+
+        The caller calls this at the start and whenever a worker has joined: a worker that is to be drained
+        must be there, and a pinned model needs room.
+        """
+        for event in list(self._kept.values()):
+            if isinstance(event.wish, SetDefaultSlo) or self._scheduler.refusal(event.wish) is None:
+                self._carry_out(now_ns, event)
+
+    def status(self, now_ns: int) -> ClusterStatus:
+        """Return the cluster's status, of now or a moment ago (`STATUS_AGE_NS`, `STATUS_COST_AGE`)."""
+        if self._status is None or now_ns > self._status_until_ns:
+            began_ns = self._clock()
+            status = self._scheduler.status()
+            self._status = msgspec.structs.replace(
+                status,
+                workers=tuple(self._with_session(worker) for worker in status.workers),
+                dropped_messages={
+                    **self._dropped.snapshot(),
+                    **status.dropped_messages,
+                    **self._dropped_by_workers(),
+                },
+                left_out=dict(self._registry.left_out),
+            )
+            cost_ns = self._clock() - began_ns
+            self._status_until_ns = now_ns + max(STATUS_AGE_NS, STATUS_COST_AGE * cost_ns)
+        return self._status
+
+    def _change(self, now_ns: int, request: AdminRequest) -> Refusal | None:
+        self._status = None
+        if self.stopping:
+            return Reason.SHUTTING_DOWN, "the controller is stopping"
+        if request.serve is not None:
+            return self._registry.serve(request.serve)
+        if request.add is not None:
+            refusal = self._registry.add(now_ns, request.add)
+            if refusal is None and not request.add.served_as:
+                self._journal.added(request.add)
+            return refusal
+        assert request.remove is not None
+        registry = self._registry
+        spec = registry.models.get(request.remove)
+        refusal = (registry.drain if request.drain else registry.remove)(now_ns, request.remove)
+        if refusal is None and spec is not None and not spec.served_as:
+            # The repository itself adds its models again after a restart.
+            self._journal.removed(spec.name)
+        return refusal
+
+    def _carry_out(self, now_ns: int, event: OperatorAsked) -> None:
+        about = subject(event.wish)
+        if about is not None:
+            self._kept.pop(about, None)
+        self._scheduler.handle(now_ns, event)
+        if isinstance(event.wish, SetDefaultSlo):
+            self._registry.set_default_slo(event.wish.model, event.wish.slo_ns)
+
+    def _refusal(self, asked: Operate) -> str | None:
+        if self.stopping:
+            return "the controller is stopping"
+        if not 0 < len(asked.who) <= MAX_NAME_CHARACTERS or not asked.who.isprintable():
+            return (
+                f"who asks can't be recorded: a name has 1 to {MAX_NAME_CHARACTERS} characters, all printable"
+            )
+        if _longest(asked.wish) > MAX_NAME_CHARACTERS:
+            return f"no model and no worker has a name of more than {MAX_NAME_CHARACTERS} characters"
+        if isinstance(asked.wish, SetDefaultSlo):
+            return self._slo_refusal(asked.wish)
+        return self._scheduler.refusal(asked.wish)
+
+    def _slo_refusal(self, wish: SetDefaultSlo) -> str | None:
+        slo_ns, name = wish.slo_ns, wish.model
+        if slo_ns is not None and not 0 < slo_ns <= MAX_DURATION_NS:
+            given, most = in_milliseconds(slo_ns), in_milliseconds(MAX_DURATION_NS)
+            return f"a default SLO of {given} can't be; give more than 0 and at most {most}"
+        if self._registry.is_known(name) or (slo_ns is None and name in self._registry.slos_ns):
+            return None
+        spec = self._registry.models.get(name)
+        if spec is not None:
+            return f"{name!r} is a version of {spec.served_as!r}, which is what clients call it: name that"
+        return f"there is no model {name!r} that clients could ask for"
+
+    def _dropped_by_workers(self) -> dict[str, int]:
+        """Return how many messages each connected worker could not use, as ``WORKER: REASON``."""
+        return {
+            f"{worker.name}: {why[:MAX_NAME_CHARACTERS]}": count
+            for worker in self._sessions.workers.values()
+            for why, count in worker.dropped.items()
+        }
+
+    def _with_session(self, worker: WorkerStatus) -> WorkerStatus:
+        session = self._sessions.workers.get(worker.worker)
+        if session is None:
+            return worker
+        notes = (*worker.notes, *session.hello.notes)
+        return msgspec.structs.replace(worker, clock_offset_ns=session.clock.offset_ns, notes=notes)
+
+
+def _longest(wish: Wish) -> int:
+    """Return the length of the longest name in a command."""
+    return max(len(value) for value in msgspec.structs.astuple(wish) if isinstance(value, str))

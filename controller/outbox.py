@@ -1,0 +1,142 @@
+"""What leaves the controller: actions for workers, dispatches and rejections for gateways, notices for all.
+
+A session to which a message can't be sent is marked as broken and ends later (`PeerLifecycle.end_broken`):
+the end of a session feeds the scheduler and sends further messages, and its cause is a message that is just
+being sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from mainspring.controller.counters import AnswerLimit, Dropped
+from mainspring.controller.sessions import Session, SessionTable, WorkerSession
+from mainspring.messages.actions import Action, Infer, Load
+from mainspring.messages.codec import encode
+from mainspring.messages.commands import Reject
+from mainspring.messages.ids import gateway_of
+from mainspring.messages.peers import Dispatch, Refused, Rejected
+from mainspring.transport.bounds import Delivery
+
+
+class Wire(Protocol):
+    """What the controller needs of its connections; `transport.listener.Listener` provides it."""
+
+    def send(self, peer: bytes, parts: Sequence[bytes]) -> Delivery:
+        """Send one message, without waiting and without raising."""
+
+    def backlog_bytes(self, peer: bytes) -> int:
+        """Return how many bytes wait for a peer."""
+
+    def disconnect(self, peer: bytes, why: str) -> None:
+        """End the connection to a peer; what waits for the peer is discarded."""
+
+
+def on_worker_clock(action: Action, offset_ns: int) -> Action:
+    """Return an action with its instants on the clock of a worker that is ``offset_ns`` ahead."""
+    if not isinstance(action, Infer | Load) or offset_ns == 0:
+        return action
+    return msgspec.structs.replace(
+        action,
+        earliest_ns=action.earliest_ns + offset_ns,
+        latest_ns=action.latest_ns + offset_ns,
+        predicted_begin_ns=action.predicted_begin_ns + offset_ns,
+    )
+
+
+def dispatches(action: Infer) -> dict[int, Dispatch]:
+    """Return the `Dispatch` for each gateway, by its number, of an INFER of at least one request."""
+    numbers = [gateway_of(request_id) for request_id in action.request_ids]
+    if numbers.count(numbers[0]) == len(numbers):
+        whole = Dispatch(action.action_id, action.worker, action.request_ids, action.cold, action.batch_size)
+        return {numbers[0]: whole}
+    found = {}
+    for number in dict.fromkeys(numbers):
+        mine = [index for index, other in enumerate(numbers) if other == number]
+        found[number] = Dispatch(
+            action_id=action.action_id,
+            worker=action.worker,
+            request_ids=tuple([action.request_ids[index] for index in mine]),
+            cold=tuple([action.cold[index] for index in mine]),
+            batch_size=action.batch_size,
+        )
+    return found
+
+
+class Outbox:
+    """Messages from the controller to its peers; a worker's session remembers the INFERs sent to it."""
+
+    def __init__(self, wire: Wire, sessions: SessionTable, dropped: Dropped) -> None:
+        self._wire = wire
+        self._sessions = sessions
+        self._dropped = dropped
+        self._limit = AnswerLimit()
+        self._broken: dict[Session, str] = {}
+
+    def send(self, session: Session, message: msgspec.Struct) -> bool:
+        """Send a message; return False, and mark the session as broken, if that is not possible."""
+        if session in self._broken:
+            self._dropped.count(self._broken[session])
+            return False
+        delivery = self._wire.send(session.peer, (encode(message),))
+        if delivery is Delivery.SENT:
+            return True
+        self._dropped.count(delivery.value)
+        self._broken[session] = delivery.value
+        return False
+
+    def send_gateways(self, message: msgspec.Struct) -> None:
+        """Send a message to every gateway."""
+        for gateway in self._sessions.gateways.values():
+            self.send(gateway, message)
+
+    def refuse(self, now_ns: int, peer: bytes, code: str, detail: str) -> None:
+        """Count a message that is not accepted, and tell its sender, known or not, at a bounded rate."""
+        self._dropped.count(code)
+        if self._limit.allows(now_ns, peer, code):
+            self._wire.send(peer, (encode(Refused(code, detail)),))
+
+    def take_broken(self) -> dict[Session, str]:
+        """Return the sessions that broke since the last call, each with the reason."""
+        broken, self._broken = self._broken, {}
+        return broken
+
+    def dispatch(self, action: Infer) -> None:
+        """Send an INFER to its gateways, then to its worker: the inputs have the longer way."""
+        worker = self._worker_of(action)
+        if worker is None:
+            return
+        for number, dispatch in dispatches(action).items():
+            gateway = self._sessions.gateway(number)
+            if gateway is None:
+                self._dropped.count("gateway_gone", len(dispatch.request_ids))
+            else:
+                self.send(gateway, dispatch)
+        if self.send(worker, on_worker_clock(action, worker.clock.offset_ns)):
+            worker.infers_out.add(action.action_id)
+
+    def reject(self, now_ns: int, reject: Reject) -> None:
+        """Send a rejection to the request's gateway, with its instant as a time from now."""
+        gateway = self._sessions.gateway(gateway_of(reject.request_id))
+        if gateway is None:
+            self._dropped.count("gateway_gone")
+            return
+        finish_ns = reject.earliest_finish_ns
+        left_ns = None if finish_ns is None else finish_ns - now_ns
+        self.send(gateway, Rejected(reject.request_id, reject.reason, reject.detail, left_ns))
+
+    def act(self, action: Action) -> None:
+        """Send any other action to its worker."""
+        worker = self._worker_of(action)
+        if worker is not None:
+            self.send(worker, on_worker_clock(action, worker.clock.offset_ns))
+
+    def _worker_of(self, action: Action) -> WorkerSession | None:
+        session = self._sessions.workers.get(action.worker)
+        if session is None or not session.joined:
+            self._dropped.count("worker_gone")
+            return None
+        return session

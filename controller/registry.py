@@ -1,0 +1,308 @@
+"""The models that are served, how they change, and the checks that stand between them and the scheduler.
+
+Every number of a model is bounded, so that sums and products of them stay within what messages and clocks
+can hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from mainspring.controller.logged_scheduler import LoggedScheduler
+from mainspring.controller.outbox import Outbox
+from mainspring.controller.sessions import GatewaySession, SessionTable
+from mainspring.messages.codes import Reason
+from mainspring.messages.events import ModelAdded, ModelRemoved
+from mainspring.messages.model import DTYPES, PAGE_BYTES, ModelSpec, ServedModel, TensorSpec, is_dtype
+from mainspring.messages.peers import DefaultSlo, ModelDown, ModelUp, Served
+
+MAX_NAME_CHARACTERS = 128
+MAX_PAGES = 1 << 24
+"""Pages that one worker, and so one model, may have: 256 TiB."""
+MAX_BATCH_SIZE = 65_536
+MAX_DURATION_NS = 3_600 * 10**9
+"""The longest LOAD or INFER that a profile may name: an hour."""
+MAX_ROW_BYTES = 1 << 40
+"""Bytes of a row of one tensor."""
+MAX_VERSION = (1 << 63) - 1
+MAX_VERSIONS = 1024
+"""Versions of one model that may be served at the same time."""
+MAX_CONFIG_CHARACTERS = 1 << 20
+MAX_LABELS_CHARACTERS = 4 << 20
+"""Characters of the labels of all outputs of a model together."""
+
+Refusal = tuple[Reason, str]
+"""Why a change is refused."""
+
+
+class DrainingModels:
+    """Models that are removed once no gateway has a request for them in flight. Pure.
+
+    For each model it has the numbers of the gateways that have yet to say `Drained`. A gateway sends
+    `Drained` behind its requests, so all of them have arrived before it; to a controller that restarted, a
+    gateway submits its requests again before it repeats `Drained`.
+    """
+
+    def __init__(self) -> None:
+        self._awaited: dict[str, set[int]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._awaited
+
+    def __len__(self) -> int:
+        return len(self._awaited)
+
+    def names(self) -> list[str]:
+        """Return the models, in the order in which their draining began."""
+        return list(self._awaited)
+
+    def begin(self, name: str, gateways: Iterable[int]) -> bool:
+        """Wait for these gateways; return True if there are none, so that the model can be removed."""
+        awaited = self._awaited[name] = set(gateways)
+        return not awaited and self.end(name)
+
+    def joined(self, gateway: int) -> list[str]:
+        """Wait for one more gateway; return the models that it has to drain."""
+        for awaited in self._awaited.values():
+            awaited.add(gateway)
+        return list(self._awaited)
+
+    def drained(self, name: str, gateway: int) -> bool:
+        """Wait for this gateway no longer; return True if it was the last, so that the model can go."""
+        awaited = self._awaited.get(name)
+        if awaited is None:
+            return False
+        awaited.discard(gateway)
+        return not awaited and self.end(name)
+
+    def left(self, gateway: int) -> list[str]:
+        """Forget a gateway whose session ended; return the models that can be removed now."""
+        return [name for name in list(self._awaited) if self.drained(name, gateway)]
+
+    def end(self, name: str) -> bool:
+        """Forget the model, because it is removed or because it stays after all; return True."""
+        self._awaited.pop(name, None)
+        return True
+
+
+class ModelRegistry:
+    """The models by name; each change goes to the scheduler and to every gateway."""
+
+    def __init__(
+        self,
+        max_models: int,
+        scheduler: LoggedScheduler,
+        sessions: SessionTable,
+        outbox: Outbox,
+        left_out: dict[str, str] | None = None,
+    ) -> None:
+        self.models: dict[str, ModelSpec] = {}
+        """Every served model by name."""
+        self.served: dict[str, ServedModel] = {}
+        """The models of a repository, by what clients call them."""
+        self.slos_ns: dict[str, int] = {}
+        """Default SLOs that operators set, by what clients call the models; they outlive the models."""
+        self.left_out = left_out or {}
+        """Models of the store that are not served as their manifest can't be read, each with the reason."""
+        self._max_models = max_models
+        self._draining = DrainingModels()
+        self._scheduler = scheduler
+        self._sessions = sessions
+        self._outbox = outbox
+
+    def add(self, now_ns: int, spec: ModelSpec) -> Refusal | None:
+        """Serve a model from now on; return why not, or None. To add a model twice is no error."""
+        known = self.models.get(spec.name)
+        if known is not None:
+            if (known.weights_hash, known.executable) == (spec.weights_hash, spec.executable):
+                self._keep(known)
+                return None
+            detail = (
+                f"model {spec.name!r} is served with other weights; remove it first, or choose another name"
+            )
+            return Reason.MODEL_EXISTS, detail
+        fault = spec_fault(spec)
+        if fault is not None:
+            return Reason.BAD_MESSAGE, f"model {spec.name[:MAX_NAME_CHARACTERS]!r} can't be served: {fault}"
+        if len(self.models) >= self._max_models:
+            detail = (
+                f"{self._max_models} models are served, which is the bound (max_models); remove one first"
+            )
+            return Reason.OVERLOADED, detail
+        self.models[spec.name] = spec
+        self.left_out.pop(spec.name, None)
+        self._scheduler.handle(now_ns, ModelAdded(spec))
+        self._outbox.send_gateways(ModelUp(spec))
+        return None
+
+    def replace(self, now_ns: int, spec: ModelSpec) -> None:
+        """Serve other files under the name of a model that no worker has prepared."""
+        self.models[spec.name] = spec
+        self._scheduler.handle(now_ns, ModelAdded(spec))
+        self._outbox.send_gateways(ModelUp(spec))
+
+    def remove(self, now_ns: int, name: str) -> Refusal | None:
+        """Stop serving a model; return why not, or None."""
+        if self.models.pop(name, None) is None:
+            why = f"there is no model {name[:MAX_NAME_CHARACTERS]!r} to remove"
+            if name in self.served:
+                why = f"model {name!r} is a repository's: unload it, or take it out of the repository"
+            return Reason.UNKNOWN_MODEL, why
+        self._draining.end(name)
+        self._scheduler.handle(now_ns, ModelRemoved(name))
+        self._outbox.send_gateways(ModelDown(name))
+        return None
+
+    def drain(self, now_ns: int, name: str) -> Refusal | None:
+        """Remove a model once no gateway has a request for it in flight; return why not, or None."""
+        if name not in self.models or name in self._draining:
+            return None if name in self._draining else self.remove(now_ns, name)
+        if self._draining.begin(name, [gateway.number for gateway in self._sessions.gateways.values()]):
+            return self.remove(now_ns, name)
+        self._outbox.send_gateways(ModelDown(name, drain=True))
+        return None
+
+    def serve(self, model: ServedModel) -> Refusal | None:
+        """Direct requests for a model of the repository to these versions; return why not, or None.
+
+        A model without versions is no longer served.
+        """
+        fault = served_fault(model)
+        if fault is not None:
+            return Reason.BAD_MESSAGE, f"model {model.name[:MAX_NAME_CHARACTERS]!r} can't be served: {fault}"
+        unknown = [name for name in model.versions.values() if name not in self.models]
+        if unknown:
+            detail = f"there is no model {unknown[0][:MAX_NAME_CHARACTERS]!r} to serve; add it first"
+            return Reason.UNKNOWN_MODEL, detail
+        if not model.versions:
+            self.served.pop(model.name, None)
+        elif model.name not in self.served and len(self.served) >= self._max_models:
+            return Reason.OVERLOADED, f"{self._max_models} models are served, which is the bound (max_models)"
+        else:
+            self.served[model.name] = model
+        self._outbox.send_gateways(Served(model))
+        return None
+
+    def is_known(self, name: str) -> bool:
+        """Say whether clients can ask for a model of this name."""
+        spec = self.models.get(name)
+        return name in self.served or (spec is not None and not spec.served_as)
+
+    def set_default_slo(self, name: str, slo_ns: int | None) -> None:
+        """Give requests for a model that bring no SLO this one; None for the configured one."""
+        if slo_ns is None:
+            self.slos_ns.pop(name, None)
+        else:
+            self.slos_ns[name] = slo_ns
+        self._outbox.send_gateways(DefaultSlo(name, slo_ns))
+
+    def welcome(self, gateway: GatewaySession) -> None:
+        """Send all models to a new gateway."""
+        for spec in self.models.values():
+            self._outbox.send(gateway, ModelUp(spec))
+        for served in self.served.values():
+            self._outbox.send(gateway, Served(served))
+        for name, slo_ns in self.slos_ns.items():
+            self._outbox.send(gateway, DefaultSlo(name, slo_ns))
+        for name in self._draining.joined(gateway.number):
+            self._outbox.send(gateway, ModelDown(name, drain=True))
+
+    def drained(self, now_ns: int, gateway: GatewaySession, name: str) -> None:
+        """Note that a gateway has no request in flight for a model that is being drained."""
+        if self._draining.drained(name, gateway.number):
+            self.remove(now_ns, name)
+
+    def gateway_left(self, now_ns: int, gateway: GatewaySession) -> None:
+        """Wait no longer for a gateway whose session ended."""
+        for name in self._draining.left(gateway.number):
+            self.remove(now_ns, name)
+
+    def _keep(self, spec: ModelSpec) -> None:
+        """Keep serving a model that is being drained."""
+        if spec.name in self._draining:
+            self._draining.end(spec.name)
+            self._outbox.send_gateways(ModelUp(spec))
+
+
+def spec_fault(spec: ModelSpec) -> str | None:
+    """Return what is wrong with a model from a client, a worker or a file, or None."""
+    sizes = spec.batch_sizes
+    if not 0 < len(spec.name) <= MAX_NAME_CHARACTERS:
+        return f"its name has {len(spec.name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+        return f"its batch sizes are {sizes}; they must be positive and ascending, such as (1, 2, 4, 8, 16)"
+    if sizes[-1] > MAX_BATCH_SIZE:
+        return f"its largest batch size is {sizes[-1]}; it may be at most {MAX_BATCH_SIZE}"
+    return (
+        _memory_fault(spec)
+        or _profile_fault(spec)
+        or _tensors_fault("inputs", spec.inputs)
+        or _tensors_fault("outputs", spec.outputs)
+    )
+
+
+def served_fault(model: ServedModel) -> str | None:
+    """Return what is wrong with a model of the repository, or None."""
+    if not 0 < len(model.name) <= MAX_NAME_CHARACTERS:
+        return f"its name has {len(model.name)} characters; it must have 1 to {MAX_NAME_CHARACTERS}"
+    if len(model.versions) > MAX_VERSIONS:
+        return f"it has {len(model.versions)} versions; it may have at most {MAX_VERSIONS}"
+    wrong = [version for version in model.versions if not 0 < version <= MAX_VERSION]
+    if wrong:
+        return f"it has a version {wrong[0]}; versions are numbers from 1 up"
+    if model.slo_ns is not None and not 0 < model.slo_ns <= MAX_DURATION_NS:
+        return f"its SLO is {model.slo_ns:,} ns; it must be above 0 and at most {MAX_DURATION_NS:,}"
+    labels = sum(len(label) for named in model.labels.values() for label in named)
+    if labels > MAX_LABELS_CHARACTERS:
+        return f"its labels have {labels:,} characters; they may have {MAX_LABELS_CHARACTERS:,}"
+    if len(model.config) > MAX_CONFIG_CHARACTERS:
+        return (
+            f"its configuration has {len(model.config):,} characters; it may have {MAX_CONFIG_CHARACTERS:,}"
+        )
+    return None
+
+
+def _memory_fault(spec: ModelSpec) -> str | None:
+    if any(extent < 1 for extent in spec.extents):
+        return f"its extents are {spec.extents}; each must have at least one page"
+    if spec.pages > MAX_PAGES:
+        return f"its extents have {spec.pages} pages; they may have at most {MAX_PAGES}"
+    if not 0 <= spec.weights_bytes <= spec.pages * PAGE_BYTES:
+        return f"its weights have {spec.weights_bytes} bytes, its extents hold {spec.pages * PAGE_BYTES}"
+    return None
+
+
+def _profile_fault(spec: ModelSpec) -> str | None:
+    for kind, profile in spec.profiles.items():
+        missing = [size for size in spec.batch_sizes if profile.infer_ns.get(size, 0) < 1]
+        if missing or profile.load_ns < 0:
+            return f"its profile for {kind!r} lacks a positive duration for batch sizes {missing} or for LOAD"
+        longest_ns = max(profile.load_ns, *profile.infer_ns.values())
+        if longest_ns > MAX_DURATION_NS:
+            return (
+                f"its profile for {kind!r} has a duration of {longest_ns / 1e9:,.0f} s; "
+                f"it may be at most {MAX_DURATION_NS // 10**9:,} s"
+            )
+    return None
+
+
+def _tensors_fault(kind: str, tensors: Sequence[TensorSpec]) -> str | None:
+    twice = [name for name, count in Counter(tensor.name for tensor in tensors).items() if count > 1]
+    if twice:
+        return f"its {kind} have the name {twice[0]!r} more than once; each needs a name of its own"
+    for tensor in tensors:
+        if not is_dtype(tensor.dtype):
+            return (
+                f"tensor {tensor.name!r} has dtype {tensor.dtype!r}; it must be one of {', '.join(DTYPES)}, "
+                "or slots of bytes such as S64"
+            )
+        if any(axis < 0 for axis in tensor.shape):
+            return f"tensor {tensor.name!r} has shape {tensor.shape}; each axis must be at least 0"
+        if tensor.row_bytes > MAX_ROW_BYTES:
+            return (
+                f"a row of tensor {tensor.name!r} has {tensor.row_bytes:,} bytes; "
+                f"it may have at most {MAX_ROW_BYTES:,}"
+            )
+    return None

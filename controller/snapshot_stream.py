@@ -1,0 +1,113 @@
+"""What observers receive, as bytes: records of events, and snapshots in slices (`messages.observing`).
+
+A record is encoded once, for the log and for all observers together, while there are observers; without
+observers the log encodes for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from mainspring.messages.events import Wakeup
+from mainspring.messages.observing import Stage
+from mainspring.scheduler.picture import Told
+from mainspring.telemetry.log import EventLogWriter, SegmentHeader
+
+SLICE_NS = 250_000
+"""How long making one slice of a snapshot takes, apart from the part with which the slice ends."""
+_ARRAY = struct.Struct(">BI")
+_ARRAY_32 = 0xDD
+"""How MessagePack begins an array whose length takes 32 bits."""
+
+
+class RecordArray:
+    """Records ``[now_ns, entry]`` on their way to observers, as one MessagePack array."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._encoder = msgspec.msgpack.Encoder()
+        self._buffer = bytearray(_ARRAY.size)
+
+    def append(self, now_ns: int, entry: Any) -> int:
+        """Add a record; return the position at which it begins.
+
+        Raises OverflowError, with nothing added, on a number beyond 64 bits.
+        """
+        before = len(self._buffer)
+        try:
+            self._encoder.encode_into((now_ns, entry), self._buffer, -1)
+        except OverflowError:
+            del self._buffer[before:]
+            raise
+        self.count += 1
+        return before
+
+    def since(self, start: int) -> bytes:
+        """Return what was added from a position on."""
+        return bytes(memoryview(self._buffer)[start:])
+
+    def take(self) -> bytes:
+        """Return the array, and begin another."""
+        _ARRAY.pack_into(self._buffer, 0, _ARRAY_32, self.count)
+        whole = bytes(self._buffer)
+        self._buffer = bytearray(_ARRAY.size)
+        self.count = 0
+        return whole
+
+
+class SharedRecords:
+    """Where `LoggedScheduler` writes while there are observers: the log, and the observers' next message."""
+
+    def __init__(self, log: EventLogWriter | None) -> None:
+        self.waiting = RecordArray()
+        """The records of the observers' next message."""
+        self._log = log
+
+    def append(self, now_ns: int, entry: Any) -> None:
+        """Add a record to both; a Wakeup, which each turn of the loop has, only to the log.
+
+        Raises OverflowError, with nothing added, on a number beyond 64 bits.
+        """
+        if type(entry) is Wakeup:
+            if self._log is not None:
+                self._log.append(now_ns, entry)
+            return
+        start = self.waiting.append(now_ns, entry)
+        if self._log is not None:
+            self._log.append_encoded(now_ns, self.waiting.since(start))
+
+
+class SnapshotStream:
+    """One snapshot under way, made in slices between the turns of the controller's loop."""
+
+    def __init__(self, header: SegmentHeader, parts: Iterator[Told], clock: Callable[[], int]) -> None:
+        """``parts``: the snapshot's parts behind the header; ``clock`` measures how long they take."""
+        self.stage = Stage.BEGIN
+        """The stage of the next slice; `Stage.LIVE` once there is none."""
+        self._header = header
+        self._snapshot = parts
+        self._clock = clock
+        self._records = RecordArray()
+
+    def slice(self, now_ns: int) -> tuple[Stage, bytes]:
+        """Return the next slice: its stage, and its records."""
+        until_ns = self._clock() + SLICE_NS
+        stage = self.stage
+        if stage is Stage.BEGIN:
+            self._records.append(now_ns, self._header)
+        self.stage = Stage.PART
+        for part in self._snapshot:
+            for at_ns, entry in part:
+                # The log can't hold such a record either, and counts it.
+                with contextlib.suppress(OverflowError):
+                    self._records.append(now_ns if at_ns is None else at_ns, entry)
+            if self._clock() >= until_ns:
+                return stage, self._records.take()
+        # The first slice and the last are different messages, however short the snapshot is.
+        self.stage = Stage.END if stage is Stage.BEGIN else Stage.LIVE
+        return (stage if stage is Stage.BEGIN else Stage.END), self._records.take()
