@@ -64,7 +64,7 @@ SIMULATOR = Unit(
         *("simulator/agenda", "simulator/controller", "simulator/device", "simulator/draws"),
         *("simulator/fleet", "simulator/gateway", "simulator/network", "simulator/outcomes"),
         *("simulator/simulation", "telemetry/samples", "telemetry/taken"),
-        *("traces/histogram", "traces/records"),
+        "traces/records",
     ),
 )
 

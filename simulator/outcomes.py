@@ -9,7 +9,7 @@ from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived
 from mainspring.simulator.gateway import Flight
-from mainspring.traces.histogram import DurationHistogram
+from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.traces.records import Records
 
 SHOWN_OF = 16

@@ -191,7 +191,6 @@ def play(
 
 def _progress(simulation: Simulation, records: Records) -> Progress:
     ledger = simulation.ledger
-    p50, p99 = ledger.latency.percentile(50), ledger.latency.percentile(99)
     return Progress(
         elapsed_s=simulation.now_ns / 1e9,
         offered=len(records),
@@ -200,8 +199,8 @@ def _progress(simulation: Simulation, records: Records) -> Progress:
         late=ledger.late,
         unsent=0,
         in_flight=len(simulation.gateway.flights),
-        p50_ms=None if p50 is None else p50 / 1e6,
-        p99_ms=None if p99 is None else p99 / 1e6,
+        p50_ms=ledger.latency.percentile_ms(50),
+        p99_ms=ledger.latency.percentile_ms(99),
         lag_p99_us=0.0,
     )
 

@@ -4,7 +4,8 @@
 * ``summary``, ``samples``      -- what a log tells of a run
 * ``report``                    -- the report of a run as clients saw it, with what the log adds
 * ``plots``, ``prediction_plots``, ``style`` -- its picture
-* ``actions``, ``bounded``, ``histograms`` -- counts of actions for whoever scrapes
+* ``actions``, ``bounded``, ``histograms`` -- counts of actions, for metrics
+* ``percentiles``              -- percentiles of durations in bounded memory
 * ``publish``                   -- ``summary.json`` and ``report.png``
 
 The controller writes; telemetry, console and replay read. There is no second bookkeeping (design, rule 9).

@@ -1,11 +1,10 @@
 """What is in a log: records by kind, and for each run its length, what was asked for and what became of it.
 
-One pass in bounded memory: percentiles come from buckets that are 1 % wide, so that they are right to 1 %.
+One pass in bounded memory: percentiles are right to 0.4 %.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
 
@@ -14,10 +13,8 @@ import msgspec
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
 from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.telemetry.runs import Run, SliceNote, find_runs, read_run, slice_note
-
-_PER_E = 100
-"""Buckets of `Percentiles` for each factor of e: each is 1 % wide."""
 
 
 class RunStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +55,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     busiest_second: int
     """Most requests in one second of the run."""
     latency_p50_ms: float | None
-    """From arrival at the controller to the end of EXEC, of what was executed; right to 1 %."""
+    """From arrival at the controller to the end of EXEC, of what was executed; right to 0.4 %."""
     latency_p99_ms: float | None
     latency_p9999_ms: float | None
     actions: dict[str, dict[str, int]]
@@ -72,28 +69,6 @@ class LogStats(msgspec.Struct, frozen=True):
     segments: int
     records: int
     runs: list[RunStats]
-
-
-class Percentiles:
-    """Percentiles of positive numbers, right to 1 %, in memory that does not grow with how many there are."""
-
-    def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
-        self._count = 0
-
-    def add(self, value: float) -> None:
-        """Take a number; what is not positive counts as next to nothing."""
-        self._buckets[round(math.log(max(value, 1e-9)) * _PER_E)] += 1
-        self._count += 1
-
-    def percentile(self, percent: float) -> float | None:
-        """Return the smallest number that so many percent do not exceed; None without any."""
-        wanted = max(1, math.ceil(self._count * percent / 100))
-        for bucket in sorted(self._buckets):
-            wanted -= self._buckets[bucket]
-            if wanted <= 0:
-                return math.exp(bucket / _PER_E)
-        return None
 
 
 def log_stats(directory: Path | str) -> LogStats:
@@ -117,7 +92,7 @@ class _RunReader:
         self._outcomes: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._actions: dict[str, Counter[str]] = {}
-        self._latency = Percentiles()
+        self._latency = DurationHistogram()
         self._asked: Counter[str] = Counter()
         self._seconds: Counter[int] = Counter()
         self._models: dict[str, None] = {}
@@ -150,7 +125,7 @@ class _RunReader:
         elif life.outcome in ("in_time", "late"):
             self._cold += life.cold
             assert life.ended_ns is not None, "what was executed has ended"
-            self._latency.add((life.ended_ns - life.arrived_ns) / 1e6)
+            self._latency.add(life.ended_ns - life.arrived_ns)
 
     def _action(self, life: ActionLife) -> None:
         self._actions.setdefault(life.kind, Counter())[life.status or "outstanding"] += 1
@@ -179,8 +154,8 @@ class _RunReader:
             offered_rps=length_s and requests / length_s,
             in_time_rps=length_s and self._outcomes["in_time"] / length_s,
             busiest_second=max(self._seconds.values(), default=0),
-            latency_p50_ms=self._latency.percentile(50),
-            latency_p99_ms=self._latency.percentile(99),
-            latency_p9999_ms=self._latency.percentile(99.99),
+            latency_p50_ms=self._latency.percentile_ms(50),
+            latency_p99_ms=self._latency.percentile_ms(99),
+            latency_p9999_ms=self._latency.percentile_ms(99.99),
             actions={kind: dict(ends.most_common()) for kind, ends in sorted(self._actions.items())},
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.histogram import DurationHistogram
 from mainspring.traces.records import Records
 
 
@@ -20,7 +20,7 @@ class Progress(msgspec.Struct, frozen=True):
     unsent: int
     in_flight: int
     p50_ms: float | None
-    """Over all outputs so far, to 2%."""
+    """Over all outputs so far, right to 0.4 %."""
     p99_ms: float | None
     lag_p99_us: float
 
@@ -35,7 +35,6 @@ class Tally:
 
     def progress(self, now_ns: int, records: Records) -> Progress:
         """Return the counts so far."""
-        p50, p99 = self.latency.percentile(50), self.latency.percentile(99)
         return Progress(
             elapsed_s=now_ns / SECOND_NS,
             offered=len(records),
@@ -44,7 +43,7 @@ class Tally:
             late=self.late,
             unsent=self.unsent,
             in_flight=records.in_flight,
-            p50_ms=None if p50 is None else p50 / 1e6,
-            p99_ms=None if p99 is None else p99 / 1e6,
-            lag_p99_us=(self.lag.percentile(99) or 0) / 1e3,
+            p50_ms=self.latency.percentile_ms(50),
+            p99_ms=self.latency.percentile_ms(99),
+            lag_p99_us=(self.lag.percentile_ms(99) or 0) * 1e3,
         )

@@ -13,7 +13,7 @@ from mainspring.console.queries.happenings import happenings
 from mainspring.console.queries.recent import recent as recent_requests
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.models import READY, RESIDENT
-from mainspring.console.view.seconds import Seconds, percentile_ms
+from mainspring.console.view.seconds import Seconds
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.operating import described
@@ -87,10 +87,10 @@ def _attainment(seconds: Seconds, length: int) -> Attainment:
         late=totals.late,
         rejected=dict(sorted(totals.rejected.items())),
         cold=totals.cold,
-        p50_ms=percentile_ms(totals.latencies, 50),
-        p99_ms=percentile_ms(totals.latencies, 99),
-        p9999_ms=percentile_ms(totals.latencies, 99.99),
-        slo_p50_ms=percentile_ms(totals.slos, 50),
+        p50_ms=totals.latencies.percentile_ms(50),
+        p99_ms=totals.latencies.percentile_ms(99),
+        p9999_ms=totals.latencies.percentile_ms(99.99),
+        slo_p50_ms=totals.slos.percentile_ms(50),
     )
 
 

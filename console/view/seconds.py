@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from typing import TypeVar
+
+from mainspring.telemetry.percentiles import DurationHistogram
 
 SECOND_NS = 1_000_000_000
 WINDOWS = (10, 60, 300)
 """Lengths in whole seconds for which totals are kept."""
-_UNIT_BITS = 13
-"""The finest bucket is 8.2 us wide."""
-
-Key = TypeVar("Key", int, str)
-
-
-def bucket(duration_ns: int) -> int:
-    """Return the number of a duration's bucket: those from 2 ms on are at most 1/128 of their value wide."""
-    units = max(0, duration_ns) >> _UNIT_BITS
-    shift = units.bit_length() - 8
-    return units if shift <= 0 else (shift << 7) + (units >> shift)
-
-
-def bucket_ms(number: int) -> float:
-    """Return the middle of a bucket."""
-    shift = max(0, (number >> 7) - 1)
-    units = number - (shift << 7)
-    return ((2 * units + 1) << shift << _UNIT_BITS) / 2e6
-
-
-def percentile_ms(counts: dict[int, int], percent: float) -> float | None:
-    """Return the middle of the bucket that holds a percentile (nearest rank); None if there is nothing."""
-    total = sum(counts.values())
-    if not total:
-        return None
-    rank = max(1, math.ceil(total * percent / 100))
-    for number in sorted(counts):
-        rank -= counts[number]
-        if rank <= 0:
-            return bucket_ms(number)
-    return None
 
 
 class Totals:
@@ -57,10 +26,10 @@ class Totals:
         """Of those two, requests whose model was resident nowhere when they arrived."""
         self.rejected: dict[str, int] = {}
         """By reason."""
-        self.latencies: dict[int, int] = {}
-        """Requests that ended in time or late, by `bucket` of their time from arrival to EXEC's end."""
-        self.slos: dict[int, int] = {}
-        """Requests that arrived with a deadline, by `bucket` of the time that they were given."""
+        self.latencies = DurationHistogram()
+        """From arrival to EXEC's end, of requests that ended in time or late."""
+        self.slos = DurationHistogram()
+        """Times given to the requests that arrived with a deadline."""
 
     @property
     def rejections(self) -> int:
@@ -73,18 +42,14 @@ class Totals:
         self.in_time += sign * other.in_time
         self.late += sign * other.late
         self.cold += sign * other.cold
-        _add(self.rejected, other.rejected, sign)
-        _add(self.latencies, other.latencies, sign)
-        _add(self.slos, other.slos, sign)
-
-
-def _add(counts: dict[Key, int], others: dict[Key, int], sign: int) -> None:
-    for key, value in others.items():
-        count = counts.get(key, 0) + sign * value
-        if count:
-            counts[key] = count
-        else:
-            counts.pop(key, None)
+        for reason, rejected in other.rejected.items():
+            count = self.rejected.get(reason, 0) + sign * rejected
+            if count:
+                self.rejected[reason] = count
+            else:
+                self.rejected.pop(reason, None)
+        self.latencies.merge(other.latencies, sign)
+        self.slos.merge(other.slos, sign)
 
 
 class Second:
@@ -94,7 +59,7 @@ class Second:
 
     def __init__(self, totals: Totals) -> None:
         self.totals = totals
-        self.p99_ms = percentile_ms(totals.latencies, 99)
+        self.p99_ms = totals.latencies.percentile_ms(99)
 
 
 class Seconds:

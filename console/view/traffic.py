@@ -22,7 +22,7 @@ from mainspring.console.view.requests import (
     Request,
     RequestBook,
 )
-from mainspring.console.view.seconds import Seconds, bucket
+from mainspring.console.view.seconds import Seconds
 from mainspring.messages.actions import Infer
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
@@ -119,8 +119,7 @@ class Traffic:
                 continue
             late = request.deadline_ns is not None and end_ns > request.deadline_ns
             self._end(end_ns, seq, request, LATE if late else IN_TIME)
-            number = bucket(end_ns - request.arrived_ns)
-            totals.latencies[number] = totals.latencies.get(number, 0) + 1
+            totals.latencies.add(end_ns - request.arrived_ns)
             totals.late += late
             totals.in_time += not late
             totals.cold += request.cold
@@ -188,8 +187,7 @@ class Traffic:
         totals = self.seconds.now
         totals.offered += 1
         if request.deadline_ns is not None:
-            number = bucket(request.deadline_ns - request.arrived_ns)
-            totals.slos[number] = totals.slos.get(number, 0) + 1
+            totals.slos.add(request.deadline_ns - request.arrived_ns)
         if model.name in self._fleet.models:
             self._counts.add(model, ARRIVED)
             self._demand.add(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from rich.console import Console
 from mainspring.cli.views.log_tables import print_stats, size
 from mainspring.simulator.run import simulate
 from mainspring.telemetry.log import read_entries
-from mainspring.telemetry.log_stats import Percentiles, log_stats
+from mainspring.telemetry.log_stats import log_stats
 from mainspring.telemetry.runs import choose_run
 from mainspring.telemetry.slices import slice_run
 from tests.telemetry.recordings import EVENTFUL, record
@@ -61,21 +60,6 @@ def test_a_slice_says_of_what(tmp_path: Path) -> None:
     assert stats.sliced.of == str(whole)
     assert stats.seconds == pytest.approx(1.0)
     assert stats.requests == pytest.approx(920, rel=0.1)
-
-
-def test_percentiles_are_right_to_a_percent() -> None:
-    numbers = random.Random(5)
-    values = [numbers.lognormvariate(3, 2) for _ in range(20_000)]
-    found = Percentiles()
-    for value in values:
-        found.add(value)
-    ordered = sorted(values)
-    for percent in (1, 50, 99, 99.99):
-        exact = ordered[min(len(ordered) - 1, round(len(ordered) * percent / 100) - 1)]
-        assert found.percentile(percent) == pytest.approx(exact, rel=0.011)
-    assert Percentiles().percentile(50) is None
-    found.add(0.0)
-    assert found.percentile(0.001) == pytest.approx(1e-9, rel=0.011)
 
 
 def test_a_person_sees_it(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.traces import records as records_module
 from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.histogram import DurationHistogram
 from mainspring.traces.records import Records, RecordsFull
 from mainspring.traces.report import read_summary, summarise, write_json
 
@@ -175,21 +173,3 @@ def test_an_unwritable_report_leaves_the_old_one(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         write_json(path, object())
     assert "old" in path.read_text()
-
-
-@given(st.lists(st.integers(0, 10**11), min_size=1, max_size=300), st.sampled_from([1, 50, 90, 99, 100]))
-def test_the_histograms_percentiles_are_within_two_percent(values: list[int], percent: int) -> None:
-    histogram = DurationHistogram()
-    for value in values:
-        histogram.add(value)
-    exact = int(np.percentile(values, percent, method="inverted_cdf"))
-    found = histogram.percentile(percent)
-    assert found is not None
-    assert exact * 0.98 - 1 <= found <= exact
-
-
-def test_an_empty_histogram_has_no_percentile_and_negative_counts_as_zero() -> None:
-    histogram = DurationHistogram()
-    assert histogram.percentile(50) is None
-    histogram.add(-5)
-    assert histogram.percentile(50) == 0
