@@ -6,7 +6,9 @@ are exact: asleep until shortly before the instant, then spinning, and woken ear
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -23,10 +25,6 @@ from mainspring.worker.realtime import Rights
 from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
-
-Report = Callable[[Result | None, Reservation | None], None]
-"""Called with the core's lock held: a result to send (None if it was abandoned) and, for an Infer that ended
-OK, where its outputs are; `WorkerCore.outputs_sent` has to follow."""
 
 EXPIRY_MS = 5
 """While a job runs, how late it may be seen that what waits behind it can begin in time no more."""
@@ -47,6 +45,40 @@ class _Ended(NamedTuple):
     device_ns: int
     status: Status = Status.OK
     detail: str = ""
+
+
+class Outbox:
+    """Ends of actions on their way from the executors to the network thread, with a bell that wakes it."""
+
+    def __init__(self) -> None:
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._ends: deque[tuple[Result | None, Reservation | None]] = deque()
+
+    def put(self, result: Result | None, io: Reservation | None) -> None:
+        """Add the end of an action; the caller holds the core's lock.
+
+        ``result`` is None if the action was abandoned. ``io`` is where the outputs of an Infer that ended OK
+        are: `WorkerCore.outputs_sent` has to follow.
+        """
+        self._ends.append((result, io))
+
+    def ring(self) -> None:
+        """Wake the network thread if there is something for it."""
+        if self._ends:
+            os.eventfd_write(self.bell, 1)
+
+    def pop(self) -> tuple[Result | None, Reservation | None] | None:
+        """Remove and return the oldest end, or None."""
+        return self._ends.popleft() if self._ends else None
+
+    def silence(self) -> None:
+        """Stop ringing."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.bell)
+
+    def close(self) -> None:
+        """Close the bell."""
+        os.close(self.bell)
 
 
 class _Driving:
@@ -79,19 +111,17 @@ class Executors:
         core: WorkerCore,
         engine: Engine,
         rights: Rights,
-        report: Report,
-        ring: Callable[[], None],
+        outbox: Outbox,
         spin_ns: int,
         watch: StoreWatch | None = None,
     ) -> None:
-        """``ring`` wakes the network thread; it is called when a thread is about to run or wait: so
-        they don't fight for the interpreter's lock between the end of one job and the next. ``watch`` is
-        told of models that fail, if there is a store."""
+        """A thread rings ``outbox`` when it is about to run or wait, so that it does not fight with the
+        network thread for the interpreter's lock between the end of one job and the next. ``watch`` notes
+        models that fail; None without a store."""
         self._core = core
         self._engine = engine
         self._rights = rights
-        self._report = report
-        self._ring = ring
+        self._outbox = outbox
         self._spin_ns = spin_ns
         self._watch = watch
         self._lock = threading.Lock()
@@ -128,9 +158,9 @@ class Executors:
         with self._lock:
             results = self._core.expire(time.monotonic_ns())
             for result in results:
-                self._report(result, None)
+                self._outbox.put(result, None)
         if results:
-            self._ring()
+            self._outbox.ring()
         return min(longest_ms, EXPIRY_MS)
 
     def awaits_inputs(self, action_id: int) -> bool:
@@ -140,8 +170,8 @@ class Executors:
 
     def report(self, result: Result) -> None:
         """With the core held: pass on the end of an action that had not begun."""
-        self._report(result, None)
-        self._ring()
+        self._outbox.put(result, None)
+        self._outbox.ring()
 
     def unload(self, name: str) -> None:
         """With the core held: tell the engine before the next LOAD that a model was unloaded."""
@@ -196,13 +226,13 @@ class Executors:
                 now_ns = time.monotonic_ns()
                 job, results = self._core.begin(executor, now_ns)
                 for result in results:
-                    self._report(result, None)
+                    self._outbox.put(result, None)
                 if job is not None:
                     return job
                 if not self._chores[executor]:
-                    self._ring()
+                    self._outbox.ring()
                     self._wait(executor, self._core.wake_ns(executor, now_ns))
-            self._ring()
+            self._outbox.ring()
         return None
 
     def _do_chores(self, executor: Executor) -> None:
@@ -258,7 +288,7 @@ class Executors:
             status=ended.status,
             detail=ended.detail,
         )
-        self._report(result, job.io if ended.status is Status.OK else None)
+        self._outbox.put(result, job.io if ended.status is Status.OK else None)
         if executor is Executor.PREPARE and result is None and ended.status is Status.OK:
             # Abandoned: the core does not count the model as prepared.
             self.release(job.model.name)
@@ -282,7 +312,7 @@ class Executors:
         return _Ended(job, time.monotonic_ns(), device_ns)
 
     def _on_engine(self, job: Job) -> int:
-        self._ring()
+        self._outbox.ring()
         action = job.action
         if isinstance(action, Infer):
             assert job.io is not None, f"{job} has no IO memory"

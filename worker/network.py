@@ -33,9 +33,8 @@ from mainspring.messages.peers import (
 )
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.request_timing import RequestTiming
-from mainspring.worker.executors import Executors
+from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.session import Session, State
 from mainspring.worker.sockets import GONE, Sockets
 from mainspring.worker.store_watch import StoreWatch

@@ -16,10 +16,9 @@ from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Noted, OwnMemory
 from mainspring.worker.engines.registry import make_engine
-from mainspring.worker.executors import Executors
+from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
 from mainspring.worker.store_watch import StoreWatch
@@ -84,7 +83,7 @@ def _serve(
 ) -> None:
     core = WorkerCore(config.name, config.pages, PAGE_BYTES, config.io_bytes)
     watch = StoreWatch(Store(config.store)) if config.engine != "emulated" else None
-    executors = Executors(core, engine, rights, outbox.put, outbox.ring, config.spin_us * 1000, watch)
+    executors = Executors(core, engine, rights, outbox, config.spin_us * 1000, watch)
     inputs = Inputs(
         engine.io,
         config.early_inputs,

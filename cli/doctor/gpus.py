@@ -12,11 +12,11 @@ from mainspring.cli.configuration.config import AUTO, Tables, merged
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.machine import Finding
 from mainspring.compiler.artifact.manifest import CUDA
-from mainspring.worker.cuda.devices import FoundDevice, find_devices
-from mainspring.worker.cuda.driver import DriverMissing
-from mainspring.worker.cuda.numa import node_of
-from mainspring.worker.cuda.nvml import NvmlMissing, read_states
-from mainspring.worker.cuda.state import GpuState, describe, problems
+from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
+from mainspring.worker.engines.cuda.driver import DriverMissing
+from mainspring.worker.engines.cuda.numa import node_of
+from mainspring.worker.engines.cuda.nvml import NvmlMissing, read_states
+from mainspring.worker.engines.cuda.state import GpuState, describe, problems
 
 CONTROL_FILE = Path("/dev/nvidiactl")
 """There where the kernel has NVIDIA's driver."""

@@ -25,8 +25,8 @@ from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig
 from mainspring.messages.model import ModelSpec
 from mainspring.repository.config import RepositoryConfig
-from mainspring.worker.cuda.devices import FoundDevice
-from mainspring.worker.cuda.numa import cores_near
+from mainspring.worker.engines.cuda.devices import FoundDevice
+from mainspring.worker.engines.cuda.numa import cores_near
 
 CONTROL_NICE = -10
 """Of controller and gateway: a worker's copies share their core, and every request waits for them."""

@@ -19,8 +19,8 @@ from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import AUTO, Contender, Judged
 from mainspring.compiler.compiled import DEFAULT_ARCH, Target
-from mainspring.worker.cuda.devices import find_devices
-from mainspring.worker.cuda.driver import DriverMissing
+from mainspring.worker.engines.cuda.devices import find_devices
+from mainspring.worker.engines.cuda.driver import DriverMissing
 
 PROGRAM = (sys.executable, "-m", "mainspring")
 DEVICE = "cuda:0"

@@ -29,7 +29,7 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import Bytes, wait_until
-from mainspring.worker.engines.onnxruntime import OnnxRuntimeEngine
+from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 from mainspring.worker.engines.registry import ENGINES
 from mainspring.worker.server import run
 

@@ -14,14 +14,14 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import MIB
-from mainspring.worker.cuda.driver import open_driver
-from mainspring.worker.engines.cuda import CudaEngine
+from mainspring.worker.engines.cuda.driver import open_driver
+from mainspring.worker.engines.cuda.engine import CudaEngine
 
 KEEPS = (
     *("allocate", "allocate_host", "register_host", "stream", "event"),
     *("compile", "load_module", "instantiate"),
 )
-"""Calls of `mainspring.worker.cuda.driver.Driver` after which the caller has something that it had not."""
+"""Calls of `mainspring.worker.engines.cuda.driver.Driver` that give the caller something new."""
 
 
 class CountingDriver:

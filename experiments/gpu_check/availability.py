@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnxruntime
 
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, Settings
-from mainspring.worker.cuda.onnxruntime_program import PROVIDER
+from mainspring.worker.engines.cuda.onnxruntime_program import PROVIDER
 from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.worker.arena import allocate
-from mainspring.worker.cuda.driver import Copy, Driver, open_driver
+from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
 
 
 class PlainCopy(Protocol):

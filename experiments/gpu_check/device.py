@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run, told
-from mainspring.worker.cuda.driver import open_driver
-from mainspring.worker.cuda.nvml import try_states
-from mainspring.worker.cuda.state import GpuState, describe, problems
+from mainspring.worker.engines.cuda.driver import open_driver
+from mainspring.worker.engines.cuda.nvml import try_states
+from mainspring.worker.engines.cuda.state import GpuState, describe, problems
 
 
 def tell_device(settings: Settings) -> list[Verdict]:

@@ -17,9 +17,9 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 from mainspring.worker.core.io_memory import slot_layout
-from mainspring.worker.cuda.driver import Driver, Extent, open_driver
-from mainspring.worker.cuda.launch_plans import LaunchPlanProgram, choose_image
-from mainspring.worker.cuda.memory import DeviceMemory, Wanted
+from mainspring.worker.engines.cuda.driver import Driver, Extent, open_driver
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram, choose_image
+from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
 
 ABOVE = 0.02
 """What a graph may take above the sum of its kernels, as a share of it."""

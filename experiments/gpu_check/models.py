@@ -25,7 +25,7 @@ from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
-from mainspring.worker.cuda.driver import open_driver
+from mainspring.worker.engines.cuda.driver import open_driver
 
 LARGE = "one-large-tensor"
 LARGE_SIZES = (1, 4)

@@ -19,10 +19,9 @@ from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
-from mainspring.worker.executors import EXPIRY_MS, Executors
+from mainspring.worker.executors import EXPIRY_MS, Executors, Outbox
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network
-from mainspring.worker.outbox import Outbox
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
 from tests.worker.peers import MS, SECOND, infer, load, spec
@@ -37,7 +36,7 @@ class HandWorker:
         self.core = WorkerCore("w", 2, PAGE_BYTES, MIB)
         self.outbox = Outbox()
         rights = Rights(False)
-        self.executors = Executors(self.core, self.engine, rights, self.outbox.put, self.outbox.ring, 0)
+        self.executors = Executors(self.core, self.engine, rights, self.outbox, 0)
         sockets = SimpleNamespace(
             to_controller=self._sent, to_gateway=lambda *_: "", broken_gateways=lambda: 0, data_address=""
         )

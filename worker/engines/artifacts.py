@@ -1,14 +1,25 @@
-"""Whether the store's artifact of a model is the one that the controller means."""
+"""Whether the store has what the controller means, and its files are what was compiled.
+
+Hashing a file takes about as long as reading it, so a state that was found right is remembered by the file's
+device, inode, length and time of modification; an altered file differs in one of them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 
 import msgspec
 
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.worker.engine import EngineError
+
+State = tuple[int, int, int, int]
+_CHUNK_BYTES = 4 << 20
+_REMEMBERED = 65_536
+"""Right states that are remembered; beyond it the oldest is forgotten, and hashed again if it returns."""
 
 
 def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
@@ -41,3 +52,38 @@ def _artifact(model: ModelSpec) -> ModelSpec:
 
 def _flat(tensor: TensorSpec) -> TensorSpec:
     return msgspec.structs.replace(tensor, shape=(math.prod(tensor.shape),))
+
+
+class Integrity:
+    """Checks open files against the hashes in their manifests."""
+
+    def __init__(self) -> None:
+        self._right: dict[tuple[State, str], None] = {}
+
+    def holds(self, file: int, expected: str) -> bool:
+        """Whether `check` has found the file right as it is now; nothing is read."""
+        return (_state(file), expected) in self._right
+
+    def check(self, file: int, expected: str, path: object, remedy: str) -> None:
+        """Raise `EngineError`, with ``path`` and ``remedy``, unless the file's SHA-256 is ``expected``.
+
+        Reads the whole file the first time, and again only after it was written to.
+        """
+        known = (_state(file), expected)
+        if known in self._right:
+            return
+        digest = hashlib.sha256()
+        offset = 0
+        while chunk := os.pread(file, _CHUNK_BYTES, offset):
+            digest.update(chunk)
+            offset += len(chunk)
+        if digest.hexdigest() != expected:
+            raise EngineError(f"{path} was altered after it was compiled; {remedy}")
+        if len(self._right) >= _REMEMBERED:
+            del self._right[next(iter(self._right))]
+        self._right[known] = None
+
+
+def _state(file: int) -> State:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

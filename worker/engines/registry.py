@@ -26,9 +26,9 @@ def make_engine(config: WorkerConfig) -> Engine:
 def _cuda(config: WorkerConfig, device: int) -> Engine:
     if config.engine not in CUDA_ENGINES:
         raise ValueError(f"engine {config.engine!r} is none of a GPU's: {', '.join(CUDA_ENGINES)}")
-    from mainspring.worker.cuda.driver import open_driver
-    from mainspring.worker.cuda.nvml import notes_about, try_states
-    from mainspring.worker.engines.cuda import CudaEngine
+    from mainspring.worker.engines.cuda.driver import open_driver
+    from mainspring.worker.engines.cuda.engine import CudaEngine
+    from mainspring.worker.engines.cuda.nvml import notes_about, try_states
 
     # Before this process uses the GPU itself: in a container it would not know its own number in the list.
     states = try_states()
@@ -38,19 +38,19 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
 
 def _onnxruntime(config: WorkerConfig) -> Engine:
     # Imported when it is wanted: an emulated worker starts without ONNX Runtime.
-    from mainspring.worker.engines.onnxruntime import OnnxRuntimeEngine
+    from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 
     return OnnxRuntimeEngine(config.store, config.pages, config.io_bytes, config.threads)
 
 
 def _tvm(config: WorkerConfig) -> Engine:
-    from mainspring.worker.engines.tvm_cpu import TvmCpuEngine
+    from mainspring.worker.engines.tvm import TvmCpuEngine
 
     return TvmCpuEngine(config.store, config.pages, config.io_bytes, config.threads, config.workspace_bytes)
 
 
 def _auto(config: WorkerConfig) -> Engine:
-    from mainspring.worker.engines.tvm_cpu import AnyCpuEngine
+    from mainspring.worker.engines.tvm import AnyCpuEngine
 
     return AnyCpuEngine(config.store, config.pages, config.io_bytes, config.threads, config.workspace_bytes)
 

@@ -21,11 +21,11 @@ from mainspring.cli.launcher.jobs import WorkerJob
 from mainspring.cli.launcher.placement import Placement, place_near
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.cuda.devices import FoundDevice, find_devices
-from mainspring.worker.cuda.driver import DriverMissing
-from mainspring.worker.cuda.nvml import NvmlMissing
-from tests.worker.cuda.test_state import GOOD
-from tests.worker.cuda.tiny_store import tiny_store
+from mainspring.worker.engines.cuda.devices import FoundDevice, find_devices
+from mainspring.worker.engines.cuda.driver import DriverMissing
+from mainspring.worker.engines.cuda.nvml import NvmlMissing
+from tests.worker.engines.cuda.test_state import GOOD
+from tests.worker.engines.cuda.tiny_store import tiny_store
 
 FOUND = (FoundDevice(0, "NVIDIA H200", "0000:3b:00.0"), FoundDevice(1, "NVIDIA H200", "0000:86:00.0"))
 

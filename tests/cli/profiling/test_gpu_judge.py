@@ -15,11 +15,11 @@ from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import Contender, Judged
 from mainspring.compiler.compiled import DEFAULT_ARCH, Target
-from mainspring.worker.cuda.devices import FoundDevice
-from mainspring.worker.cuda.driver import DriverMissing
-from tests.worker.cuda import tiny_plans as tiny
-from tests.worker.cuda.fake_gpu import KIND, VARIABLE, FakeGpu
-from tests.worker.cuda.tiny_store import tiny_store
+from mainspring.worker.engines.cuda.devices import FoundDevice
+from mainspring.worker.engines.cuda.driver import DriverMissing
+from tests.worker.engines.cuda import tiny_plans as tiny
+from tests.worker.engines.cuda.fake_gpu import KIND, VARIABLE, FakeGpu
+from tests.worker.engines.cuda.tiny_store import tiny_store
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -49,7 +49,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_an_artifact_is_measured_as_mainspring_profile_does(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_judge, "PROGRAM", (sys.executable, "-m", "tests.worker.cuda.fake_gpu"))
+    monkeypatch.setattr(gpu_judge, "PROGRAM", (sys.executable, "-m", "tests.worker.engines.cuda.fake_gpu"))
     monkeypatch.setattr(gpu_judge, "SECONDS", 0)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv(VARIABLE, msgspec.json.encode(FakeGpu(kernel_ns=7_000)).decode())

@@ -27,15 +27,15 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan_files import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.worker.cuda.devices import FoundDevice
-from mainspring.worker.cuda.driver import DriverMissing
-from tests.worker.cuda.fake_gpu import ILLEGAL, KIND, VARIABLE, FakeGpu
+from mainspring.worker.engines.cuda.devices import FoundDevice
+from mainspring.worker.engines.cuda.driver import DriverMissing
+from tests.worker.engines.cuda.fake_gpu import ILLEGAL, KIND, VARIABLE, FakeGpu
 
 pytest.importorskip("tvm", reason="compiling for both engines needs the extra tvm")
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[3]
-FAKE = (sys.executable, "-m", "tests.worker.cuda.fake_gpu")
+FAKE = (sys.executable, "-m", "tests.worker.engines.cuda.fake_gpu")
 AUTO = ["--engine", "auto", "--device", "cuda", "--batch-sizes", "1,2"]
 Plug = Callable[[FakeGpu], None]
 

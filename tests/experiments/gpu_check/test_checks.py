@@ -23,7 +23,7 @@ from mainspring.experiments.gpu_check.outputs import verdicts as output_verdicts
 from mainspring.experiments.gpu_check.parts import all_outputs, graphs_if_any
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
-from mainspring.worker.cuda.state import GpuState
+from mainspring.worker.engines.cuda.state import GpuState
 from mainspring.worker.realtime import Rights
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from mainspring.experiments.gpu_check.graphs import ROUNDS, NotingDriver, Spans, measure, verdicts
 from mainspring.experiments.gpu_check.verdicts import State
-from mainspring.worker.cuda.launch_plans import LaunchPlanProgram
-from mainspring.worker.cuda.memory import MIB, DeviceMemory, Wanted
-from tests.worker.cuda import tiny_plans as tiny
-from tests.worker.cuda.fake_driver import FakeDriver
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram
+from mainspring.worker.engines.cuda.memory import MIB, DeviceMemory, Wanted
+from tests.worker.engines.cuda import tiny_plans as tiny
+from tests.worker.engines.cuda.fake_driver import FakeDriver
 
 MULTIPLY_NS, ADD_NS = 20_000, 30_000
 

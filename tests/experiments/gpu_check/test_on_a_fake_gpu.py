@@ -25,12 +25,12 @@ from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
-from mainspring.worker.cuda import driver as driver_module
-from mainspring.worker.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
+from mainspring.worker.engines.cuda import driver as driver_module
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.realtime import Rights
-from tests.worker.cuda import tiny_plans as tiny
-from tests.worker.cuda.fake_driver import FakeDriver
-from tests.worker.cuda.tiny_store import tiny_store
+from tests.worker.engines.cuda import tiny_plans as tiny
+from tests.worker.engines.cuda.fake_driver import FakeDriver
+from tests.worker.engines.cuda.tiny_store import tiny_store
 
 MAIN = "a"
 KERNELS_NS = 50_000
@@ -46,7 +46,7 @@ def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     for module in (driver_module, allocations, copies, graphs):
         monkeypatch.setattr(module, "open_driver", open_driver)
     monkeypatch.setattr(
-        "mainspring.worker.cuda.host_weights.default_folder", lambda _store: tmp_path / "agreed"
+        "mainspring.worker.engines.cuda.host_weights.default_folder", lambda _store: tmp_path / "agreed"
     )
     chosen = Settings(
         folder=str(tmp_path),

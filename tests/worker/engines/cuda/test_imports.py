@@ -1,0 +1,35 @@
+"""What a worker on a GPU does not need, and what nobody without a GPU has to have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run_without(modules: tuple[str, ...], imports: str) -> str:
+    """Return what goes wrong when this is imported where those modules are not."""
+    script = f"import sys\nfor name in {modules!r}: sys.modules[name] = None\nimport {imports}"
+    found = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60
+    )
+    return found.stderr
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "mainspring.worker.engines.cuda.engine, mainspring.worker.server",
+        "mainspring.worker.engines.cuda.cupy_driver, mainspring.worker.engines.cuda.nvml",
+        "mainspring.worker.engines.cuda.devices",
+        "mainspring.cli.doctor.gpus, mainspring.cli.launcher.plan, mainspring.cli.verbs.doctor",
+    ],
+)
+def test_nothing_of_cuda_is_imported_before_it_is_used(imports: str) -> None:
+    assert run_without(("cupy", "cuda", "pynvml"), imports) == ""
+
+
+def test_a_worker_on_launch_plans_needs_neither_onnx_runtime_nor_tvm() -> None:
+    libraries = ("onnxruntime", "onnx", "tvm", "tvm_ffi")
+    assert run_without(libraries, "mainspring.worker.engines.cuda.engine, mainspring.worker.server") == ""

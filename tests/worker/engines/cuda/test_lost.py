@@ -1,0 +1,60 @@
+"""After an error that ends a context every call fails, that which makes a thread the device's among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainspring.worker.engine import DeviceLost, EngineError
+from mainspring.worker.engines.cuda.weights_index import Index
+from tests.worker.engines.cuda.test_engine import Bench
+from tests.worker.peers import infer, load
+
+ILLEGAL = "an illegal memory access was encountered"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A device that served, and that every call now says is lost."""
+    made = Bench(tmp_path)
+    made.resident("a", (0, 1))
+    for call in ("attach", "copy", "record", "synchronize", "launch_graph", "begin_capture"):
+        made.driver.fails[call] = RuntimeError(ILLEGAL)
+
+    def explain(error: Exception) -> EngineError:
+        return DeviceLost(str(error))
+
+    monkeypatch.setattr(made.driver, "explain", explain)
+    return made
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda bench: bench.engine.prepare(bench.store.manifest("b").spec()),
+        lambda bench: bench.engine.load(load(1, (2, 3), "a")),
+        lambda bench: bench.engine.execute(infer(1, model="a"), bench.place(1)),
+        lambda bench: bench.engine.release("a"),
+    ],
+    ids=["prepare", "load", "execute", "release"],
+)
+def test_whoever_calls_first_hears_that_the_device_is_lost(
+    bench: Bench, call: Callable[[Bench], object]
+) -> None:
+    with pytest.raises(DeviceLost, match=ILLEGAL):
+        call(bench)
+
+
+def test_closing_raises_nothing_and_leaves_the_other_workers(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ended the worker is said by who raised it: an error of the close would be said instead."""
+    bench.engine.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the GPU takes back by itself what it can't be given any more: {ILLEGAL}"
+    ]
+    index = msgspec.json.decode((tmp_path / "agreed" / "index.json").read_bytes(), type=Index)
+    assert not index.holders

@@ -1,0 +1,210 @@
+"""What ONNX Runtime is told for a GPU: options, addresses, and that its memory is one bounded piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor, WeightTensor
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cuda import onnxruntime_program
+from mainspring.worker.engines.cuda.onnxruntime_program import Device, OnnxRuntimeProgram, arena_options
+from mainspring.worker.engines.cuda.programs import Times
+from tests.worker.engines.cuda.fake_driver import FakeDriver
+
+WORKSPACE = 1 << 20
+TENSORS = (
+    WeightTensor("w0", "float32", (4,), 0, 128),
+    WeightTensor("w1", "float16", (2, 3), 1, PAGE_BYTES + 64),
+)
+INFO = ExecutableInfo(
+    executable="e" * 64,
+    instruction_set="portable",
+    onnxruntime="",
+    cpu_flags=(),
+    weights=(),
+    inputs=(GraphTensor("i0", "float32", (3,)), GraphTensor("i1", "int64", ())),
+    outputs=(GraphTensor("o0", "float32", (2,)),),
+    device="cuda",
+)
+LAYOUTS = {1: SlotLayout((0, 64), (128,), 192), 4: SlotLayout((0, 64), (128,), 256)}
+
+
+class Session:
+    """A session that notes what it is told."""
+
+    def __init__(self, graph: str, options: onnxruntime.SessionOptions, providers: list[Any]) -> None:
+        self.options, self.providers = options, providers
+        self.bound: dict[str, tuple[Any, ...]] = {}
+        self.runs: list[dict[str, int]] = []
+        self.rebound = 0
+        self.fails = ""
+
+    def get_providers(self) -> list[str]:
+        return [each if isinstance(each, str) else each[0] for each in self.providers]
+
+    def io_binding(self) -> Session:
+        return self
+
+    def bind_input(self, name: str, *place: Any) -> None:
+        self.rebound += 1
+        self.bound[name] = place
+
+    bind_output = bind_input
+
+    def run_with_iobinding(self, binding: Session, options: onnxruntime.RunOptions) -> None:
+        if self.fails:
+            raise RuntimeError(self.fails)
+        key = "disable_synchronize_execution_providers"
+        assert options.get_run_config_entry(key) == "1"
+        self.runs.append({name: place[-1] for name, place in binding.bound.items()})
+
+
+@pytest.fixture
+def arenas(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[Any, ...]]]:
+    """A CUDA provider as far as opening goes; yields the arenas that were registered.
+
+    Like the real one it can't be asked for anything before the libraries are open that it needs.
+    """
+    made: list[tuple[Any, ...]] = []
+    loaded: list[bool] = []
+
+    def register(*args: Any) -> None:
+        if not loaded:
+            raise RuntimeError("CUDA Provider not available, can't get interface for it")
+        made.append(args)
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "create_and_register_allocator_v2", register)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: loaded.append(True))
+    forget()
+    yield made
+    forget()
+
+
+def forget() -> None:
+    """Have the next program be the first of the process."""
+    onnxruntime_program._register_arena.cache_clear()
+    onnxruntime_program._load_libraries.cache_clear()
+
+
+class Bench:
+    """A program on a fake device."""
+
+    def __init__(self, workspace_bytes: int = WORKSPACE) -> None:
+        self.driver = FakeDriver()
+        self.driver.attach()
+        self.stream = self.driver.stream()
+        self.alone = 0
+        self.workspace = self.driver.allocate(WORKSPACE)
+        self.times = Times(self.driver.event(timed=True), self.driver.event(timed=True))
+        device = Device(self.driver, self.workspace, workspace_bytes, self.stream, self.times, self.run_alone)
+        self.program = OnnxRuntimeProgram(Path("graph.onnx"), INFO, TENSORS, LAYOUTS, device)
+        self.session: Session = self.program._session
+
+    def run_alone(self, function: Any) -> None:
+        self.alone += 1
+        function()
+
+
+def test_the_provider_has_our_stream_and_our_bounds_and_all_digits(arenas: list[Any]) -> None:
+    bench = Bench()
+    (name, options), fallback = bench.session.providers
+    assert (name, fallback) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert options["user_compute_stream"] == str(bench.stream)
+    assert options["device_id"] == "0"
+    assert options["gpu_mem_limit"] == str(WORKSPACE)
+    assert options["use_tf32"] == "0"
+    assert options["cudnn_conv_algo_search"] == "HEURISTIC"
+    assert bench.session.options.get_session_config_entry("session.use_env_allocators") == "1"
+
+
+def test_all_sessions_share_one_arena_that_is_taken_whole_and_never_extended(arenas: list[Any]) -> None:
+    Bench()
+    Bench()
+    ((provider, memory, options, arena),) = arenas
+    assert (provider, options) == ("CUDAExecutionProvider", {"device_id": "0"})
+    assert memory.name == "Cuda"
+    assert arena.max_mem == WORKSPACE
+    assert arena.initial_chunk_size_bytes == WORKSPACE, "a second piece would be needed"
+    assert arena.arena_extend_strategy == 0
+    assert arena_options(5)["max_mem"] == arena_options(5)["initial_chunk_size_bytes"] == 5
+
+
+def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: list[Any]) -> None:
+    bench = Bench()
+    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    assert bench.session.bound["w0"] == ("cuda", 0, np.dtype("float32"), (4,), (1 << 30) + 128)
+    assert bench.session.bound["w1"] == ("cuda", 0, np.dtype("float16"), (2, 3), (5 << 30) + 64)
+    bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
+    assert bench.session.bound["i0"] == ("cuda", 0, np.dtype("float32"), (4, 3), 7 << 30)
+    assert bench.session.bound["i1"] == ("cuda", 0, np.dtype("int64"), (4,), (7 << 30) + 64)
+    assert bench.session.bound["o0"] == ("cuda", 0, np.dtype("float32"), (4, 2), (7 << 30) + 128)
+
+
+def test_the_same_slot_is_not_bound_again(arenas: list[Any]) -> None:
+    bench = Bench()
+    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+    before = bench.session.rebound
+    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+    assert bench.session.rebound == before
+    bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
+    assert bench.session.rebound == before + 3
+
+
+def test_warming_runs_the_largest_and_the_smallest_batch_alone_and_on_zeros(arenas: list[Any]) -> None:
+    bench = Bench()
+    bench.program.warm([1 << 30, 5 << 30], bench.stream)
+    assert [run["i0"] for run in bench.session.runs] == [bench.workspace] * 4
+    assert bench.alone == 4
+    assert len(bench.driver.find("clear")) == 4
+
+
+def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> None:
+    with pytest.raises(EngineError, match=r"a batch of 4 take 256 bytes.*workspace of 100"):
+        Bench(workspace_bytes=100).program.warm([1, 2], 0)
+
+
+def test_a_failing_run_is_explained_and_the_next_one_binds_anew(arenas: list[Any]) -> None:
+    bench = Bench()
+    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    bench.session.fails = "Available memory of 0 is smaller than requested bytes of 512"
+    with pytest.raises(EngineError, match=r"executable eeeeeeeeeeee failed at batch size 1: Available"):
+        bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+    bench.session.fails = ""
+    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
+    assert len(bench.session.runs) == 1
+
+
+def test_without_a_cuda_provider_it_says_what_to_install() -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has a CUDA provider")
+    with pytest.raises(ExecutableError, match=r"pip uninstall onnxruntime.*onnxruntime-gpu"):
+        Bench()
+
+
+def test_a_provider_that_does_not_load_says_what_it_needs(
+    arenas: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Session, "get_providers", lambda _: ["CPUExecutionProvider"])
+    with pytest.raises(ExecutableError, match=r"did not load; pip install"):
+        Bench()
+
+
+def test_libraries_that_are_missing_are_said_to_be(
+    arenas: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
+    with pytest.raises(ExecutableError, match=r"did not load; pip install"):
+        Bench()
+    assert not arenas

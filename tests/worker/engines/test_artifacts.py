@@ -1,0 +1,32 @@
+"""Files of artifacts that were altered after they were compiled are found out, at little cost."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.artifacts import Integrity
+
+
+def test_a_file_is_hashed_once_for_each_state_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"right")
+    integrity = Integrity()
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        expected = hashlib.sha256(b"right").hexdigest()
+        integrity.check(descriptor, expected, path, "compile it again")
+        as_it_was = path.stat()
+        os.pwrite(descriptor, b"wrong", 0)
+        os.utime(path, ns=(as_it_was.st_atime_ns, as_it_was.st_mtime_ns))
+        # Length and time are as before: it is not read again.
+        integrity.check(descriptor, expected, path, "compile it again")
+        os.utime(path, ns=(as_it_was.st_atime_ns, as_it_was.st_mtime_ns + 1))
+        with pytest.raises(EngineError, match=r"weights.bin was altered .*compile it again"):
+            integrity.check(descriptor, expected, path, "compile it again")
+    finally:
+        os.close(descriptor)

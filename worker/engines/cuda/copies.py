@@ -1,0 +1,160 @@
+"""All copies between host and device: INPUT, OUTPUT and LOAD (Clockwork, section 5.2).
+
+Both IO memories have the same layout: an offset in one means the same tensor in the other. Each request's
+inputs go to the device as soon as they come; EXEC's stream waits on the device for the last of them. Outputs
+come back after EXEC on a stream of their own, while the next EXEC may run.
+
+LOAD copies weights from pinned host memory to pages, in chunks. A device does the copies of one direction one
+after the other, in the order in which it was given them. So LOAD gives it at most `IN_FLIGHT` chunks at a
+time: an INPUT that comes meanwhile waits for those, not for a whole model. Two chunks keep the bus busy,
+because the next one is there when one ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import Reservation, SlotLayout
+from mainspring.worker.engines.cuda.driver import Copy, Driver
+from mainspring.worker.engines.cuda.memory import DeviceMemory
+
+LOG = logging.getLogger(__name__)
+
+EVENTS = 1024
+"""Events for either direction. They are used in turn: who waits for one that was used again since waits for a
+later copy of the same stream, which is longer than needed but never too short."""
+IN_FLIGHT = 2
+"""Chunks that the device has been given and has not ended."""
+
+
+def inputs_bytes(layout: SlotLayout) -> int:
+    """Return how many bytes of a slot the inputs take; they are first."""
+    return layout.outputs[0] if layout.outputs else layout.size
+
+
+class IoCopies:
+    """`mainspring.worker.engine.Transfers` of a GPU, and EXEC's side of the same copies."""
+
+    def __init__(self, driver: Driver, host: int, device: int) -> None:
+        """``host`` and ``device`` are the addresses of the two IO memories."""
+        self._driver = driver
+        self._host = host
+        self._device = device
+        self._inputs = driver.stream(urgent=True)
+        self._outputs = driver.stream(urgent=True)
+        self._sent_events = [driver.event() for _ in range(EVENTS)]
+        self._came_events = [driver.event() for _ in range(EVENTS)]
+        self._sent_count = 0
+        self._came_count = 0
+        self._sent: dict[int, int] = {}
+        """By the slot's offset, the event of the last copy to it."""
+        self._came: dict[int, int] = {}
+        self._failed: Exception | None = None
+
+    def send(self, io: Reservation, start: int, size: int) -> None:
+        """Begin to copy ``size`` bytes, ``start`` bytes into the slot; a failure is EXEC's to raise."""
+        try:
+            self._driver.attach()
+            self._send(io, start, size)
+        except Exception as error:
+            LOG.warning("an input could not be copied to the device: %s", error)
+            self._failed = error
+
+    def receive(self, io: Reservation) -> str:
+        """Wait until the slot's outputs are on the host; return what failed, or ""."""
+        event = self._came.pop(io.slot.offset, None)
+        if event is None:
+            return ""
+        try:
+            self._driver.attach()
+            self._driver.synchronize(event)
+        except Exception as error:
+            return str(self._driver.explain(error))
+        return ""
+
+    def address(self, io: Reservation) -> int:
+        """Return where the slot is on the device."""
+        return self._device + io.slot.offset
+
+    def await_inputs(self, io: Reservation, stream: int) -> None:
+        """EXEC thread: have the stream wait for the slot's inputs; those that nobody sent are sent now."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        if io.slot.offset not in self._sent:
+            self._send(io, 0, inputs_bytes(io.layout))
+        self._driver.wait(stream, self._sent.pop(io.slot.offset))
+
+    def begin_outputs(self, io: Reservation, ended: int) -> None:
+        """EXEC thread: copy the slot's outputs to the host once the event ``ended`` has happened."""
+        start = inputs_bytes(io.layout)
+        size = io.layout.size - start
+        self._driver.wait(self._outputs, ended)
+        if size:
+            offset = io.slot.offset + start
+            self._driver.copy(self._host + offset, self._device + offset, size, Copy.TO_HOST, self._outputs)
+        event = self._came_events[self._came_count % EVENTS]
+        self._came_count += 1
+        self._driver.record(event, self._outputs)
+        self._came[io.slot.offset] = event
+
+    def _send(self, io: Reservation, start: int, size: int) -> None:
+        if size:
+            offset = io.slot.offset + start
+            self._driver.copy(self._device + offset, self._host + offset, size, Copy.TO_DEVICE, self._inputs)
+        event = self._sent_events[self._sent_count % EVENTS]
+        self._sent_count += 1
+        self._driver.record(event, self._inputs)
+        self._sent[io.slot.offset] = event
+
+
+class Chunk(NamedTuple):
+    """A piece of a copy."""
+
+    target: int
+    source: int
+    size: int
+
+
+def chunks(source: int, size: int, pages: Sequence[int], chunk_bytes: int) -> Iterator[Chunk]:
+    """Yield the pieces of a weights file of ``size`` bytes; ``pages`` are addresses, in the file's order.
+
+    No piece crosses a page border of the file, since pages that follow each other there need not on the
+    device.
+    """
+    for position, page in enumerate(pages):
+        begin = position * PAGE_BYTES
+        for offset in range(0, min(PAGE_BYTES, size - begin), chunk_bytes):
+            length = min(chunk_bytes, PAGE_BYTES - offset, size - begin - offset)
+            yield Chunk(page + offset, source + begin + offset, length)
+
+
+class Loader:
+    """Copies weights, one model at a time; the LOAD thread calls it."""
+
+    def __init__(self, driver: Driver, memory: DeviceMemory, chunk_bytes: int) -> None:
+        self._driver = driver
+        self._memory = memory
+        self._chunk_bytes = chunk_bytes
+        self._stream = driver.stream()
+        # LOAD spins while it waits: an interrupt that comes late would leave the bus idle.
+        self._done = [driver.event() for _ in range(IN_FLIGHT)]
+        self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
+
+    def copy(self, source: int, size: int, pages: Sequence[int]) -> int:
+        """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took."""
+        driver, stream = self._driver, self._stream
+        driver.record(self._begin, stream)
+        addresses = [self._memory.page(page) for page in pages]
+        for number, chunk in enumerate(chunks(source, size, addresses, self._chunk_bytes)):
+            done = self._done[number % IN_FLIGHT]
+            if number >= IN_FLIGHT:
+                driver.synchronize(done)
+            driver.copy(chunk.target, chunk.source, chunk.size, Copy.TO_DEVICE, stream)
+            driver.record(done, stream)
+        driver.record(self._end, stream)
+        driver.synchronize(self._end)
+        return driver.elapsed_ns(self._begin, self._end)

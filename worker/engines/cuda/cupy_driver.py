@@ -1,0 +1,286 @@
+"""The driver of a real GPU: CuPy's thin bindings of CUDA, and cuda-bindings where CuPy stops.
+
+CuPy has the runtime API (memory, streams, events, copies, capture and launch of graphs) and of the driver API
+modules and kernel launches; both release the interpreter's lock in what may block. cuda-bindings adds the
+update of graphs, events in graphs, the way that the host waits, and NVRTC.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from mainspring import extras
+from mainspring.worker.engine import DeviceLost, EngineError
+from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
+from mainspring.worker.engines.cuda.driver import Copy, DriverMissing, Extent, MemoryState
+from mainspring.worker.engines.cuda.numa import normal_bus_id
+
+LOG = logging.getLogger(__name__)
+
+_HOST_REGISTER_PORTABLE = 1
+_MAX_DYNAMIC_SHARED = 8
+"""``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
+_SHARED_WITHOUT_ASKING = 48 * 1024
+_SCHEDULE_SPIN = 1
+"""``CU_CTX_SCHED_SPIN``."""
+_RECORD_EXTERNAL = 1
+"""``CU_EVENT_RECORD_EXTERNAL``."""
+_MOST_URGENT = -1000
+"""CUDA takes the nearest priority that there is; the least urgent is 0."""
+_LOST = frozenset(
+    {46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
+)
+"""Errors after which a context does nothing any more: wild addresses, uncorrectable memory, launch failures,
+time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
+
+
+class CupyDriver:
+    """One GPU."""
+
+    def __init__(self, device: int) -> None:
+        """Open the GPU's primary context; raise `DriverMissing` if that can't be."""
+        count = count_devices()
+        if not 0 <= device < count:
+            raise DriverMissing(f"there is no GPU {device}: CUDA counts {count}, beginning with 0")
+        self._runtime, self._driver, self._bindings = _libraries()
+        self.device = device
+        self._streams: list[int] = []
+        self._events: list[int] = []
+        self._spin_when_waiting()
+        self.attach()
+        self._properties = self._runtime.getDeviceProperties(device)
+        # The first call that needs it makes the context; what it takes shall not be missing later.
+        self._runtime.free(0)
+
+    def attach(self) -> None:
+        """See `Driver`, as for all that follows."""
+        self._runtime.setDevice(self.device)
+
+    def name(self) -> str:
+        """See `Driver`."""
+        return str(self._properties["name"].decode())
+
+    def arch(self) -> str:
+        """See `Driver`."""
+        return _arch(self._properties)
+
+    def bus_id(self) -> str:
+        """See `Driver`."""
+        return normal_bus_id(self._runtime.deviceGetPCIBusId(self.device))
+
+    # --- memory ---
+
+    def memory(self) -> MemoryState:
+        """See `Driver`."""
+        return MemoryState(*self._runtime.memGetInfo())
+
+    def allocate(self, size: int) -> int:
+        """See `Driver`."""
+        return int(self._runtime.malloc(size))
+
+    def free(self, address: int) -> None:
+        """See `Driver`."""
+        self._runtime.free(address)
+
+    def allocate_host(self, size: int) -> int:
+        """See `Driver`."""
+        return int(self._runtime.hostAlloc(size, self._runtime.hostAllocPortable))
+
+    def free_host(self, address: int) -> None:
+        """See `Driver`."""
+        self._runtime.freeHost(address)
+
+    def register_host(self, address: int, size: int) -> None:
+        """See `Driver`."""
+        self._runtime.hostRegister(address, size, _HOST_REGISTER_PORTABLE)
+
+    def unregister_host(self, address: int) -> None:
+        """See `Driver`."""
+        self._runtime.hostUnregister(address)
+
+    # --- streams, events, copies ---
+
+    def stream(self, *, urgent: bool = False) -> int:
+        """See `Driver`."""
+        flags, priority = self._runtime.streamNonBlocking, _MOST_URGENT if urgent else 0
+        self._streams.append(int(self._runtime.streamCreateWithPriority(flags, priority)))
+        return self._streams[-1]
+
+    def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
+        """See `Driver`."""
+        flags = 0 if timed else self._runtime.eventDisableTiming
+        flags |= self._runtime.eventBlockingSync if sleeps else 0
+        event = int(self._runtime.eventCreateWithFlags(flags))
+        self._events.append(event)
+        return event
+
+    def record(self, event: int, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.eventRecord(event, stream)
+
+    def wait(self, stream: int, event: int) -> None:
+        """See `Driver`."""
+        self._runtime.streamWaitEvent(stream, event)
+
+    def synchronize(self, event: int) -> None:
+        """See `Driver`."""
+        self._runtime.eventSynchronize(event)
+
+    def elapsed_ns(self, begin: int, end: int) -> int:
+        """See `Driver`."""
+        return round(float(self._runtime.eventElapsedTime(begin, end)) * 1e6)
+
+    def copy(self, target: int, source: int, size: int, kind: Copy, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.memcpyAsync(target, source, size, kind, stream)
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.memsetAsync(address, 0, size, stream)
+
+    # --- kernels and graphs ---
+
+    def compile(self, source: str, arch: str) -> bytes:
+        """See `Driver`."""
+        return compile_with_nvrtc(source, arch)
+
+    def load_module(self, image: bytes) -> int:
+        """See `Driver`."""
+        return int(self._driver.moduleLoadData(image))
+
+    def unload_module(self, module: int) -> None:
+        """See `Driver`."""
+        self._driver.moduleUnload(module)
+
+    def function(self, module: int, symbol: str, shared_bytes: int) -> int:
+        """See `Driver`."""
+        function = int(self._driver.moduleGetFunction(module, symbol))
+        if shared_bytes > _SHARED_WITHOUT_ASKING:
+            self._driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, shared_bytes)
+        return function
+
+    def launch(
+        self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
+    ) -> None:
+        """See `Driver`."""
+        self._driver.launchKernel(function, *grid, *block, shared_bytes, stream, parameters, 0)
+
+    def begin_capture(self, stream: int) -> None:
+        """See `Driver`."""
+        # Of this thread alone: the others go on with whatever they do.
+        self._runtime.streamBeginCapture(stream, self._runtime.streamCaptureModeThreadLocal)
+
+    def record_at_launch(self, event: int, stream: int) -> None:
+        """See `Driver`."""
+        (status,) = self._bindings.cuEventRecordWithFlags(event, stream, _RECORD_EXTERNAL)
+        if int(status):
+            raise self._failure(int(status), f"no event can be put into a graph (CUDA error {int(status)})")
+
+    def end_capture(self, stream: int) -> int:
+        """See `Driver`."""
+        return int(self._runtime.streamEndCapture(stream))
+
+    def instantiate(self, graph: int) -> int:
+        """See `Driver`."""
+        return int(self._runtime.graphInstantiate(graph))
+
+    def update(self, executable: int, graph: int) -> bool:
+        """See `Driver`."""
+        status, _ = self._bindings.cuGraphExecUpdate(executable, graph)
+        if int(status) in _LOST:
+            raise self._failure(int(status), f"no graph can be changed (CUDA error {int(status)})")
+        return int(status) == 0
+
+    def upload(self, executable: int, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.graphUpload(executable, stream)
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        """See `Driver`."""
+        self._runtime.graphLaunch(executable, stream)
+
+    def destroy_graph(self, graph: int) -> None:
+        """See `Driver`."""
+        self._runtime.graphDestroy(graph)
+
+    def destroy_executable(self, executable: int) -> None:
+        """See `Driver`."""
+        self._runtime.graphExecDestroy(executable)
+
+    # --- the end ---
+
+    def explain(self, error: Exception) -> EngineError:
+        """See `Driver`."""
+        if isinstance(error, EngineError):
+            return error
+        return self._failure(getattr(error, "status", None), str(error))
+
+    def close(self) -> None:
+        """See `Driver`."""
+        try:
+            self._runtime.deviceSynchronize()
+            for event in self._events:
+                self._runtime.eventDestroy(event)
+            for stream in self._streams:
+                self._runtime.streamDestroy(stream)
+        except RuntimeError as error:
+            # Nothing can be given back to a lost device, and it takes all of it back itself.
+            LOG.warning("GPU %d could not be closed in order: %s", self.device, error)
+        self._events.clear()
+        self._streams.clear()
+
+    def _failure(self, status: int | None, what: str) -> EngineError:
+        """Return what a status of CUDA means, None for one that nobody knows."""
+        text = f"GPU {self.device}: {what}"
+        if status in _LOST:
+            return DeviceLost(f"{text}; the worker has to be restarted")
+        return EngineError(text)
+
+    def _spin_when_waiting(self) -> None:
+        """Have EXEC spin for its end, which an interrupt would tell 20 us later."""
+        (status,) = self._bindings.cuInit(0)
+        if int(status) == 0:
+            (status,) = self._bindings.cuDevicePrimaryCtxSetFlags(self.device, _SCHEDULE_SPIN)
+        if int(status) != 0:
+            LOG.warning("GPU %d: waiting threads may sleep (CUDA error %d)", self.device, int(status))
+
+
+def count_devices() -> int:
+    """Return how many GPUs CUDA can use; raise `DriverMissing`, which says why, if none."""
+    runtime, _, _ = _libraries()
+    try:
+        count = int(runtime.getDeviceCount())
+    except RuntimeError as error:
+        raise DriverMissing(
+            f"no GPU can be used here ({error}); it needs NVIDIA's driver for CUDA 13 (580 or newer), and in "
+            "a container the option --gpus all"
+        ) from error
+    if not count:
+        raise DriverMissing("CUDA finds no GPU here; CUDA_VISIBLE_DEVICES may hide them")
+    return count
+
+
+def describe_device(device: int) -> tuple[str, str, str]:
+    """Return a GPU's name, where it is on the PCI bus, and its architecture; no context is made."""
+    runtime, _, _ = _libraries()
+    properties = runtime.getDeviceProperties(device)
+    name = str(properties["name"].decode())
+    return name, normal_bus_id(runtime.deviceGetPCIBusId(device)), _arch(properties)
+
+
+def _arch(properties: Mapping[str, Any]) -> str:
+    return f"sm_{properties['major']}{properties['minor']}"
+
+
+def _libraries() -> tuple[Any, Any, Any]:
+    """Return CuPy's runtime and driver API and cuda-bindings'; raise `DriverMissing` without them."""
+    try:
+        from cuda.bindings import driver as bindings
+        from cupy.cuda import driver, runtime
+    except ImportError as error:
+        raise DriverMissing(
+            f"a GPU needs CuPy and cuda-bindings ({error}); {extras.command('gpu')}"
+        ) from error
+    return runtime, driver, bindings

@@ -1,0 +1,184 @@
+"""The one door to a GPU: every call that the CUDA worker makes of it (Clockwork, section 5.2).
+
+Handles (streams, events, modules, functions, graphs) and addresses are integers, as CUDA's own are pointers.
+Nothing here decides anything; who allocates, orders or waits is written in the modules that call this. So a
+fake of it can record the calls and play them in virtual time.
+
+Work on one stream runs in its order, work on different streams beside each other. Streams do not wait for the
+legacy default stream. Calls return before the device has done the work unless they say otherwise, and release
+the interpreter's lock where they may take long.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from mainspring.worker.engine import DeviceLost, EngineError
+
+Extent = tuple[int, int, int]
+"""Blocks of a grid or threads of a block, along x, y and z."""
+
+
+class Copy(IntEnum):
+    """From where to where a copy goes; the values are those of cudaMemcpyKind."""
+
+    TO_DEVICE = 1
+    TO_HOST = 2
+    ON_DEVICE = 3
+
+
+class MemoryState(NamedTuple):
+    """A device's memory."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class Driver(Protocol):
+    """One device. A thread calls `attach` before it calls anything else, and again whenever it likes."""
+
+    device: int
+    """Its number as CUDA counts."""
+
+    def attach(self) -> None:
+        """Make this the calling thread's device."""
+
+    def name(self) -> str:
+        """What its maker calls it."""
+
+    def arch(self) -> str:
+        """What kernels have to be compiled for, such as ``sm_90``."""
+
+    def bus_id(self) -> str:
+        """Where it is on the PCI bus, such as ``0000:3b:00.0``."""
+
+    # --- memory ---
+
+    def memory(self) -> MemoryState:
+        """Memory that is free now, whoever has the rest, and all there is."""
+
+    def allocate(self, size: int) -> int:
+        """Return the address of device memory, a multiple of 256."""
+
+    def free(self, address: int) -> None:
+        """Give device memory back."""
+
+    def allocate_host(self, size: int) -> int:
+        """Return the address of pinned host memory."""
+
+    def free_host(self, address: int) -> None:
+        """Give pinned host memory back."""
+
+    def register_host(self, address: int, size: int) -> None:
+        """Pin host memory that exists, so that copies from it are asynchronous and fast."""
+
+    def unregister_host(self, address: int) -> None:
+        """Undo `register_host`."""
+
+    # --- streams, events, copies ---
+
+    def stream(self, *, urgent: bool = False) -> int:
+        """Return a new stream; kernels of an ``urgent`` one go before those of others."""
+
+    def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
+        """Return a new event; a thread that waits for it spins, or ``sleeps`` until the device interrupts."""
+
+    def record(self, event: int, stream: int) -> None:
+        """The event happens when the stream has done all that it was given before."""
+
+    def wait(self, stream: int, event: int) -> None:
+        """What the stream is given from now on waits for the event as it was recorded last."""
+
+    def synchronize(self, event: int) -> None:
+        """Block the calling thread until the event has happened."""
+
+    def elapsed_ns(self, begin: int, end: int) -> int:
+        """Time on the device between two timed events that have happened."""
+
+    def copy(self, target: int, source: int, size: int, kind: Copy, stream: int) -> None:
+        """Copy bytes."""
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        """Write zeros to device memory."""
+
+    # --- kernels and graphs ---
+
+    def compile(self, source: str, arch: str) -> bytes:
+        """Return the machine code of CUDA C++; this takes seconds."""
+
+    def load_module(self, image: bytes) -> int:
+        """Bring machine code to the device."""
+
+    def unload_module(self, module: int) -> None:
+        """Forget machine code that nothing runs."""
+
+    def function(self, module: int, symbol: str, shared_bytes: int) -> int:
+        """Return a kernel, allowed so much dynamic shared memory."""
+
+    def launch(
+        self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
+    ) -> None:
+        """Launch a kernel; ``parameters`` is the address of an array of the arguments' addresses."""
+
+    def begin_capture(self, stream: int) -> None:
+        """From now on, what the stream is given is noted instead of done."""
+
+    def record_at_launch(self, event: int, stream: int) -> None:
+        """In a capture: the event happens at this place of the graph, at each of its launches."""
+
+    def end_capture(self, stream: int) -> int:
+        """Return what was noted as a graph; what was noted in order depends on each other in that order."""
+
+    def instantiate(self, graph: int) -> int:
+        """Return the graph ready to launch; this allocates."""
+
+    def update(self, executable: int, graph: int) -> bool:
+        """Give a graph that is ready to launch, and not running, the parameters of another of the same form.
+
+        Return whether that was possible; nothing is allocated.
+        """
+
+    def upload(self, executable: int, stream: int) -> None:
+        """Have the device ready for a graph's first launch."""
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        """Launch a graph."""
+
+    def destroy_graph(self, graph: int) -> None:
+        """Forget a graph that was captured."""
+
+    def destroy_executable(self, executable: int) -> None:
+        """Forget a graph that was ready to launch, and does not run."""
+
+    # --- the end ---
+
+    def explain(self, error: Exception) -> EngineError:
+        """Return what an exception of this driver means: `DeviceLost` if no later call can succeed."""
+
+    def close(self) -> None:
+        """Wait for all work and give streams and events back."""
+
+
+class DriverMissing(EngineError):
+    """There is no GPU here, or nothing to talk to it with; the text says what, and what would help."""
+
+
+def open_driver(device: int) -> Driver:
+    """Return the driver of the GPU with this number; raise `DriverMissing` if there is none."""
+    # CuPy is in the extra "cuda" alone, and takes a second to import.
+    from mainspring.worker.engines.cuda.cupy_driver import CupyDriver
+
+    return CupyDriver(device)
+
+
+__all__ = [
+    "Copy",
+    "DeviceLost",
+    "Driver",
+    "DriverMissing",
+    "EngineError",
+    "Extent",
+    "MemoryState",
+    "open_driver",
+]

@@ -1,0 +1,272 @@
+"""A GPU as a device: both kinds of executables, one memory, one EXEC at a time (Clockwork, section 5.2).
+
+PREPARE reads weights into pinned host memory that all workers of the machine share, and opens the executable
+once for all models that share it. LOAD copies to the pages in chunks, and meanwhile binds the program to
+them. INPUT, EXEC and OUTPUT have streams of their own and wait for each other on the device; the host waits
+for EXEC's end alone. The other files of this folder are its parts, and have everything that knows CUDA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.config import WorkerConfig
+from mainspring.worker.core.jobs import Reservation
+from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engines.artifacts import check_artifact
+from mainspring.worker.engines.cuda.copies import IoCopies, Loader
+from mainspring.worker.engines.cuda.driver import Driver
+from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
+from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
+from mainspring.worker.engines.cuda.opening import Opener
+from mainspring.worker.engines.cuda.programs import Bound, Program, Times
+
+LOG = logging.getLogger(__name__)
+
+READ_BYTES = 16 << 20
+"""Of a weights file that are read, and hashed, at a time."""
+
+
+class _Prepared(NamedTuple):
+    """A model that may be loaded."""
+
+    manifest: Manifest
+    program: Program
+    weights: int
+    """Address of its weights file's bytes in pinned host memory."""
+
+
+class CudaEngine:
+    """`mainspring.worker.engine.Engine` and `OwnMemory` of one GPU."""
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        driver: Driver,
+        folder: Path | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        """Take all the memory there will be; ``folder`` is where workers agree on their weights.
+
+        ``notes`` are what makes the GPU's timing unpredictable. Raises `EngineError` if there is too little.
+        """
+        driver.attach()
+        self.notes = notes
+        self._driver = driver
+        self._store = Store(config.store)
+        self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())
+        self._memory = DeviceMemory(driver, _wanted(config))
+        self.pages = self._memory.pages
+        self._io_address = driver.allocate_host(config.io_bytes)
+        self.io: Bytes = np.ctypeslib.as_array(
+            (ctypes.c_uint8 * config.io_bytes).from_address(self._io_address)
+        )
+        self.io[:] = 0
+        self.transfers = IoCopies(driver, self._io_address, self._memory.io)
+        self._loader = Loader(driver, self._memory, config.load_chunk_bytes)
+        self._exec = driver.stream(urgent=True)
+        self._times = Times(driver.event(timed=True), driver.event(timed=True))
+        self._ended = driver.event()
+        self._load_binding, self._prepare_binding = driver.stream(), driver.stream()
+        self._alone = threading.Lock()
+        """Held by whoever launches kernels: they share the workspace."""
+        self._opener = Opener(
+            driver, self._memory, self._store, config.engine, self._exec, self._times, self._run_alone
+        )
+        self._weights = HostWeights(
+            driver, self._store.root, config.host_weights_bytes or reserve_for(self._store), folder
+        )
+        self._programs: dict[object, Program] = {}
+        self._prepared: dict[str, _Prepared] = {}
+        self._bound: dict[str, tuple[Program, Bound]] = {}
+        self._binder = ThreadPoolExecutor(1, thread_name_prefix="bind")
+        # Threads inherit cores and priority. The first LOAD may be a measurement's, in a thread like EXEC's:
+        # binding would wait there for the core that LOAD spins on, with the interpreter's lock in its hands.
+        self._binder.submit(driver.attach).result()
+
+    def prepare(self, model: ModelSpec) -> None:
+        """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""
+        self._attach()
+        manifest = self._store.manifest(model.name)
+        check_artifact(manifest, model)
+        if manifest.pages > self.pages:
+            raise EngineError(f"{model.name} needs {manifest.pages} pages and the GPU has {self.pages}")
+        try:
+            self._prepare(manifest)
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def release(self, name: str) -> None:
+        """Give the weights back, and the program after its last model."""
+        self._attach()
+        self.unload(name)
+        prepared = self._prepared.pop(name, None)
+        if prepared is None:
+            return
+        self._weights.give_back(prepared.manifest.weights_hash)
+        if all(other.program is not prepared.program for other in self._prepared.values()):
+            del self._programs[_program_key(prepared.manifest)]
+            prepared.program.close()
+
+    def load(self, action: Load) -> int:
+        """Copy the weights, and bind the program to their pages beside that."""
+        self._attach()
+        self.unload(action.model)
+        prepared = self._prepared[action.model]
+        addresses = [self._memory.page(page) for page in action.pages]
+        binding = self._binder.submit(self._bind, prepared.program, addresses)
+        try:
+            device_ns = self._loader.copy(prepared.weights, prepared.manifest.weights_bytes, action.pages)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                prepared.program.retire(binding.result())
+            raise self._explain(error) from error
+        try:
+            self._bound[action.model] = prepared.program, binding.result()
+        except Exception as error:
+            raise self._explain(error) from error
+        return device_ns
+
+    def unload(self, name: str) -> None:
+        """Keep what the model's program was bound with for the next LOAD."""
+        program, bound = self._bound.pop(name, (None, None))
+        if program is not None and bound is not None:
+            program.retire(bound)
+
+    def execute(self, action: Infer, io: Reservation) -> int:
+        """Launch the batch behind its inputs, begin its outputs' way back, and wait for its end."""
+        driver, stream = self._driver, self._exec
+        try:
+            driver.attach()
+            _, bound = self._bound[action.model]
+            with self._alone:
+                self.transfers.await_inputs(io, stream)
+                bound.launch(action.batch_size, self.transfers.address(io), io.layout, stream)
+                driver.record(self._ended, stream)
+                self.transfers.begin_outputs(io, self._ended)
+                driver.synchronize(self._ended)
+            return driver.elapsed_ns(*self._times)
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def close(self) -> None:
+        """Give everything back, as far as the device still takes it."""
+        self._binder.shutdown()
+        try:
+            self._attach()
+        except EngineError as error:
+            LOG.warning("the GPU takes back by itself what it can't be given any more: %s", error)
+            self._weights.close()
+            return
+        steps: list[Callable[[], None]] = [lambda name=name: self.release(name) for name in self._prepared]  # type: ignore[misc]
+        steps += [self._weights.close, self._memory.close]
+        steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                LOG.warning("not all could be given back to the GPU: %s", error)
+
+    def bound(self, name: str) -> Bound:
+        """Return a resident model's program, for measurements; raise `KeyError` for another."""
+        return self._bound[name][1]
+
+    def _prepare(self, manifest: Manifest) -> None:
+        key = _program_key(manifest)
+        program = self._programs.get(key)
+        fresh = program is None
+        if program is None:
+            program = self._opener.open(manifest)
+        try:
+            address = self._take_weights(manifest)
+            try:
+                if fresh:
+                    pages = [address + page * PAGE_BYTES for page in range(manifest.pages)]
+                    program.warm(pages, self._prepare_binding)
+            except BaseException:
+                self._weights.give_back(manifest.weights_hash)
+                raise
+        except BaseException:
+            if fresh:
+                program.close()
+            raise
+        self._programs[key] = program
+        self._prepared[manifest.name] = _Prepared(manifest, program, address)
+
+    def _take_weights(self, manifest: Manifest) -> int:
+        path = self._store.weights_path(manifest)
+
+        def fill(memory: memoryview) -> None:
+            found = _read(path, memory)
+            if found != manifest.weights_hash:
+                remedy = recompile_command(manifest.name, manifest.source, self._store.root)
+                raise EngineError(f"{path} was altered after it was compiled; {remedy}")
+
+        return self._weights.take(manifest.weights_hash, manifest.weights_bytes, fill)
+
+    def _bind(self, program: Program, pages: Sequence[int]) -> Bound:
+        """In the binder's thread."""
+        self._driver.attach()
+        return program.bind(pages, self._load_binding)
+
+    def _attach(self) -> None:
+        """Be a thread of this device; raise `DeviceLost` if there is none any more, as any call would."""
+        try:
+            self._driver.attach()
+        except RuntimeError as error:
+            raise self._driver.explain(error) from error
+
+    def _run_alone(self, function: Callable[[], None]) -> None:
+        with self._alone:
+            function()
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return what an error means, if the driver's it is; ours and the store's say so themselves."""
+        return self._driver.explain(error) if isinstance(error, RuntimeError | KeyError) else error
+
+
+def kind_of(name: str) -> str:
+    """Return the device kind of a GPU by its maker's name for it: ``nvidia-h200`` for NVIDIA H200."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _wanted(config: WorkerConfig) -> Wanted:
+    # ONNX Runtime has an arena of its own for what kernels compute on the way, as large as our workspace.
+    elsewhere = 0 if config.engine == "tvm" else config.workspace_bytes
+    return Wanted(config.workspace_bytes, config.io_bytes, config.reserve_bytes, config.pages, elsewhere)
+
+
+def _program_key(manifest: Manifest) -> object:
+    """What models have to have in common to share a program."""
+    return manifest.executable, manifest.tensors, manifest.batch_sizes
+
+
+def _read(path: Path, memory: memoryview) -> str:
+    """Read a file into memory; return its SHA-256. Raises `EngineError` if it ends early."""
+    digest, offset = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        while offset < len(memory):
+            part = memory[offset : offset + READ_BYTES]
+            count = file.readinto(part)
+            if not count:
+                raise EngineError(f"{path} ends early: it was altered; compile the model again")
+            digest.update(part[:count])
+            offset += count
+    return digest.hexdigest()

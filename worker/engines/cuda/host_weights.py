@@ -1,0 +1,249 @@
+"""Weights in pinned host memory, once for all workers of a machine (Clockwork, section 5.2).
+
+A model's weights file is read, and its hash checked, by the first worker that prepares it; the others find
+its bytes there. Each process pins each segment once, when it maps it: neither PREPARE nor LOAD pins anything
+while there is room. What workers agree on is in a file beside a lock, in a folder that only their user can
+write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import logging
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.store import Store
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cuda.driver import Driver
+from mainspring.worker.engines.cuda.shared_memory import SharedSegment, make_segment, open_segment, started
+from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Segment
+
+LOG = logging.getLogger(__name__)
+
+SEGMENT_BYTES = 1 << 30
+"""Of a segment that is made because the others are full; one larger than that for a larger model."""
+MOST_OF_AVAILABLE = 0.85
+"""Pinned memory is nobody else's any more, and the files that weights are read from want some too."""
+_NUMBERS = itertools.count(1)
+
+Fill = Callable[[memoryview], None]
+
+
+class HostWeights:
+    """This worker's view of the shared weights; the PREPARE thread calls it."""
+
+    def __init__(self, driver: Driver, store: Path, reserve_bytes: int, folder: Path | None = None) -> None:
+        """Share with all workers on ``store``, and have room for ``reserve_bytes`` in all from the start."""
+        self._driver = driver
+        self._folder = folder or default_folder(store)
+        self._segments: dict[int, SharedSegment] = {}
+        self._taken: Counter[str] = Counter()
+        pid = os.getpid()
+        self._holder = Holder(pid, started(pid) or 0, {})
+        self._key = f"{pid}-{self._holder.started}-{next(_NUMBERS)}"
+        try:
+            with self._agreed() as index:
+                index.holders[self._key] = self._holder
+                missing = reserve_bytes - sum(segment.size for segment in index.segments)
+                if missing > 0:
+                    self._grow(index, missing)
+                for number in range(len(index.segments)):
+                    self._segment(index, number)
+        except BaseException:
+            self.close()
+            raise
+
+    def take(self, key: str, size: int, fill: Fill) -> int:
+        """Return the address of the bytes called ``key``; whoever is first has ``fill`` write them.
+
+        What ``fill`` raises is passed on, and nothing is kept then. `give_back` follows once for each call.
+        """
+        with self._agreed() as index:
+            blob = index.blobs.get(key)
+            if blob is None:
+                blob = self._make(index, size, fill)
+                index.blobs[key] = blob
+            segment = self._segment(index, blob.segment)
+            if self._key not in blob.users:
+                blob.users.append(self._key)
+        self._taken[key] += 1
+        return segment.address + blob.offset
+
+    def give_back(self, key: str) -> None:
+        """These bytes are not used any more by one who took them."""
+        self._taken[key] -= 1
+        if self._taken[key] > 0:
+            return
+        del self._taken[key]
+        with self._agreed() as index:
+            blob = index.blobs.get(key)
+            if blob is not None and self._key in blob.users:
+                blob.users.remove(self._key)
+
+    def close(self) -> None:
+        """Take leave of the other workers and unmap the memory."""
+        with contextlib.suppress(OSError), self._agreed() as index:
+            index.remove_holder(self._key)
+        for segment in self._segments.values():
+            with contextlib.suppress(RuntimeError):
+                self._driver.unregister_host(segment.address)
+            segment.close()
+        self._segments.clear()
+
+    def _make(self, index: Index, size: int, fill: Fill) -> Blob:
+        place = index.place(size)
+        if place is None:
+            LOG.info("host memory for weights grows: it had no room for %d MiB", size >> 20)
+            self._grow(index, max(size, min(SEGMENT_BYTES, may_be_pinned())))
+            place = index.place(size)
+            assert place is not None, "a new segment has room"
+        part = self._segment(index, place.segment).part(place.offset, size)
+        try:
+            fill(part)
+        finally:
+            part.release()
+        return Blob(place.segment, place.offset, size, [])
+
+    def _grow(self, index: Index, size: int) -> None:
+        most = may_be_pinned()
+        if size > most:
+            # The kernel would not refuse it, and end a process later.
+            raise EngineError(
+                f"the host has room for {most >> 20} MiB of weights more, and {size >> 20} MiB are wanted: "
+                "serve fewer models, add memory, or set [worker] host_weights_bytes lower"
+            )
+        segment = make_segment(size)
+        number = len(index.segments)
+        self._pin(number, segment)
+        index.segments.append(Segment(segment.size, segment.inode))
+
+    def _segment(self, index: Index, number: int) -> SharedSegment:
+        """Return a segment, from another worker's open files if it is new here."""
+        known = self._segments.get(number)
+        if known is not None:
+            return known
+        inode = index.segments[number].inode
+        for holder in index.holders.values():
+            if number in holder.files:
+                segment = open_segment(holder.pid, holder.files[number], inode)
+                if segment is not None:
+                    self._pin(number, segment)
+                    return segment
+        raise EngineError(
+            "the workers' shared weights can't be opened: run all workers of a machine as one user and in "
+            f"one container, or give them different copies of the store (they agree in {self._folder})"
+        )
+
+    def _pin(self, number: int, segment: SharedSegment) -> None:
+        try:
+            self._driver.register_host(segment.address, segment.size)
+        except Exception as error:
+            segment.close()
+            raise EngineError(
+                f"{segment.size >> 20} MiB of host memory for weights can't be pinned "
+                f"({self._driver.explain(error)}); set [worker] host_weights_bytes lower, or add memory"
+            ) from error
+        self._segments[number] = segment
+        self._holder.files[number] = segment.file
+
+    @contextlib.contextmanager
+    def _agreed(self) -> Iterator[Index]:
+        """Hold the lock, and the index as all left it; what it is afterwards is kept, unless one raises."""
+        _make_own(self._folder.parent)
+        _make_own(self._folder)
+        with (self._folder / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            path = self._folder / "index.json"
+            index = _read(path)
+            for key in [key for key, holder in index.holders.items() if not _lives(holder)]:
+                index.remove_holder(key)
+            try:
+                yield index
+            finally:
+                if self._key in index.holders:
+                    # Also after a failure: a segment that was made meanwhile is there.
+                    index.holders[self._key] = self._holder
+                temporary = path.with_suffix(".new")
+                temporary.write_bytes(msgspec.json.encode(index))
+                temporary.replace(path)
+
+
+def default_folder(store: Path) -> Path:
+    """Return where workers on this store agree: a folder of this user's for each store and boot."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    name = hashlib.sha256(f"{boot} {store.resolve()}".encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"mainspring-{os.getuid()}" / f"weights-{name}"
+
+
+def _make_own(folder: Path) -> None:
+    """Make a folder for this user alone; raise `EngineError` if it is there and somebody else's."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise EngineError(f"{folder} can't be made ({error.strerror}); workers agree there") from error
+    if found.st_uid != os.getuid() or not folder.is_dir() or folder.is_symlink():
+        raise EngineError(f"{folder} is not this user's own folder; remove it, or set TMPDIR")
+
+
+def _lives(holder: Holder) -> bool:
+    return started(holder.pid) == holder.started
+
+
+def _read(path: Path) -> Index:
+    try:
+        index = msgspec.json.decode(path.read_bytes(), type=Index)
+    except FileNotFoundError:
+        return Index()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise EngineError(f"{path} is damaged ({error}); stop the workers and remove it") from error
+    problems = index.problems()
+    if problems:
+        raise EngineError(f"{path} is damaged ({problems[0]}); stop the workers and remove it")
+    return index
+
+
+def reserve_for(store: Store, available_bytes: int | None = None) -> int:
+    """Return the bytes of all different weights in the store, as far as the host has them."""
+    sizes: dict[str, int] = {}
+    try:
+        for manifest in store.manifests():
+            aligned = -(-manifest.weights_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            sizes[manifest.weights_hash] = aligned
+    except StoreError as error:
+        # There may be no model yet; one that can't be read is refused when it is prepared.
+        LOG.info("host memory for weights grows as models come: %s", error)
+    wanted = sum(sizes.values())
+    most = may_be_pinned(available_bytes)
+    if wanted > most:
+        LOG.warning(
+            "the store's weights take %d MiB, and of the host's memory %d MiB can be pinned: not all models "
+            "can be prepared",
+            wanted >> 20,
+            most >> 20,
+        )
+    return min(wanted, most)
+
+
+def may_be_pinned(available_bytes: int | None = None) -> int:
+    """Return how much of the host's memory may still be pinned, with what is available or that many bytes."""
+    there = _available() if available_bytes is None else available_bytes
+    return int(there * MOST_OF_AVAILABLE) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+
+
+def _available() -> int:
+    """Return what Linux says can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

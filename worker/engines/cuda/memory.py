@@ -1,0 +1,79 @@
+"""All of a device's memory but a reserve, taken once and divided (Clockwork, section 5.2).
+
+Workspace, for what kernels compute on the way; IO cache, for inputs before and outputs after EXEC; pages of
+16 MiB for weights. Afterwards nothing on the serving path asks the driver for memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cuda.driver import Driver
+
+MIB = 1 << 20
+
+
+class Wanted(NamedTuple):
+    """How a device's memory is to be divided."""
+
+    workspace_bytes: int
+    io_bytes: int
+    reserve_bytes: int
+    """Left to the driver, to libraries, to kernels' code and to graphs."""
+    pages: int = 0
+    """Pages for weights; 0 for as many as the rest holds."""
+    elsewhere_bytes: int = 0
+    """What a library will take by itself, up to this."""
+
+
+def count_pages(free_bytes: int, wanted: Wanted) -> int:
+    """Return how many pages there will be; raise `EngineError`, which says what to change, if too few fit."""
+    others = wanted.workspace_bytes + wanted.io_bytes + wanted.reserve_bytes + wanted.elsewhere_bytes
+    fit = max(0, free_bytes - others) // PAGE_BYTES
+    if fit < max(1, wanted.pages):
+        raise EngineError(
+            f"the GPU has {free_bytes // MIB} MiB free: beside workspace, IO cache and reserve "
+            f"({others // MIB} MiB) that is room for {fit} pages of 16 MiB, not for {max(1, wanted.pages)}; "
+            "end what else uses the GPU (nvidia-smi names it), or lower pages, workspace_bytes, io_bytes or "
+            "reserve_bytes"
+        )
+    return wanted.pages or fit
+
+
+class DeviceMemory:
+    """A device's memory, divided."""
+
+    def __init__(self, driver: Driver, wanted: Wanted) -> None:
+        """Take it; raise `EngineError` if there is too little."""
+        self.pages = count_pages(driver.memory().free_bytes, wanted)
+        self.workspace_bytes = wanted.workspace_bytes
+        self._driver = driver
+        self._taken: list[int] = []
+        try:
+            self.workspace = self._take(wanted.workspace_bytes)
+            self.io = self._take(wanted.io_bytes)
+            self.first_page = self._take(self.pages * PAGE_BYTES)
+        except BaseException:
+            self.close()
+            raise
+
+    def page(self, number: int) -> int:
+        """Return the address of a page."""
+        return self.first_page + number * PAGE_BYTES
+
+    def weight(self, pages: Sequence[int], offset: int) -> int:
+        """Return where the byte at ``offset`` of a weights file is that was loaded to these pages."""
+        return self.page(pages[offset // PAGE_BYTES]) + offset % PAGE_BYTES
+
+    def close(self) -> None:
+        """Give everything back."""
+        while self._taken:
+            self._driver.free(self._taken.pop())
+
+    def _take(self, size: int) -> int:
+        address = self._driver.allocate(size)
+        self._taken.append(address)
+        return address

@@ -1,0 +1,229 @@
+"""The ``onnxruntime`` engine's executables on a GPU, through its CUDA provider (design.md, section 4).
+
+Weights are inputs of the graph, bound at their pages; inputs and outputs are bound in the batch's slot of the
+device's IO cache, so nothing is copied. Kernels go to EXEC's stream. What they compute on the way is in one
+arena, shared by all sessions of the process: taken whole at its first use, bounded, and never extended.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.executable import FATAL_ONLY
+from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
+from mainspring.messages.model import PAGE_BYTES
+from mainspring.worker.core.jobs import SlotLayout
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cuda.driver import Driver
+from mainspring.worker.engines.cuda.programs import Bound, Times
+
+LOG = logging.getLogger(__name__)
+
+PROVIDER = "CUDAExecutionProvider"
+DEVICE = "cuda"
+_NEXT_POWER_OF_TWO = 0
+"""How an arena is extended; beginning with all that it may have, it never is."""
+
+
+class Device(NamedTuple):
+    """Where a program runs."""
+
+    driver: Driver
+    workspace: int
+    """An address in the device's workspace: what warming takes for inputs and outputs."""
+    workspace_bytes: int
+    stream: int
+    """EXEC's."""
+    times: Times
+    alone: Callable[[Callable[[], None]], None]
+    """Runs a function while no EXEC runs."""
+
+
+def provider_options(device: int, stream: int, workspace_bytes: int) -> dict[str, str]:
+    """Return how the provider is to behave: predictably, in our stream and memory, with all digits."""
+    return {
+        "device_id": str(device),
+        "user_compute_stream": str(stream),
+        "do_copy_in_default_stream": "1",
+        # Trying all algorithms would choose another one each time.
+        "cudnn_conv_algo_search": "HEURISTIC",
+        "cudnn_conv_use_max_workspace": "1",
+        # Ten bits of mantissa are not what the outputs were verified with.
+        "use_tf32": "0",
+        # For what does not come from the shared arena, if anything.
+        "gpu_mem_limit": str(workspace_bytes),
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+
+
+def arena_options(workspace_bytes: int) -> dict[str, int]:
+    """Return an arena's configuration: one piece, taken at once, and no second."""
+    return {
+        "max_mem": workspace_bytes,
+        "arena_extend_strategy": _NEXT_POWER_OF_TWO,
+        "initial_chunk_size_bytes": workspace_bytes,
+    }
+
+
+class OnnxRuntimeProgram:
+    """An open graph without weights."""
+
+    def __init__(
+        self,
+        graph: Path,
+        info: ExecutableInfo,
+        tensors: Sequence[WeightTensor],
+        layouts: Mapping[int, SlotLayout],
+        device: Device,
+    ) -> None:
+        """Open the graph; raise `ExecutableError` if ONNX Runtime refuses it, or has no CUDA provider."""
+        self._info = info
+        self._layouts = layouts
+        self._device = device
+        self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
+        self._done = device.driver.event(sleeps=True)
+        self._session = _open(graph, info, device)
+
+    def bind(self, pages: Sequence[int], stream: int) -> OnnxRuntimeBound:  # noqa: ARG002  (no graph is made)
+        """See `Program`."""
+        binding = self._session.io_binding()
+        number = self._device.driver.device
+        for name, dtype, shape, offset in self._weights:
+            address = pages[offset // PAGE_BYTES] + offset % PAGE_BYTES
+            binding.bind_input(name, DEVICE, number, dtype, shape, address)
+        return OnnxRuntimeBound(self._session, binding, self._info, self._device)
+
+    def retire(self, bound: Bound) -> None:
+        """See `Program`; a binding is made anew each time."""
+
+    def warm(self, pages: Sequence[int], stream: int) -> None:
+        """See `Program`: run the largest batch and the smallest, twice, on what lies in the workspace.
+
+        The first run plans memory and chooses algorithms, the second takes memory as planned.
+        """
+        bound = self.bind(pages, stream)
+        device = self._device
+        for size in (max(self._layouts), min(self._layouts)):
+            layout = self._layouts[size]
+            if layout.size > device.workspace_bytes:
+                raise EngineError(
+                    f"inputs and outputs of a batch of {size} take {layout.size} bytes, more than the "
+                    f"workspace of {device.workspace_bytes}; give it more with [worker] workspace_bytes"
+                )
+            for _ in range(2):
+                device.alone(functools.partial(self._run_once, bound, size, layout))
+
+    def close(self) -> None:
+        """See `Program`."""
+        self._session = None
+
+    def _run_once(self, bound: OnnxRuntimeBound, size: int, layout: SlotLayout) -> None:
+        driver, stream = self._device.driver, self._device.stream
+        # Integers that choose rows of a table have to be some that there are.
+        driver.clear(self._device.workspace, layout.size, stream)
+        bound.launch(size, self._device.workspace, layout, stream)
+        driver.record(self._done, stream)
+        driver.synchronize(self._done)
+
+
+class OnnxRuntimeBound:
+    """A graph with one model's weights."""
+
+    def __init__(self, session: Any, binding: Any, info: ExecutableInfo, device: Device) -> None:
+        self._session = session
+        self._binding = binding
+        self._info = info
+        self._device = device
+        self._at: tuple[int, int] | None = None
+        self._options = onnxruntime.RunOptions()
+        # EXEC waits for an event of its own, behind which the outputs' copy stands already.
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
+        """See `Bound`; the stream is the session's own, EXEC's."""
+        try:
+            if self._at != (batch_size, slot):
+                self._bind_slot(batch_size, slot, layout)
+            self._device.driver.record(self._device.times.begin, stream)
+            self._session.run_with_iobinding(self._binding, self._options)
+            self._device.driver.record(self._device.times.end, stream)
+        except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+            self._at = None
+            raise EngineError(
+                f"executable {self._info.executable[:12]} failed at batch size {batch_size}: {error}"
+            ) from error
+
+    def _bind_slot(self, batch_size: int, slot: int, layout: SlotLayout) -> None:
+        number = self._device.driver.device
+        for tensors, starts, bind in (
+            (self._info.inputs, layout.inputs, self._binding.bind_input),
+            (self._info.outputs, layout.outputs, self._binding.bind_output),
+        ):
+            for tensor, start in zip(tensors, starts, strict=True):
+                shape = (batch_size, *tensor.shape)
+                bind(tensor.name, DEVICE, number, np.dtype(tensor.dtype), shape, slot + start)
+        self._at = batch_size, slot
+
+
+def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
+    if PROVIDER not in onnxruntime.get_available_providers():
+        raise ExecutableError(
+            f"executable {info.executable[:12]} needs ONNX Runtime's CUDA provider, which is not installed: "
+            "pip uninstall onnxruntime, then pip install --force-reinstall 'onnxruntime-gpu[cuda,cudnn]'"
+        )
+    number = device.driver.device
+    _load_libraries()
+    try:
+        _register_arena(number, device.workspace_bytes)
+    except RuntimeError as error:
+        # What ONNX Runtime says here is that it has no such provider; why, it has printed.
+        raise ExecutableError(_not_loaded(info)) from error
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    providers = [
+        (PROVIDER, provider_options(number, device.stream, device.workspace_bytes)),
+        "CPUExecutionProvider",
+    ]
+    try:
+        session = onnxruntime.InferenceSession(str(graph), options, providers=providers)
+    except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
+        raise ExecutableError(f"executable {info.executable[:12]} does not open: {error}") from error
+    if PROVIDER not in session.get_providers():
+        raise ExecutableError(_not_loaded(info))
+    return session
+
+
+def _not_loaded(info: ExecutableInfo) -> str:
+    return (
+        f"ONNX Runtime could not use the GPU for executable {info.executable[:12]}: its CUDA provider "
+        "did not load; pip install 'onnxruntime-gpu[cuda,cudnn]' brings the libraries that it needs"
+    )
+
+
+@functools.cache
+def _load_libraries() -> None:
+    """Open cuBLAS, cuDNN and the others that the provider needs, wherever pip put them.
+
+    The provider names them without a folder: what no search path has must be open before it is.
+    """
+    onnxruntime.preload_dlls()
+
+
+@functools.cache
+def _register_arena(device: int, workspace_bytes: int) -> None:
+    """Give all sessions of the process one arena on the device: one runs at a time, so one is enough."""
+    kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = onnxruntime.OrtMemoryInfo("Cuda", kind, device, onnxruntime.OrtMemType.DEFAULT)
+    arena = onnxruntime.OrtArenaCfg(arena_options(workspace_bytes))
+    onnxruntime.create_and_register_allocator_v2(PROVIDER, memory, {"device_id": str(device)}, arena)

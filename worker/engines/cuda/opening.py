@@ -1,0 +1,112 @@
+"""From an executable in the store to a program on a GPU, by the engine that it was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mainspring.compiler.artifact.errors import ExecutableError
+from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import SlotLayout
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.artifacts import Integrity
+from mainspring.worker.engines.cuda.driver import Driver
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram, choose_image
+from mainspring.worker.engines.cuda.memory import DeviceMemory
+from mainspring.worker.engines.cuda.programs import Program, Times
+
+AUTO = "auto"
+
+
+class Opener:
+    """Opens executables of one device."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        memory: DeviceMemory,
+        store: Store,
+        engine: str,
+        stream: int,
+        times: Times,
+        alone: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """``engine`` is the only one whose executables are opened, or `AUTO`; ``stream`` is EXEC's.
+
+        ``times`` happen around each EXEC's kernels. ``alone`` runs a function while no EXEC runs.
+        """
+        self._driver = driver
+        self._memory = memory
+        self._store = store
+        self._engine = engine
+        self._stream = stream
+        self._times = times
+        self._alone = alone
+        self._integrity = Integrity()
+
+    def open(self, manifest: Manifest) -> Program:
+        """Return a new program.
+
+        Raises `EngineError`, `ExecutableError` or `StoreError` if there can be none.
+        """
+        info = self._store.executable_info(manifest)
+        if info.device != CUDA:
+            raise EngineError(
+                f"{manifest.name} was compiled for the {info.device}, and this worker serves from a GPU; "
+                "compile it with --device cuda"
+            )
+        if self._engine not in (AUTO, info.engine):
+            raise EngineError(
+                f"{manifest.name} was compiled for the engine {info.engine} and this worker's is "
+                f"{self._engine}; give the worker the engine auto, or compile the model for its engine"
+            )
+        path = self._store.executable_path(manifest)
+        remedy = recompile_command(manifest.name, manifest.source, self._store.root)
+        with path.open("rb") as file:
+            self._integrity.check(file.fileno(), manifest.executable, path, remedy)
+        if info.engine == TVM:
+            return self._open_plans(manifest)
+        if info.engine == ONNXRUNTIME:
+            return self._open_graph(manifest)
+        raise ExecutableError(f"{manifest.name} is for the engine {info.engine}, which no GPU worker has")
+
+    def _open_plans(self, manifest: Manifest) -> Program:
+        plans = read_plans(self._store, manifest)
+        code, source = (kernels_path(self._store, manifest, plans, name) for name in (CUBIN, SOURCE))
+        image = choose_image(
+            self._driver,
+            plans,
+            code.read_bytes() if code is not None else None,
+            source.read_text(encoding="utf-8") if source is not None else "",
+        )
+        return LaunchPlanProgram(
+            self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest), self._times
+        )
+
+    def _open_graph(self, manifest: Manifest) -> Program:
+        # It takes long to import, and workers on plans alone do without.
+        from mainspring.worker.engines.cuda.onnxruntime_program import Device, OnnxRuntimeProgram
+
+        memory = self._memory
+        return OnnxRuntimeProgram(
+            self._store.executable_path(manifest),
+            self._store.executable_info(manifest),
+            manifest.tensors,
+            _layouts(manifest),
+            Device(
+                self._driver,
+                memory.workspace,
+                memory.workspace_bytes,
+                self._stream,
+                self._times,
+                self._alone,
+            ),
+        )
+
+
+def _layouts(manifest: Manifest) -> dict[int, SlotLayout]:
+    spec = manifest.spec()
+    return {size: slot_layout(spec, size) for size in manifest.batch_sizes}

@@ -1,0 +1,186 @@
+"""What about a GPU makes its timing unpredictable: clocks, power, errors, partitions, other processes. Pure.
+
+`nvml` reads the state, this file judges it, and `mainspring doctor` and a worker's notes tell it (Clockwork,
+section 3: inference is as predictable as the device is left alone).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+GIB = 1 << 30
+
+THROTTLING = {
+    0x04: "its power limit",
+    0x08: "a hardware slowdown",
+    0x10: "other GPUs that it keeps step with",
+    0x20: "its temperature",
+    0x40: "its temperature (hardware)",
+    0x80: "a power brake of its machine",
+}
+"""NVML's reasons for clocks below what was asked for; that it idles, or was told to, is none."""
+
+CLOCK_SHARE = 0.98
+"""Of the highest clock, what an idle GPU whose clocks are locked does not fall below."""
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A process that uses a GPU."""
+
+    pid: int
+    used_bytes: int
+    """0 where the driver does not say."""
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU at one moment; None and empty where its driver does not say."""
+
+    index: int
+    """As ``nvidia-smi`` counts."""
+    name: str
+    uuid: str = ""
+    bus_id: str
+    """As `mainspring.worker.engines.cuda.numa` names it."""
+    driver: str = ""
+    total_bytes: int = 0
+    used_bytes: int = 0
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    power_limit_w: float | None = None
+    power_limit_default_w: float | None = None
+    temperature_c: int | None = None
+    throttle_mask: int = 0
+    ecc: bool | None = None
+    uncorrected_errors: int | None = None
+    """Since the driver was loaded."""
+    mig: bool | None = None
+    persistence: bool | None = None
+    prohibited: bool = False
+    """Its compute mode lets nobody use it."""
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    processes: tuple[Process, ...] = ()
+
+
+class Problem(NamedTuple):
+    """One thing about a GPU that could be better."""
+
+    found: str
+    costs: str
+    remedy: str
+
+
+def describe(state: GpuState) -> str:
+    """Return a line about a GPU for a person."""
+    parts = [f"{state.name}, {state.total_bytes / GIB:.0f} GiB ({state.used_bytes / GIB:.1f} used)"]
+    if state.sm_clock_mhz is not None and state.sm_clock_max_mhz is not None:
+        parts.append(f"SM clock {state.sm_clock_mhz} of {state.sm_clock_max_mhz} MHz")
+    if state.power_limit_w is not None:
+        parts.append(f"power limit {state.power_limit_w:.0f} W")
+    if state.temperature_c is not None:
+        parts.append(f"{state.temperature_c} C")
+    if state.ecc is not None:
+        parts.append(f"ECC {'on' if state.ecc else 'off'}")
+    if state.mig is not None:
+        parts.append(f"MIG {'on' if state.mig else 'off'}")
+    parts.append(f"bus {state.bus_id}")
+    return ", ".join(parts + ([f"driver {state.driver}"] if state.driver else []))
+
+
+def problems(state: GpuState) -> list[Problem]:
+    """Return what makes the GPU's timing unpredictable."""
+    found = [*_clocks(state), *_memory_and_bus(state)]
+    if state.prohibited:
+        remedy = f"nvidia-smi -i {state.index} -c DEFAULT"
+        found.append(Problem("its compute mode is PROHIBITED", "no process may use it", remedy))
+    if state.mig:
+        found.append(
+            Problem(
+                "MIG is on: the GPU is divided",
+                "a worker has a slice, and shares the bus and the power with the others",
+                f"nvidia-smi -i {state.index} -mig 0, or leave the other slices idle",
+            )
+        )
+    if state.processes:
+        names = ", ".join(f"{each.pid} ({each.used_bytes / GIB:.1f} GiB)" for each in state.processes)
+        found.append(
+            Problem(
+                f"processes use it: {names}",
+                "their kernels run between ours, and what memory they have is not for pages",
+                "end them, or give the workers other GPUs (CUDA_VISIBLE_DEVICES)",
+            )
+        )
+    return found
+
+
+def _clocks(state: GpuState) -> list[Problem]:
+    found = []
+    reasons = [text for bit, text in THROTTLING.items() if state.throttle_mask & bit]
+    if reasons:
+        found.append(
+            Problem(
+                f"its clocks are held down by {' and '.join(reasons)}",
+                "the same kernels take longer than when the models were measured",
+                "cool it, raise its power limit (nvidia-smi -pl), or lock a clock that it can keep",
+            )
+        )
+    clock, most = state.sm_clock_mhz, state.sm_clock_max_mhz
+    if clock is not None and most and not reasons and clock < CLOCK_SHARE * most:
+        found.append(
+            Problem(
+                f"its SM clock is {clock} MHz of {most}: it follows the load",
+                "what runs after a pause takes longer than what runs at full load",
+                f"nvidia-smi -i {state.index} -pm 1 && nvidia-smi -i {state.index} -lgc {most},{most}; "
+                "or a lower clock that it keeps under full load",
+            )
+        )
+    if state.persistence is False:
+        found.append(
+            Problem(
+                "persistence mode is off",
+                "the driver unloads while no process uses the GPU: a worker starts slowly, settings are lost",
+                f"nvidia-smi -i {state.index} -pm 1",
+            )
+        )
+    limit, usual = state.power_limit_w, state.power_limit_default_w
+    if limit is not None and usual is not None and limit < usual:
+        found.append(
+            Problem(
+                f"its power limit is {limit:.0f} W, below the usual {usual:.0f} W",
+                "clocks fall under load sooner",
+                f"nvidia-smi -i {state.index} -pl {usual:.0f}",
+            )
+        )
+    return found
+
+
+def _memory_and_bus(state: GpuState) -> list[Problem]:
+    found = []
+    if state.ecc is False:
+        found.append(
+            Problem(
+                "ECC is off",
+                "a flipped bit is not noticed: it becomes a wrong answer",
+                f"nvidia-smi -i {state.index} -e 1, then restart the machine",
+            )
+        )
+    if state.uncorrected_errors:
+        found.append(
+            Problem(
+                f"{state.uncorrected_errors} uncorrectable memory errors since the driver was loaded",
+                "the next one ends the worker",
+                f"nvidia-smi -i {state.index} --gpu-reset while nothing uses it; replace it if they return",
+            )
+        )
+    width, most = state.pcie_width, state.pcie_width_max
+    if width is not None and most is not None and width < most:
+        found.append(
+            Problem(
+                f"its bus has {width} lanes of {most}",
+                "a LOAD takes that much longer",
+                "seat it in another slot, or choose the slot's width in the machine's firmware",
+            )
+        )
+    return found

@@ -1,0 +1,118 @@
+"""TVM's kernels on the CPU: the launch plans of a GPU, called one by one through tvm_ffi alone.
+
+TVM itself is not imported. All plans compute in one workspace, which stands before the first request; every
+array has a place in it that its plan says, so nothing is allocated by a run. Kernels run in the EXEC thread
+and release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
+from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
+from mainspring.compiler.artifact.plan import SHARED_OBJECT
+from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.store import Store, recompile_command
+from mainspring.compiler.artifact.target import check_target
+from mainspring.worker.arena import allocate
+from mainspring.worker.config import MIB
+from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cpu import AddressOf, CpuEngine, OnnxRuntimePrograms, Opener
+
+PLACEMENTS = 64
+"""Bindings that are kept: each has a descriptor for every argument of every kernel."""
+
+
+class TvmPrograms:
+    """Opens executables of the ``tvm`` engine, all to compute in one workspace."""
+
+    def __init__(self, workspace_bytes: int) -> None:
+        """Allocate the workspace, every byte of it 255: floats that nobody wrote read as NaN."""
+        self.workspace = allocate(workspace_bytes)
+        self.workspace.fill(255)
+
+    def __call__(self, store: Store, manifest: Manifest) -> TvmProgram:
+        """Open a model's kernels; raise `StoreError`, `ExecutableError`, or `EngineError` if they need more
+        workspace than there is.
+        """
+        info = store.executable_info(manifest)
+        check_target(info, recompile_command(manifest.name, manifest.source, store.root))
+        plans = read_plans(store, manifest)
+        if plans.workspace_bytes > len(self.workspace):
+            raise EngineError(
+                f"{manifest.name} needs {plans.workspace_bytes} bytes of workspace and this worker has "
+                f"{len(self.workspace)}: set workspace_bytes to that or more"
+            )
+        library = kernels_path(store, manifest, plans, SHARED_OBJECT)
+        if library is None:
+            raise EngineError(f"{manifest.name} has no {SHARED_OBJECT}, which its kernels for a CPU are in")
+        kernels = CpuKernels(library, plans, info)
+        return TvmProgram(kernels, int(self.workspace.ctypes.data))
+
+
+class TvmProgram:
+    """The open kernels of an executable."""
+
+    def __init__(self, kernels: CpuKernels, workspace: int) -> None:
+        self._kernels = kernels
+        self._workspace = workspace
+        self._plans: dict[tuple[WeightTensor, ...], TvmPlan] = {}
+
+    def plan(self, tensors: Sequence[WeightTensor]) -> TvmPlan:
+        """Return how these tensors are bound, wherever they are: one plan for equal tensors."""
+        key = tuple(tensors)
+        if key not in self._plans:
+            self._plans[key] = TvmPlan(self._kernels, key, self._workspace)
+        return self._plans[key]
+
+
+class TvmPlan:
+    """How the weights of one layout are bound to the kernels."""
+
+    def __init__(self, kernels: CpuKernels, tensors: Sequence[WeightTensor], workspace: int) -> None:
+        self.info: ExecutableInfo = kernels.info
+        self._kernels = kernels
+        self._tensors = tensors
+        self._workspace = workspace
+
+    def bind(self, address_of: AddressOf) -> BoundPlans:
+        """Return a model whose weights are there, to compute in the workspace of the EXEC thread."""
+        return self._kernels.bind(self._tensors, address_of, self._workspace)
+
+    def warm(self, address_of: AddressOf, batch_sizes: Sequence[int]) -> None:
+        """Run each size on zeros, in a workspace of its own: the EXEC thread may be using the other."""
+        workspace = allocate_workspace(self._kernels.plans)
+        bound = self._kernels.bind(self._tensors, address_of, int(workspace.ctypes.data))
+        for size in batch_sizes:
+            BatchArrays(self.info, size).run(bound)
+
+
+class TvmCpuEngine(CpuEngine):
+    """The CPU as a device for models that were compiled for the engine ``tvm``."""
+
+    def __init__(
+        self, store: Path | str, pages: int, io_bytes: int, threads: int = 1, workspace_bytes: int = 512 * MIB
+    ) -> None:
+        """Raise `ValueError` for more than one thread, which kernels of TVM don't have."""
+        if threads != 1:
+            raise ValueError(f"the engine {TVM} computes in one thread on the CPU, not in {threads}")
+        programs = TvmPrograms(workspace_bytes)
+        self.workspace = programs.workspace
+        super().__init__(store, pages, io_bytes, {TVM: programs}, PLACEMENTS)
+
+
+class AnyCpuEngine(CpuEngine):
+    """The CPU as a device for models of either engine, each run by its own."""
+
+    def __init__(
+        self, store: Path | str, pages: int, io_bytes: int, threads: int = 1, workspace_bytes: int = 512 * MIB
+    ) -> None:
+        """``threads`` compute a batch of ONNX Runtime; kernels of TVM have one."""
+        openers: dict[str, Opener] = {
+            ONNXRUNTIME: OnnxRuntimePrograms(threads),
+            TVM: TvmPrograms(workspace_bytes),
+        }
+        super().__init__(store, pages, io_bytes, openers, PLACEMENTS)
