@@ -1,16 +1,17 @@
 """Seed durations: how long a LOAD and an INFER at each batch size take on this machine.
 
 Clockwork, section 5.1 and appendix A. A seed only has to do until the scheduler has measured durations of
-its own, but one that is too low makes the first answers late, so it is high among what was measured. A worker
-has its core to itself, so what counts is the CPU time of the thread that runs the model: time that other
-processes took from it while compiling would make a model look impossible to serve.
+its own. A worker has its core to itself, so what counts is the CPU time of the thread that runs the model:
+time that other processes took from it while compiling would make a model look impossible to serve. What a
+device takes with a worker's engine around it is measured by `mainspring profile`; both make seeds of
+durations in the same way (`timings`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import psutil
 
@@ -19,13 +20,10 @@ from mainspring.compiler.artifact.arrays import BatchArrays
 from mainspring.compiler.artifact.executable import BoundModel
 from mainspring.compiler.artifact.manifest import ExecutableInfo
 from mainspring.compiler.artifact.runnable import Runnable
+from mainspring.compiler.timings import Effort, Timing, repeat
 
-_MOST_RUNS = 15
-_FEWEST_RUNS = 2
-_ENOUGH_NS = 400_000_000
-"""Time after which the fewest runs are enough."""
-_DISTURBED = 1.25
-"""A duration beyond this multiple of the median is put down to caches that other processes emptied."""
+_EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)
+"""Compiling waits for it, at every batch size."""
 
 
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
@@ -39,15 +37,13 @@ def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[i
             zeros.run(model)
             return time.thread_time_ns() - begin_ns
 
-        run()
-        seeds[batch_size] = _seed(run)
+        seeds[batch_size] = Timing.of(repeat(run, _EFFORT)).seed_ns
     return seeds
 
 
 def measure_load(arena: Arena) -> int:
     """Return the seed duration in nanoseconds of a LOAD into memory that was touched before."""
-    arena.load()
-    return _seed(arena.load)
+    return Timing.of(repeat(arena.load, _EFFORT)).seed_ns
 
 
 def measure_workspace(model: BoundModel, batch_size: int) -> int:
@@ -64,11 +60,3 @@ def _trim_heap() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def _seed(measure: Callable[[], int]) -> int:
-    durations: list[int] = []
-    while len(durations) < _FEWEST_RUNS or (sum(durations) < _ENOUGH_NS and len(durations) < _MOST_RUNS):
-        durations.append(measure())
-    durations.sort()
-    return min(durations[-1], int(durations[len(durations) // 2] * _DISTURBED))

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.table import Table
 
 from mainspring.cli.profiling.profiling import Measured
-from mainspring.cli.profiling.timings import Timing
+from mainspring.compiler.timings import Timing
 
 FAMILIES = {
     "alexnet": "AlexNet",

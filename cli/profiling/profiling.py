@@ -12,9 +12,9 @@ import msgspec
 
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
-from mainspring.cli.profiling.timings import Effort, Timing, repeat
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.timings import Effort, Timing, repeat
 from mainspring.messages.model import ModelSpec, Profile
 
 

@@ -17,9 +17,9 @@ WIDTH = 140
 
 if TYPE_CHECKING:
     from mainspring.cli.profiling.profiling import Measured
-    from mainspring.cli.profiling.timings import Effort
     from mainspring.compiler.artifact.manifest import Manifest
     from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.timings import Effort
     from mainspring.worker.config import WorkerConfig
 
 
@@ -61,9 +61,9 @@ def profile(
     Durations are medians of what the engine reports; a profile that is stored is near the 99th percentile.
     """
     from mainspring.cli.profiling.profiling import by_executable
-    from mainspring.cli.profiling.timings import Effort
     from mainspring.compiler.artifact.store import Store
     from mainspring.compiler.pipeline import parse_batch_sizes
+    from mainspring.compiler.timings import Effort
 
     sizes = parse_batch_sizes(batch_sizes) if batch_sizes else ()
     opened = Store(store)

@@ -17,8 +17,8 @@ from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
 from mainspring.cli.profiling.profiling import by_executable, keep, measure
-from mainspring.cli.profiling.timings import Effort
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.timings import Effort
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told

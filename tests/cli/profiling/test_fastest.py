@@ -10,9 +10,9 @@ import pytest
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.fastest import check_alike, keep_fastest, per_row_ns
 from mainspring.cli.profiling.profiling import Measured
-from mainspring.cli.profiling.timings import Timing
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.timings import Timing
 from mainspring.compiler.zoo.copies import compile_zoo
 
 

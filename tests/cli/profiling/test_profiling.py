@@ -30,11 +30,11 @@ from mainspring.cli.profiling.profiling import (
     measure,
     measure_models,
 )
-from mainspring.cli.profiling.timings import Effort, Timing, quantile, repeat
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.timings import Effort, Timing
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.actions import Infer, Load
@@ -98,24 +98,6 @@ def measured(name: str, source: str, p50_ns: int, **fields: object) -> Measured:
         "weights_bytes": 1_000_000,
     } | fields
     return Measured(models=(name,), source=source, input_bytes=4000, output_bytes=400, **given)  # type: ignore[arg-type]
-
-
-def test_quantiles_are_durations_that_happened() -> None:
-    durations = np.arange(1, 10_001)
-    assert [quantile(durations, percent) for percent in (50, 99, 99.99, 100)] == [5000, 9900, 9999, 10_000]
-    assert quantile(np.array([7]), 99.99) == 7
-
-
-def test_seed_is_high_but_no_disturbance() -> None:
-    steady = Timing.of(np.array([100] * 98 + [110, 110]))
-    assert (steady.p50_ns, steady.seed_ns, steady.spread) == (100, 110, 1.1)
-    assert Timing.of(np.array([100, 100, 9000])).seed_ns == 125
-
-
-def test_runs_before_the_first_counted_one_do_not_count() -> None:
-    durations = iter([900, 800, 1, 2, 3, 4])
-    effort = Effort(seconds=0, fewest=4, warm_up=2)
-    assert repeat(lambda: next(durations), effort).tolist() == [1, 2, 3, 4]
 
 
 def test_one_of_the_models_that_share_an_executable_is_measured(store: Store) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.cli.profiling.profiling import measure
-from mainspring.cli.profiling.timings import Effort
 from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.timings import Effort
 from mainspring.experiments.gpu_check import allocations, copies, graphs, loading
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import check_cycling
