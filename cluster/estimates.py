@@ -51,7 +51,13 @@ class Rolling:
     """An estimate by a seed and then by the last 10 samples."""
 
     __slots__ = (
-        *("_doubted", "_doubts", "_estimate_ns", "_halfway_ns", "_rank", "_review_ns", "_samples"),
+        "_doubted",
+        "_doubts",
+        "_estimate_ns",
+        "_halfway_ns",
+        "_rank",
+        "_review_ns",
+        "_samples",
         "_since_ns",
     )
 

@@ -29,8 +29,18 @@ class Request:
     """
 
     __slots__ = (
-        *("arrived_ns", "cold", "due_ns", "event", "failures", "id", "model", "place", "rows", "spoilt"),
-        *("suspect", "turn_ns"),
+        "arrived_ns",
+        "cold",
+        "due_ns",
+        "event",
+        "failures",
+        "id",
+        "model",
+        "place",
+        "rows",
+        "spoilt",
+        "suspect",
+        "turn_ns",
     )
 
     def __init__(

@@ -97,8 +97,22 @@ class _Account:
     """The counters of one version of a model."""
 
     __slots__ = (
-        *("batches", "computed", "executions", "fail", "fail_ns", "infer_ns", "input_ns", "last_ns"),
-        *("key", "output_ns", "queue_ns", "recent", "rows", "series", "success", "success_ns"),
+        "batches",
+        "computed",
+        "executions",
+        "fail",
+        "fail_ns",
+        "infer_ns",
+        "input_ns",
+        "key",
+        "last_ns",
+        "output_ns",
+        "queue_ns",
+        "recent",
+        "rows",
+        "series",
+        "success",
+        "success_ns",
     )
 
     def __init__(self, key: str, series: Series | None) -> None:

@@ -25,9 +25,9 @@ ORIGIN = "direct_url.json"
 """File of the metadata with the place that an installation came from, if that was no index."""
 MODULES = {
     "serve": (
-        *("google", "grpc", "httptools", "matplotlib", "msgpack", "mypy", "mypy_extensions", "mypyc"),
-        *("onnx", "onnxruntime", "prometheus_client", "psutil", "rich", "setuptools", "starlette", "typer"),
-        *("uvicorn", "uvloop", "websockets"),
+        "google", "grpc", "httptools", "matplotlib", "msgpack", "mypy", "mypy_extensions", "mypyc",
+        "onnx", "onnxruntime", "prometheus_client", "psutil", "rich", "setuptools", "starlette", "typer",
+        "uvicorn", "uvloop", "websockets",
     ),
     "gpu": ("cuda", "cupy", "pynvml"),
     "tvm": ("tvm", "tvm_ffi"),

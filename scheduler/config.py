@@ -12,7 +12,11 @@ LOOKAHEAD_MS = 5.0
 """Clockwork, appendix B."""
 
 MAY_BE_ZERO = (
-    *("lookahead_ms", "dispatch_delay_ms", "response_margin_ms", "action_window_ms", "load_window_ms"),
+    "lookahead_ms",
+    "dispatch_delay_ms",
+    "response_margin_ms",
+    "action_window_ms",
+    "load_window_ms",
     "idle_load_protect_ms",
 )
 """Numbers that may be 0; the others must be greater."""

@@ -20,7 +20,13 @@ SLOW_NS = 20_000_000
 PAUSE_NS = 10 * SECOND_NS
 """Between two marks that say that the same executor was slow."""
 GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, CONTROLLER = (
-    *("gone", "back", "stopping", "drained", "resumed", "slow", "controller"),
+    "gone",
+    "back",
+    "stopping",
+    "drained",
+    "resumed",
+    "slow",
+    "controller",
 )
 
 

@@ -8,7 +8,13 @@ from mainspring.console.view.requests import Request
 from mainspring.messages.model import ModelSpec
 
 PREPARING, FAILED, PREPARED, LOADING, RESIDENT, RELEASING, BROKEN = (
-    *("preparing", "failed", "prepared", "loading", "resident", "releasing", "broken"),
+    "preparing",
+    "failed",
+    "prepared",
+    "loading",
+    "resident",
+    "releasing",
+    "broken",
 )
 """Where a model is on a worker; one that the worker merely knows of has no `Placement`. BROKEN is like
 FAILED, but prepared: LOADs failed again and again."""
@@ -23,7 +29,15 @@ class Placement:
     """One model on one worker."""
 
     __slots__ = (
-        *("_states", "detail", "failures", "infers", "last_used_ns", "leaving", "model", "pages", "state"),
+        "_states",
+        "detail",
+        "failures",
+        "infers",
+        "last_used_ns",
+        "leaving",
+        "model",
+        "pages",
+        "state",
     )
 
     def __init__(self, model: ModelState, state: str, states: Counter[str]) -> None:
@@ -54,7 +68,16 @@ class Placement:
 class ModelState:
     """One model."""
 
-    __slots__ = (*("counts", "demand", "last_load_ns", "name", "placements", "queued", "recent", "spec"),)
+    __slots__ = (
+        "counts",
+        "demand",
+        "last_load_ns",
+        "name",
+        "placements",
+        "queued",
+        "recent",
+        "spec",
+    )
 
     def __init__(self, name: str, spec: ModelSpec | None) -> None:
         self.name = name

@@ -47,8 +47,19 @@ class Exchange:
     """A request as it was received; `reply` ends it."""
 
     __slots__ = (
-        *("abandoned", "answer_bytes", "arguments", "arrived_ns", "body", "handler", "headers"),
-        *("keeps_alive", "method", "reply_parts", "sender", "target", "version"),
+        "abandoned",
+        "answer_bytes",
+        "arguments",
+        "arrived_ns",
+        "body",
+        "handler",
+        "headers",
+        "keeps_alive",
+        "method",
+        "reply_parts",
+        "sender",
+        "target",
+        "version",
     )
 
     def __init__(
