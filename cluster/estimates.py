@@ -126,20 +126,27 @@ class Rolling:
         `STALE_NS`, so that a device that has really become slow is seldom tried in vain. An estimate that is
         no outlier is doubted after `STALE_NS`: it is old only because the action is rarely asked for.
         """
-        if now_ns >= self._review_ns:
-            self._review(now_ns)
+        if self.doubtful(now_ns):
+            self._forget(now_ns)
         return self._estimate_ns
 
-    def _review(self, now_ns: int) -> None:
-        """Forget the samples above the median if they are due to be doubted; else note when they will be."""
-        estimate_ns, count = self._estimate_ns, len(self._samples)
-        median_ns = self._median_ns()
-        wait_ns = STALE_NS
-        if count >= FEWEST and estimate_ns > OUTLYING * median_ns:
-            wait_ns = min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
-        self._review_ns = self._since_ns + wait_ns
+    def doubtful(self, now_ns: int) -> bool:
+        """Return whether `doubt` would change anything."""
         if now_ns < self._review_ns:
-            return
+            return False
+        self._review_ns = self._since_ns + self._wait_ns()
+        return now_ns >= self._review_ns
+
+    def _wait_ns(self) -> int:
+        """Return after how long without a measurement the samples above the median are doubted."""
+        estimate_ns = self._estimate_ns
+        if len(self._samples) >= FEWEST and estimate_ns > OUTLYING * self._median_ns():
+            return min(STALE_NS, max(SOONEST_NS, estimate_ns) << self._doubts)
+        return STALE_NS
+
+    def _forget(self, now_ns: int) -> None:
+        """Forget the samples above the median."""
+        estimate_ns, median_ns, wait_ns = self._estimate_ns, self._median_ns(), self._wait_ns()
         self._since_ns = now_ns
         self._review_ns = now_ns + SOONEST_NS
         # Where most of them are equally long, the median is no less than what is in doubt.
@@ -209,6 +216,16 @@ class InferTimes:
             rolling = self._transfers[index] = Rolling(0, seeds=nothing, rank=1)
         self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
 
+    def doubtful(self, now_ns: int) -> bool:
+        """Return whether `doubt` would change anything."""
+        for rolling in self._rolling:
+            if rolling.doubtful(now_ns):
+                return True
+        for rolling in self._transfers.values():  # noqa: SIM110 - a generator would cost more than the search
+            if rolling.doubtful(now_ns):
+                return True
+        return False
+
     def doubt(self, now_ns: int) -> None:
         """Let no stale outlier stand in the way (`Rolling.doubt`)."""
         for index, rolling in enumerate(self._rolling):
@@ -242,6 +259,10 @@ class LoadTime:
     def add(self, now_ns: int, duration_ns: int) -> None:
         """Take one measured duration in."""
         self.ns = self._rolling.add(now_ns, duration_ns)
+
+    def doubtful(self, now_ns: int) -> bool:
+        """Return whether `doubt` would change anything."""
+        return self._rolling.doubtful(now_ns)
 
     def doubt(self, now_ns: int) -> None:
         """Let no stale outlier stand in the way (`Rolling.doubt`)."""

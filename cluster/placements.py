@@ -1,7 +1,6 @@
-"""The scheduler's mirror of the cluster: models, workers, and where each model is on each worker.
+"""Models, workers, and where each model is on each worker.
 
-Clockwork, section 5.3: memory state and pending actions. The mirror only keeps the books; who gets
-what is the policy's choice, and when the books change is the core's.
+Clockwork, section 5.3: memory state and pending actions.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ class Placement:
         "backlog_key",
         "detail",
         "failures",
+        "given_up",
         "infers",
         "last_used_ns",
         "leaving",
@@ -74,6 +74,8 @@ class Placement:
         self.detail = ""
         self.failures = 0
         """LOADs in a row that the engine could not do."""
+        self.given_up = False
+        """Whether it is BROKEN once its UNLOAD is sent."""
         self.pages: tuple[int, ...] = ()
         self.load_slot: Slot[Load] | None = None
         """The LOAD under way."""
@@ -340,6 +342,14 @@ class Worker:
         """The policy's own note: at how many strategies those that are void are dropped."""
         self.ranks_scale_ns = 0.0
         """The policy's own note: by which scale its strategies are ranked."""
+
+    def forget(self) -> None:
+        """Drop the placements of a worker that is gone.
+
+        They point back to it: without this only a garbage collection would free them.
+        """
+        self.placements.clear()
+        self.lru.clear()
 
     @property
     def open(self) -> bool:

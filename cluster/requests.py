@@ -1,9 +1,10 @@
-"""Requests as the scheduler sees them, and the queue of one model's requests by deadline."""
+"""Requests, and the queues in which they wait: by deadline, or for idle time."""
 
 from __future__ import annotations
 
 import enum
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -17,13 +18,15 @@ if TYPE_CHECKING:
 class Place(enum.Enum):
     """Where a request is; it is in exactly one place."""
 
+    UNDECIDED = "undecided"
+    """It came, or came back from a failed INFER, and was neither queued nor rejected yet."""
     QUEUED = "queued"
     DISPATCHED = "dispatched"
     GONE = "gone"
 
 
 class Request:
-    """One request that was admitted.
+    """One request.
 
     ``due_ns`` is when EXEC must have ended: the deadline less the response margin; None for best effort.
     """
@@ -44,31 +47,26 @@ class Request:
     )
 
     def __init__(
-        self,
-        id_: int,
-        model: Model,
-        rows: int,
-        arrived_ns: int,
-        due_ns: int | None,
-        cold: bool,
-        turn_ns: int | None = None,
+        self, event: RequestArrived, model: Model, arrived_ns: int, due_ns: int | None, cold: bool
     ) -> None:
-        self.id = id_
+        self.id = event.request_id
         self.model = model
-        self.rows = rows
+        self.rows = event.rows
         self.arrived_ns = arrived_ns
         self.due_ns = due_ns
         self.cold = cold
-        self.turn_ns = arrived_ns if turn_ns is None else turn_ns
+        self.turn_ns = arrived_ns
         """When it counts as arrived among best-effort requests."""
-        self.event: RequestArrived | None = None
-        """With what it came, for whoever is told of it later."""
+        self.event = event
+        """Its arrival, for a snapshot."""
+        self.place = _UNDECIDED
         self.failures = 0
-        self.place = _QUEUED
+        """The scheduler's note: how many actions failed on it."""
         self.spoilt = 0
-        """Batches with others that failed for what one of their requests may be the cause of."""
+        """The scheduler's note: batches with others that failed for what one of their requests may have
+        caused."""
         self.suspect = False
-        """Whether it may be that one: it runs alone from then on."""
+        """The scheduler's note: whether it may be the one that caused it; a suspect runs alone."""
 
     def __repr__(self) -> str:
         due = "best effort" if self.due_ns is None else f"due {self.due_ns}"
@@ -79,7 +77,22 @@ class Request:
 
 
 _ID: Final = attrgetter("id")
-_QUEUED: Final = Place.QUEUED
+_UNDECIDED: Final = Place.UNDECIDED
+
+
+def add_to_backlog(backlog: deque[Request], request: Request) -> None:
+    """Put a best-effort request behind those whose turn comes no later."""
+    if backlog and request.turn_ns < backlog[0].turn_ns:
+        backlog.appendleft(request)
+    elif request.turn_ns < request.arrived_ns:
+        index = 0
+        for each in backlog:
+            if each.turn_ns > request.turn_ns:
+                break
+            index += 1
+        backlog.insert(index, request)
+    else:
+        backlog.append(request)
 
 
 class DeadlineQueue:

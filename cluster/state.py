@@ -1,25 +1,71 @@
-"""All models and workers that the scheduler knows, with the estimates that they share."""
+"""Everything that is so of a cluster: what is served, who serves it, and what waits."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from mainspring.cluster.estimates import RANK, Estimates
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.requests import Place, Request, add_to_backlog
+from mainspring.messages.events import OperatorAsked, RequestArrived
+from mainspring.messages.model import ModelSpec
+
+_QUEUED: Final = Place.QUEUED
+_UNDECIDED: Final = Place.UNDECIDED
+_RESIDENT: Final = State.RESIDENT
 
 
 class Cluster:
-    """Everything the scheduler knows, with the lookups that policies need."""
+    """The state; only `mainspring.cluster.apply` and the functions that it calls change it."""
 
-    def __init__(self, estimate_rank: int = RANK) -> None:
-        """Begin without models and workers; estimates are the so many-largest (`estimates`)."""
+    def __init__(
+        self, estimate_rank: int = RANK, dispatch_delay_ns: int = 0, response_margin_ns: int = 0
+    ) -> None:
+        """Begin without models and workers.
+
+        ``estimate_rank`` is `SchedulerConfig.estimate_rank`, the durations are those of the configuration.
+        """
+        self.dispatch_delay_ns = dispatch_delay_ns
+        """From a decision until the action and small inputs are at the worker."""
+        self.response_margin_ns = response_margin_ns
+        """Taken off each deadline for the way back."""
         self.models: dict[str, Model] = {}
         self.workers: dict[str, Worker] = {}
         self.open_workers = 0
-        """How many of them take new work (`recount`)."""
+        """The number of workers that take new work (`recount`)."""
         self.estimates = Estimates(estimate_rank)
+        self.requests: dict[int, Request] = {}
+        """Every request that was neither answered nor rejected."""
+        self.running: dict[int, list[Request]] = {}
+        """The requests of each outstanding INFER, by action."""
+        self.queued = 0
+        """The number of requests in any queue."""
+        self.undecided: list[Request] = []
+        """Requests that `apply` holds back until the next entry says what becomes of them."""
+        self.drained: dict[str, None] = {}
+        """Workers that an operator wants nothing sent to, connected or not."""
+        self.pinned: dict[str, None] = {}
+        """Models that an operator wants resident."""
+        self.operations: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
+        """What operators set, by its subject, and when; the last about each, the newest last."""
+        self._models_seen = 0
+        self._workers_seen = 0
 
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""
         self.open_workers = sum([worker.open for worker in self.workers.values()])
+
+    # --- models and workers ---
+
+    def new_model(self, spec: ModelSpec) -> Model:
+        """Return a model with the next number; models have numbers in the order in which they come."""
+        self._models_seen += 1
+        return Model(spec, self._models_seen)
+
+    def new_worker(self, name: str, device_kind: str, pages: int) -> Worker:
+        """Return a worker with the next number; workers have numbers in the order in which they join."""
+        self._workers_seen += 1
+        return Worker(name, self._workers_seen, device_kind, pages, self.dispatch_delay_ns)
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""
@@ -32,3 +78,63 @@ class Cluster:
         model.load_times[kind] = load_time
         worker.placements[model.name] = placement
         return placement
+
+    # --- requests ---
+
+    def arrived(self, now_ns: int, event: RequestArrived) -> Request | None:
+        """Enter a request that is neither queued nor rejected yet.
+
+        Returns None, and changes nothing, if its id is known already or its model is not.
+        """
+        model = self.models.get(event.model)
+        if model is None or event.request_id in self.requests:
+            return None
+        deadline_ns = event.deadline_ns
+        due_ns = None if deadline_ns is None else deadline_ns - self.response_margin_ns
+        request = Request(event, model, now_ns, due_ns, is_cold(model))
+        self.requests[request.id] = request
+        return request
+
+    def enqueue(self, request: Request) -> None:
+        """Put a request that is in no queue into its model's."""
+        request.place = _QUEUED
+        self.queued += 1
+        if request.due_ns is None:
+            add_to_backlog(request.model.backlog, request)
+        else:
+            request.model.queue.add(request)
+
+    def dequeue(self, request: Request) -> None:
+        """Take a queued request out of its queue."""
+        request.place = _UNDECIDED
+        self.queued -= 1
+        if request.due_ns is None:
+            request.model.backlog.remove(request)
+        else:
+            request.model.queue.remove(request)
+
+    def clear_queue(self, model: Model) -> tuple[list[Request], list[Request]]:
+        """Take all of a model's requests out of its queue; return those with a deadline and the others."""
+        with_deadline, best_effort = model.queue.clear(), list(model.backlog)
+        model.backlog.clear()
+        for request in with_deadline:
+            request.place = _UNDECIDED
+        for request in best_effort:
+            request.place = _UNDECIDED
+        self.queued -= len(with_deadline) + len(best_effort)
+        return with_deadline, best_effort
+
+    def close(self, request: Request) -> None:
+        """Forget a request: it is answered, rejected, or nobody waits for it any more."""
+        self.requests.pop(request.id, None)
+        if request.place is _QUEUED:
+            self.dequeue(request)
+        request.place = Place.GONE
+
+
+def is_cold(model: Model) -> bool:
+    """Return whether a model is resident nowhere."""
+    for placement in model.usable.values():  # noqa: SIM110 - a generator would cost more than the search
+        if placement.state is _RESIDENT:
+            return False
+    return True

@@ -16,7 +16,7 @@ import msgspec
 from mainspring.controller.counters import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.controller.tally import Tally
-from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import Wish
@@ -61,6 +61,7 @@ class LoggedScheduler:
         self._actions = ActionCounts(metrics_models)
         self._paused_until_ns = 0
         self._unwritten: list[tuple[int, Event | Command]] = []
+        self._sent: list[Sent] = []
 
     def handle(self, now_ns: int, event: Event) -> None:
         """Hand an event to the scheduler; `settle` logs it."""
@@ -70,6 +71,7 @@ class LoggedScheduler:
             self._scheduler.handle(now_ns, event)
         except Exception:
             self._report("handle", now_ns, event)
+        self._decided(now_ns, self._scheduler.taken())
 
     def refusal(self, wish: Wish) -> str | None:
         """Return why an operator's command can't be carried out now, or None if it can."""
@@ -90,7 +92,7 @@ class LoggedScheduler:
         wakeup_ns = self.next_wakeup_ns()
         return wakeup_ns is not None and wakeup_ns <= now_ns
 
-    def schedule(self, now_ns: int) -> list[Command]:
+    def schedule(self, now_ns: int) -> list[Sent]:
         """Return the commands that are to be carried out now; `settle` logs them."""
         self.handle(now_ns, _WAKEUP)
         self.dirty = False
@@ -100,11 +102,19 @@ class LoggedScheduler:
             self._paused_until_ns = now_ns + ERROR_PAUSE_NS
             self._report("schedule", now_ns, None)
             return []
+        self._decided(now_ns, commands)
+        sent, self._sent = self._sent, []
+        return sent
+
+    def _decided(self, now_ns: int, commands: list[Command]) -> None:
+        """Have commands logged behind what they follow; the next ``schedule`` returns those to be sent."""
         for command in commands:
             self._unwritten.append((now_ns, command))
+            if isinstance(command, Note):
+                continue
+            self._sent.append(command)
             if not isinstance(command, _WITHOUT_ACTION):
                 self.last_action_id = max(self.last_action_id, command.action_id)
-        return commands
 
     def settle(self) -> None:
         """Log and count, in their order, the events and commands since the last call."""

@@ -25,7 +25,7 @@ from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codec import TO_CONTROLLER, BadMessage
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.commands import DropWorker, Reject, Sent
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.ids import gateway_of
 from mainspring.messages.observing import FromObserver, ObserverHello
@@ -197,7 +197,7 @@ class Shell:
         """Return when `settle_start` is to be called even if no message arrives; None for never."""
         return self._grace.next_ns()
 
-    def carry_out(self, now_ns: int, commands: list[Command]) -> None:
+    def carry_out(self, now_ns: int, commands: list[Sent]) -> None:
         """Send what each command asks for, in order; then end the sessions that broke meanwhile.
 
         A command that raises is a bug of Mainspring: it is counted and logged, and the other commands leave
@@ -245,7 +245,7 @@ class Shell:
         self.peers.end_broken(now_ns)
         self.settle_start(now_ns)
 
-    def _carry_out(self, now_ns: int, command: Command) -> None:
+    def _carry_out(self, now_ns: int, command: Sent) -> None:
         match command:
             case Infer():
                 self._outbox.dispatch(command)

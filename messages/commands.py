@@ -1,4 +1,4 @@
-"""What comes out of the scheduler: the actions, and the two words that go elsewhere."""
+"""What comes out of the scheduler: actions for workers, rejections for gateways, notes for readers."""
 
 from __future__ import annotations
 
@@ -36,4 +36,26 @@ class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=T
     """The INFER that was executing, if that is why."""
 
 
-Command = Prepare | Release | Load | Unload | Infer | Reject | DropWorker
+class Ranked(msgspec.Struct, frozen=True, tag="ranked"):
+    """A note: a request with a priority waits as if it were due, or had come, at another instant."""
+
+    request_id: int
+    due_ns: int | None
+    """When EXEC must have ended; None for a best-effort request."""
+    turn_ns: int
+    """When it counts as arrived among best-effort requests."""
+
+
+class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
+    """A note: the estimates that would turn a model's request away were old or outliers, and are doubted."""
+
+    model: str
+
+
+Note = Ranked | Doubted
+"""What is written down and sent to nobody: a reader that keeps the cluster's state needs it."""
+
+Sent = Prepare | Release | Load | Unload | Infer | Reject | DropWorker
+"""What somebody is told."""
+
+Command = Sent | Note

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from mainspring.cluster.apply import apply
 from mainspring.cluster.placements import Placement, Worker
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import OperatorAsked
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 
@@ -55,13 +55,7 @@ class Books:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config = completed(config)
         self.ns = Durations.of(config)
-        self.cluster = Cluster(config.estimate_rank)
-        self.requests: dict[int, Request] = {}
-        """Every admitted request that is not gone."""
-        self.running: dict[int, list[Request]] = {}
-        """The requests of each outstanding INFER."""
-        self.queued = 0
-        """Requests in any queue."""
+        self.cluster = Cluster(config.estimate_rank, self.ns.dispatch_delay, self.ns.response_margin)
         self.suspects = False
         """Whether any request ever was a suspect: as long as none was, nobody looks for them."""
         self.dirty: dict[str, Worker] = {}
@@ -72,12 +66,6 @@ class Books:
         """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
         self.idle_loads: dict[int, Worker] = {}
         """Who does the LOADs under way that no waiting request needs at once, by action."""
-        self.drained: dict[str, None] = {}
-        """Workers that an operator wants nothing sent to, connected or not."""
-        self.pinned: dict[str, None] = {}
-        """Models that an operator wants resident."""
-        self.asked: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
-        """What operators set, by what it is about, and when; the last one about each, the newest last."""
         self.alarms = Alarms()
         self.commands: list[Command] = []
         """What comes out next, in order."""
@@ -88,8 +76,9 @@ class Books:
         self._action_count += 1
         return self._action_count
 
-    def emit(self, command: Command) -> None:
-        """Add a command to those that come out next."""
+    def emit(self, now_ns: int, command: Command) -> None:
+        """Apply a command, and add it to those that come out next."""
+        apply(self.cluster, now_ns, command)
         self.commands.append(command)
 
     def drain(self) -> list[Command]:
@@ -172,9 +161,12 @@ class Books:
         return request.due_ns - request.model.fastest_ns(request.rows) - self.ns.dispatch_delay
 
     def reject(
-        self, request: Request, reason: Reason, detail: str, earliest_finish_ns: int | None = None
+        self,
+        now_ns: int,
+        request: Request,
+        reason: Reason,
+        detail: str,
+        earliest_finish_ns: int | None = None,
     ) -> None:
-        """Answer a request that is in no queue (any more) with an error."""
-        request.place = Place.GONE
-        self.requests.pop(request.id, None)
-        self.emit(Reject(request.id, reason, detail, earliest_finish_ns))
+        """Answer a request with an error."""
+        self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns))

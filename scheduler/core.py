@@ -128,6 +128,14 @@ class Scheduler:
             self._fill_loads(now_ns)
         return books.drain() if books.commands else []
 
+    def taken(self) -> list[Command]:
+        """Return the commands that `handle` has decided on since the last call, in order.
+
+        A driver that writes them down between two events keeps the log in the order in which the state
+        changed; for one that does not, `schedule` returns them.
+        """
+        return self._books.drain() if self._books.commands else []
+
     def next_wakeup_ns(self) -> int | None:
         """Return when `schedule` wants to be called even if nothing happens; None for never."""
         return self._books.alarms.next_ns()
@@ -148,7 +156,7 @@ class Scheduler:
     @property
     def queued(self) -> int:
         """Requests that wait for an INFER."""
-        return self._books.queued
+        return self._books.cluster.queued
 
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
@@ -182,7 +190,7 @@ class Scheduler:
             else:
                 owed = self._dispatcher.overdue(now_ns, subject)
                 if owed is not None:
-                    unanswered = self._dispatcher.learn_from_overdue(now_ns, subject)
+                    unanswered = self._dispatcher.unanswered(now_ns, subject)
                     self._membership.drop(now_ns, subject.name, owed, unanswered)
 
     def _fill_loads(self, now_ns: int) -> None:

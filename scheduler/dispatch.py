@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.execution import infer_ended
+from mainspring.cluster.placements import Model, State, Worker
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
@@ -145,48 +146,22 @@ class Dispatcher:
         books.watch(min(*limits, now_ns + books.ns.action_timeout), worker)
         return None
 
-    def learn_from_overdue(self, now_ns: int, worker: Worker) -> Unanswered | None:
-        """Note that an INFER took at least as long as it was waited for, and whom it cost a worker.
-
-        Returns what was noted; None if the worker owes something else.
-        """
+    def unanswered(self, now_ns: int, worker: Worker) -> Unanswered | None:
+        """Return the INFER that a worker owes for too long, None if it owes something else."""
         slot = worker.exec.first()
         timeout_ns = self._books.ns.action_timeout
         if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
             return None
-        placement = worker.placements[slot.action.model]
-        index = placement.times.sizes.index(slot.action.batch_size)
-        waited_ns = now_ns - slot.begin_ns
-        placement.times.give_up(now_ns, index, waited_ns)
-        overdue = placement.model.overdue = placement.model.overdue or {}
-        overdue[worker.name] = overdue.get(worker.name, 0) + 1
-        return Unanswered(slot.action.model, slot.action.batch_size, waited_ns)
+        return Unanswered(slot.action.model, slot.action.batch_size, now_ns - slot.begin_ns)
 
     def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
         """Send a batch as one INFER."""
         books, placement, requests = self._books, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch, available_ns)
-        for request in requests:
-            request.place = _DISPATCHED
-        has_deadline = requests[0].due_ns is not None
-        if has_deadline:
-            placement.model.queue.remove_all(requests)
-        else:
-            for request in requests:
-                placement.model.backlog.remove(request)
-        books.queued -= len(requests)
-        books.running[action.action_id] = requests
-        placement.infers += 1
-        placement.last_used_ns = now_ns
-        if placement.state is _RESIDENT:
-            worker.lru.move_to_end(action.model)
-        transfer_ns = placement.times.transfer_ns[batch.size_index]
-        worker.exec.send(action, now_ns + books.ns.dispatch_delay, transfer_ns)
-        worker.lead_ns = max(transfer_ns, worker.lead_ns - worker.lead_ns // LEAD_KEPT)
-        books.emit(action)
+        books.emit(now_ns, action)
         if not worker.watched:
             books.watch(action.latest_ns + action.predicted_duration_ns + books.ns.action_timeout, worker)
-        if has_deadline:
+        if requests[0].due_ns is not None:
             self._policy.dispatched(now_ns, batch)
         else:
             self._backlog.offer(placement)
@@ -221,49 +196,17 @@ class Dispatcher:
     def _infer_ended(self, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
         books, action = self._books, slot.action
-        requests = books.running.pop(action.action_id)
         placement = worker.placements[action.model]
-        placement.infers -= 1
         self._stalls.exec_ended(now_ns, worker)
         books.wake(worker)
-        index = placement.times.sizes.index(action.batch_size)
-        self._inputs_ended(now_ns, placement, index, slot, requests, result)
+        requests = infer_ended(books.cluster, now_ns, worker, slot, result)
         if result.status is _OK:
-            placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+            index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
-            if placement.model.overdue:
-                placement.model.overdue.pop(worker.name, None)
-            for request in requests:
-                request.place = _GONE
-                books.requests.pop(request.id, None)
         else:
             self._try_again(now_ns, requests, action, result)
         if placement.leaving and placement.infers == 0:
             self._residency.leave(now_ns, placement)
-
-    def _inputs_ended(
-        self,
-        now_ns: int,
-        placement: Placement,
-        index: int,
-        slot: Slot[Infer],
-        requests: list[Request],
-        result: Result,
-    ) -> None:
-        """Learn how long a batch's inputs were on their way; those that did not come take longer than that.
-
-        Nothing is learnt from requests that somebody cancelled: their gateway may be gone.
-        """
-        missed = result.status is _INPUT_MISSING and not result.inputs_ns
-        if not missed and not result.inputs_ns:
-            return
-        taken_ns = placement.worker.exec.transferred_ns(slot, result.inputs_ns or result.end_ns)
-        if missed:
-            if any(request.place is Place.GONE for request in requests):
-                return
-            factor, divisor = MISSED_FACTOR
-            taken_ns = taken_ns * factor // divisor
-        placement.times.add_transfer(now_ns, index, taken_ns)
 
     def _try_again(self, now_ns: int, requests: list[Request], action: Infer, result: Result) -> None:
         """Give the requests of a failed INFER another chance."""

@@ -46,14 +46,7 @@ class Backlog:
         slacks.append((now_ns, slack_ns))
 
     def add(self, request: Request) -> None:
-        """Queue a best-effort request."""
-        backlog = request.model.backlog
-        if backlog and request.turn_ns < backlog[0].turn_ns:
-            backlog.appendleft(request)
-        elif request.turn_ns < request.arrived_ns:
-            backlog.insert(_place(backlog, request.turn_ns), request)
-        else:
-            backlog.append(request)
+        """Let workers know of a best-effort request that was queued."""
         self._preferred = self._preferred or request.turn_ns < request.arrived_ns
         for placement in request.model.usable.values():
             self.offer(placement)
@@ -135,16 +128,6 @@ class Backlog:
         if not slacks:
             return None
         return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
-
-
-def _place(backlog: deque[Request], turn_ns: int) -> int:
-    """Return where a request with a priority belongs: behind those whose turn comes no later."""
-    index = 0
-    for request in backlog:
-        if request.turn_ns > turn_ns:
-            break
-        index += 1
-    return index
 
 
 class MissedModels:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.placements import Model, State
+from mainspring.cluster.apply import requests_of
+from mainspring.cluster.placements import Model
 from mainspring.cluster.requests import Place, Request
 from mainspring.messages.codes import Reason
-from mainspring.messages.commands import Reject
+from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.messages.ids import gateway_of
 from mainspring.scheduler.admission import earliest_finish_ns, impossible
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
@@ -19,7 +19,6 @@ from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
 
 _QUEUED: Final = Place.QUEUED
-_RESIDENT: Final = State.RESIDENT
 
 
 class Intake:
@@ -39,11 +38,11 @@ class Intake:
     def arrived(self, now_ns: int, event: RequestArrived) -> None:
         """Admit a request, or reject it at once. A request id that is known already is ignored."""
         books = self._books
-        if event.request_id in books.requests:
+        if event.request_id in books.cluster.requests:
             return
         refusal = self._refusal(event)
         if refusal is not None:
-            books.emit(Reject(event.request_id, *refusal))
+            books.emit(now_ns, Reject(event.request_id, *refusal))
             return
         model = books.cluster.models[event.model]
         due_ns = None if event.deadline_ns is None else event.deadline_ns - books.ns.response_margin
@@ -55,18 +54,23 @@ class Intake:
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and not self._waits(now_ns, event, model, finish_ns):
             return
-        turn_ns = now_ns
+        request = books.cluster.arrived(now_ns, event)
+        assert request is not None, f"{event} is not known yet, and its model is"
         if event.priority > 0:
-            if due_ns is None:
-                turn_ns = preferred_turn_ns(now_ns, event.priority)
-            else:
-                due_ns = self._preferred(due_ns, event.priority, finish_ns)
-        request = Request(event.request_id, model, event.rows, now_ns, due_ns, _cold(model), turn_ns)
-        request.event = event
-        books.requests[request.id] = request
+            self._rank(now_ns, request, event.priority, finish_ns)
         if due_ns is not None:
             self._backlog.saw_deadline(now_ns, books.last_start_ns(request) - now_ns)
         self.queue(now_ns, request)
+
+    def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
+        """Have a request with a priority wait as if it were due earlier, or had come earlier."""
+        due_ns, turn_ns = request.due_ns, request.turn_ns
+        if due_ns is None:
+            turn_ns = preferred_turn_ns(now_ns, priority)
+        else:
+            due_ns = self._preferred(due_ns, priority, finish_ns)
+        if due_ns != request.due_ns or turn_ns != request.turn_ns:
+            self._books.emit(now_ns, Ranked(request.id, due_ns, turn_ns))
 
     def _preferred(self, due_ns: int, priority: int, finish_ns: int | None) -> int:
         """Return what a request with a priority counts as due at: no sooner than it could be served."""
@@ -76,8 +80,7 @@ class Intake:
     def queue(self, now_ns: int, request: Request) -> None:
         """Put an admitted request into its model's queue."""
         books, model, due_ns = self._books, request.model, request.due_ns
-        request.place = _QUEUED
-        books.queued += 1
+        books.cluster.enqueue(request)
         full_ns = now_ns + books.ns.lookahead
         for placement in model.usable.values():
             # A busy executor has an alarm set for when it will need work.
@@ -88,11 +91,10 @@ class Intake:
             self._backlog.add(request)
             self._missed.want(model)
         else:
-            model.queue.add(request)
             last_start_ns = due_ns - model.fastest_ns(request.rows) - books.ns.dispatch_delay
             give_up_ns = self._policy.give_up_ns(request, last_start_ns)
             if give_up_ns is not None:
-                books.alarms.set_expiry(give_up_ns + 1, request, books.queued)
+                books.alarms.set_expiry(give_up_ns + 1, request, books.cluster.queued)
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
@@ -103,7 +105,7 @@ class Intake:
         if give_up_ns is None:
             return
         if now_ns <= give_up_ns:
-            self._books.alarms.set_expiry(give_up_ns + 1, request, self._books.queued)
+            self._books.alarms.set_expiry(give_up_ns + 1, request, self._books.cluster.queued)
             return
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
@@ -114,23 +116,22 @@ class Intake:
             finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
             earliest_ns = finish_ns + self._books.ns.response_margin
         detail = f"waited {waited_ms:.1f} ms; {why}{overdue_detail(now_ns, request.model)}"
-        self._books.reject(request, Reason.DEADLINE_PASSED, detail, earliest_ns)
+        self._books.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns)
         if request.cold:
             self._missed.want(request.model)
 
     def cancel(self, now_ns: int, request_id: int) -> None:
         """Forget a request; if it is dispatched already its outputs will find nobody."""
-        request = self._books.requests.pop(request_id, None)
+        request = self._books.cluster.requests.get(request_id)
         if request is not None:
-            if request.place is Place.QUEUED:
+            if request.place is _QUEUED:
                 self._unqueue(now_ns, request)
-            request.place = Place.GONE
+            self._books.cluster.close(request)
 
     def cancel_gateway(self, now_ns: int, number: int) -> None:
         """Forget every request of a gateway."""
-        ids = [request_id for request_id in self._books.requests if gateway_of(request_id) == number]
-        for request_id in ids:
-            self.cancel(now_ns, request_id)
+        for request in requests_of(self._books.cluster, number):
+            self.cancel(now_ns, request.id)
 
     def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
         """Queue a request whose action failed again, or reject it if that can't help."""
@@ -139,14 +140,14 @@ class Intake:
         books = self._books
         hopeless = self._hopeless(now_ns, request)
         if books.cluster.models.get(request.model.name) is not request.model:
-            books.reject(request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
+            books.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
         elif (lost := _given_up(request.model)) or hopeless or request.failures >= books.config.max_attempts:
             if request.due_ns is not None:
                 self._policy.failed(now_ns, request)
             if lost and reason is Reason.DEADLINE_PASSED:
                 # The deadline may be far: a batch behind its LOAD can not know that none will run the model.
                 reason, detail = impossible(books, request.model)
-            books.reject(request, reason, detail)
+            books.reject(now_ns, request, reason, detail)
         else:
             self.queue(now_ns, request)
 
@@ -162,21 +163,16 @@ class Intake:
 
     def reject_queued(self, now_ns: int, model: Model, reason: Reason, detail: str) -> None:
         """Reject everything that waits for a model."""
-        with_deadline, best_effort = model.queue.clear(), list(model.backlog)
-        model.backlog.clear()
-        self._books.queued -= len(with_deadline) + len(best_effort)
+        with_deadline, best_effort = self._books.cluster.clear_queue(model)
         for request in with_deadline:
             self._policy.unqueued(now_ns, request)
         for request in [*with_deadline, *best_effort]:
-            self._books.reject(request, reason, detail)
+            self._books.reject(now_ns, request, reason, detail)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
-        self._books.queued -= 1
-        if request.due_ns is None:
-            request.model.backlog.remove(request)
-        else:
-            request.model.queue.remove(request)
+        self._books.cluster.dequeue(request)
+        if request.due_ns is not None:
             self._policy.unqueued(now_ns, request)
 
     def _waits(self, now_ns: int, event: RequestArrived, model: Model, finish_ns: int | None) -> bool:
@@ -192,7 +188,7 @@ class Intake:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + books.ns.response_margin
         self._policy.refused(now_ns, model, event.rows)
-        books.emit(Reject(event.request_id, reason, detail, earliest_ns))
+        books.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns))
         self._missed.want(model)
         return False
 
@@ -212,11 +208,12 @@ class Intake:
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail
-        if books.queued < self._bound:
+        queued = books.cluster.queued
+        if queued < self._bound:
             return None
         config = books.config
-        if books.queued >= config.max_queued_requests:
-            return Reason.OVERLOADED, f"{books.queued} requests are queued, which is the bound"
+        if queued >= config.max_queued_requests:
+            return Reason.OVERLOADED, f"{queued} requests are queued, which is the bound"
         if model.waiting >= config.max_queued_requests_per_model:
             return Reason.OVERLOADED, f"{model.waiting} requests wait for {model.name!r}, which is the bound"
         return None
@@ -224,22 +221,15 @@ class Intake:
     def _doubt(self, now_ns: int, model: Model) -> None:
         """Before a model's request is turned away, doubt the estimates that do it."""
         for placement in model.placements.values():
-            placement.times.doubt(now_ns)
-            placement.load_time.doubt(now_ns)
+            if placement.times.doubtful(now_ns) or placement.load_time.doubtful(now_ns):
+                self._books.emit(now_ns, Doubted(model.name))
+                return
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:
         """Put the PREPAREs of a model that was asked for before all others."""
         for placement in model.placements.values():
             self._residency.want_prepared(placement, soon=True)
             self._residency.prepare_next(now_ns, placement.worker)
-
-
-def _cold(model: Model) -> bool:
-    """Return whether a model is resident nowhere."""
-    for placement in model.usable.values():  # noqa: SIM110 - a generator would cost more than the search
-        if placement.state is _RESIDENT:
-            return False
-    return True
 
 
 def _given_up(model: Model) -> bool:

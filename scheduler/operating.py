@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from mainspring.cluster.membership import (
+    PINNED_SHARE,
+    drain,
+    pages_for_pinned,
+    pages_pinned_with,
+    remember,
+    resume,
+)
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.operating import (
@@ -19,11 +27,9 @@ from mainspring.messages.operating import (
     UnloadFrom,
     UnpinModel,
     Wish,
-    subject,
 )
 from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.changes import Changes
-from mainspring.scheduler.pins import PINNED_SHARE
 from mainspring.scheduler.placing import plan_on_freest
 
 NAMED: Final = 8
@@ -39,11 +45,11 @@ class Operating(Changes):
             case DrainWorker(worker=name):
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
-                return None if name in self._books.drained else f"{name!r} is not drained"
+                return None if name in self._books.cluster.drained else f"{name!r} is not drained"
             case SetDefaultSlo():
                 return None  # It is the gateways' alone.
             case UnpinModel(model=name):
-                return None if name in self._books.pinned else f"{name!r} is not pinned"
+                return None if name in self._books.cluster.pinned else f"{name!r} is not pinned"
         model = self._books.cluster.models.get(wish.model)
         if model is None:
             return self._no_model(wish.model)
@@ -58,17 +64,14 @@ class Operating(Changes):
         wish = event.wish
         if self.refusal(wish) is not None:
             return
-        about = subject(wish)
-        if about is not None:
-            self._books.asked.pop(about, None)
-            self._books.asked[about] = now_ns, event
+        remember(self._books.cluster, now_ns, event)
         match wish:
             case DrainWorker(worker=name):
                 self._drain(now_ns, self._books.cluster.workers[name])
             case ResumeWorker(worker=name):
                 self._resume(now_ns, name)
             case PinModel(model=name):
-                self._books.pinned[name] = None
+                self._books.cluster.pinned[name] = None
                 self._pins.enforce()
             case UnpinModel(model=name):
                 self._unpin(self._books.cluster.models[name])
@@ -85,7 +88,7 @@ class Operating(Changes):
                 self._books.loads_dirty = True
 
     def _unpin(self, model: Model) -> None:
-        del self._books.pinned[model.name]
+        del self._books.cluster.pinned[model.name]
         model.pinned = False
         self._pins.enforce()
         self._books.loads_dirty = True
@@ -93,21 +96,16 @@ class Operating(Changes):
     def _drain(self, now_ns: int, worker: Worker) -> None:
         if worker.draining:
             return
-        self._books.drained[worker.name] = None
-        worker.draining = True
-        self._books.cluster.recount()
+        drain(self._books.cluster, worker)
         self._reconsidered(now_ns, worker)
         for placement in list(worker.placements.values()):
             self._intake.reconsider(now_ns, placement.model)
         self._pins.enforce()
 
     def _resume(self, now_ns: int, name: str) -> None:
-        self._books.drained.pop(name, None)
-        worker = self._books.cluster.workers.get(name)
+        worker = resume(self._books.cluster, name)
         if worker is None:
             return
-        worker.draining = False
-        self._books.cluster.recount()
         self._reconsidered(now_ns, worker)
         for placement in worker.placements.values():
             self._backlog.offer(placement)
@@ -144,7 +142,8 @@ class Operating(Changes):
             return impossible(self._books, model)[1]
         if not self._books.cluster.workers:
             return "no worker is connected"
-        need, room = self._pins.with_another(model), self._pins.room
+        cluster = self._books.cluster
+        need, room = pages_pinned_with(cluster, model), pages_for_pinned(cluster)
         if need <= room:
             return None
         return (
@@ -157,7 +156,7 @@ class Operating(Changes):
         name, held = wish.model, self._holding(wish)
         if not held:
             return self._not_held(wish)
-        if name in self._books.pinned:
+        if name in self._books.cluster.pinned:
             return f"{name!r} is pinned; unpin it first"
         busy = [placement for placement in held if placement.infers]
         if busy:

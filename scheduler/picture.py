@@ -46,9 +46,9 @@ Told = list[tuple[int | None, Entry]]
 
 def picture(books: Books) -> Iterator[Told]:
     """Yield what rebuilds the state, part by part, in the order that `messages.observing` names."""
-    for request in list(books.requests.values()):
+    for request in list(books.cluster.requests.values()):
         # Those that were dispatched before the picture began are told of with their INFER.
-        if request.place is Place.QUEUED and request.event is not None:
+        if request.place is Place.QUEUED:
             yield [(request.arrived_ns, request.event)]
     for worker in list(books.cluster.workers.values()):
         if books.cluster.workers.get(worker.name) is worker:
@@ -60,7 +60,7 @@ def picture(books: Books) -> Iterator[Told]:
             yield [(None, ModelAdded(model.spec)), *_estimates(model, told, told_loads)]
     for worker in list(books.cluster.workers.values()):
         yield from _holdings(books, worker)
-    yield list(books.asked.values())
+    yield list(books.cluster.operations.values())
 
 
 def _worker(books: Books, worker: Worker) -> Told:
@@ -69,8 +69,8 @@ def _worker(books: Books, worker: Worker) -> Told:
     told += [(sent_ns, action) for action, sent_ns in worker.others.values()]
     told += [(load.earliest_ns, load) for load in worker.load.actions()]
     for infer in worker.exec.actions():
-        requests = books.running[infer.action_id]
-        told += [(each.arrived_ns, each.event) for each in requests if each.event is not None]
+        requests = books.cluster.running[infer.action_id]
+        told += [(each.arrived_ns, each.event) for each in requests]
         told.append((infer.earliest_ns, infer))
         told += [(None, RequestCancelled(each.id)) for each in requests if each.place is Place.GONE]
     return told

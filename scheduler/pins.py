@@ -11,12 +11,11 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
+from mainspring.cluster.membership import PINNED_SHARE
 from mainspring.cluster.placements import Model
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_on_freest
 
-PINNED_SHARE: Final = 0.5
-"""Of all workers' pages, what pinned models may take together."""
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
 
@@ -34,26 +33,15 @@ class Pins:
         return bool(self._missing)
 
     @property
-    def room(self) -> int:
-        """How many pages pinned models may take together."""
-        return int(PINNED_SHARE * sum([each.pages.size for each in self._books.cluster.workers.values()]))
-
-    @property
     def room_now(self) -> int:
         """How many pages they may take of the workers that take work."""
         workers = self._books.cluster.workers.values()
         return int(PINNED_SHARE * sum([each.pages.size for each in workers if each.open]))
 
-    def with_another(self, model: Model) -> int:
-        """Return how many pages the pinned models would take if this one were among them."""
-        models = self._books.cluster.models
-        pinned = {name: models[name].pages for name in self._books.pinned if name in models}
-        return sum({**pinned, model.name: model.pages}.values())
-
     def enforce(self) -> None:
         """Find anew who is kept, those first that were pinned first: pins or workers have changed."""
-        room = self.room_now if self._books.pinned else 0
-        for name in self._books.pinned:
+        room = self.room_now if self._books.cluster.pinned else 0
+        for name in self._books.cluster.pinned:
             model = self._books.cluster.models.get(name)
             if model is None:
                 continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from mainspring.cluster.membership import stop
 from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.residency import forget, give_up, load_ended, other_ended
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
@@ -13,12 +15,9 @@ from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.stalls import stalled_at_ns
 
-LOAD_ATTEMPTS = 3
-"""LOADs in a row that a worker's engine may fail before the model is given up on that worker."""
-
 
 class Residency:
-    """Sends the actions that move models, and keeps the mirror true to them."""
+    """Sends the actions that move models, and has others know of their results."""
 
     def __init__(self, books: Books, policy: Policy, missed: MissedModels, pins: Pins) -> None:
         self._books = books
@@ -45,8 +44,6 @@ class Residency:
             placement = worker.placements.get(name)
             if placement is None or placement.state is not State.KNOWN or placement.leaving:
                 continue
-            placement.enter(State.PREPARING)
-            worker.prepares += 1
             action = Prepare(self._books.next_action_id(), worker.name, placement.model.spec)
             self._send_other(now_ns, worker, action)
 
@@ -74,14 +71,11 @@ class Residency:
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=placement.load_time.ns,
         )
-        worker.pages.take(model.name, plan.pages)
-        placement.pages = plan.pages
-        placement.last_used_ns = now_ns
-        slot = worker.load.add(action)
-        placement.enter(State.LOADING, slot)
+        books.emit(now_ns, action)
         if plan.idle:
             books.idle_loads[action.action_id] = worker
-        books.emit(action)
+        slot = placement.load_slot
+        assert slot is not None, f"{placement} is loading"
         self._use_early(slot)
         books.watch_for_stall(stalled_at_ns(slot), worker)
         books.consider_load_room(now_ns, worker)
@@ -98,9 +92,10 @@ class Residency:
     def unload(self, now_ns: int, placement: Placement) -> None:
         """Give a resident model's pages up; they are free for the very next LOAD."""
         worker = placement.worker
-        self._vacate(now_ns, placement, State.PREPARED)
         action = Unload(self._books.next_action_id(), worker.name, placement.model.name)
-        self._send_other(now_ns, worker, action)
+        self._books.emit(now_ns, action)
+        self._vacated(now_ns, placement)
+        self._books.watch(now_ns + self._books.ns.action_timeout, worker)
 
     def leave(self, now_ns: int, placement: Placement) -> None:
         """Take a model off a worker, as far as it can be done now; results call this again."""
@@ -112,16 +107,13 @@ class Residency:
         if placement.state is State.RESIDENT and placement.infers == 0:
             self.unload(now_ns, placement)
         if placement.state in (State.PREPARED, State.BROKEN) and placement.infers == 0:
-            placement.enter(State.RELEASING)
             self._send_other(now_ns, worker, Release(self._books.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
-            self.forget(now_ns, placement)
+            self._succeed(now_ns, forget(self._books.cluster, placement))
 
     def retire(self, now_ns: int, worker: Worker) -> None:
         """Give nothing more to a worker that begins nothing more, so that others load what it holds."""
-        worker.stopping = True
-        self._books.cluster.recount()
-        worker.prepare_queue.clear()
+        stop(self._books.cluster, worker)
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
             if placement.model.backlog:
@@ -131,22 +123,15 @@ class Residency:
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
         """Try a model no more on a worker that has just joined, and may hold it."""
+        give_up(placement, detail)
         if placement.state is State.RESIDENT:
             self.unload(now_ns, placement)
-        placement.enter(State.BROKEN if placement.state is State.PREPARED else State.FAILED)
-        placement.detail = detail
 
-    def forget(self, now_ns: int, placement: Placement) -> None:
-        """Strike a placement from the mirror, and prepare the model anew if it was added again."""
-        worker, name = placement.worker, placement.model.name
-        del worker.placements[name]
-        worker.prepare_queue.pop(name, None)
-        placement.model.placements.pop(worker.name, None)
-        placement.model.where = None
-        successor = self._books.cluster.models.get(name)
-        if successor is not None and worker.name in self._books.cluster.workers:
-            self.want_prepared(self._books.cluster.place(successor, worker))
-            self.prepare_next(now_ns, worker)
+    def _succeed(self, now_ns: int, placement: Placement | None) -> None:
+        """Prepare what replaces a model that is off a worker, if something does."""
+        if placement is not None:
+            self.want_prepared(placement)
+            self.prepare_next(now_ns, placement.worker)
 
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
         """Enter a LOAD's result; return whether the worker still agrees with the mirror."""
@@ -158,18 +143,9 @@ class Residency:
         following = worker.load.first()
         if following is not None:
             self._use_early(following)
-        if result.status is Status.OK:
-            placement.enter(State.RESIDENT)
-            placement.failures = 0
-            worker.lru[action.model] = placement
-            duration_ns = result.end_ns - result.begin_ns
-            placement.load_time.add(now_ns, duration_ns)
-            self._books.cluster.estimates.loaded(worker.device_kind, placement.model.spec, duration_ns)
-        else:
-            placement.failures += result.status is Status.ENGINE_ERROR
-            placement.detail = result.detail
-            failed = placement.failures >= LOAD_ATTEMPTS
-            self._vacate(now_ns, placement, State.BROKEN if failed else State.PREPARED)
+        load_ended(self._books.cluster, now_ns, worker, action, result)
+        if result.status is not Status.OK:
+            self._vacated(now_ns, placement)
         if placement.leaving:
             self.leave(now_ns, placement)
         else:
@@ -180,6 +156,7 @@ class Residency:
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
         """Enter any other action's result; return whether the worker still agrees with the mirror."""
+        successor = other_ended(self._books.cluster, worker, action, result)
         ok = result.status is Status.OK
         if worker.stopping and not ok:
             return True
@@ -187,28 +164,19 @@ class Residency:
             case Unload():
                 return ok
             case Prepare(model=spec):
-                worker.prepares -= 1
                 placement = worker.placements[spec.name]
-                placement.enter(State.PREPARED if ok else State.FAILED)
-                placement.detail = result.detail
                 self._books.loads_dirty = True
                 if placement.leaving:
                     self.leave(now_ns, placement)
                 self.prepare_next(now_ns, worker)
                 return True
-            case Release(model=name):
+            case Release():
                 # A worker that could not do it is about to be dropped, with the placement.
-                if ok:
-                    self.forget(now_ns, worker.placements[name])
+                self._succeed(now_ns, successor)
                 return ok
 
-    def _vacate(self, now_ns: int, placement: Placement, state: State) -> None:
-        """Enter that a model is in no pages any more."""
-        worker, name = placement.worker, placement.model.name
-        worker.pages.give_back(name, placement.pages)
-        worker.lru.pop(name, None)
-        placement.pages = ()
-        placement.enter(state)
+    def _vacated(self, now_ns: int, placement: Placement) -> None:
+        """Let others know that a model is in no pages any more."""
         self._policy.residency_changed(now_ns, placement)
         self._pins.keep(placement.model)
         if placement.model.backlog:
@@ -216,6 +184,5 @@ class Residency:
 
     def _send_other(self, now_ns: int, worker: Worker, action: Unload | Prepare | Release) -> None:
         """Send an action that has no window."""
-        worker.others[action.action_id] = (action, now_ns)
-        self._books.emit(action)
+        self._books.emit(now_ns, action)
         self._books.watch(now_ns + self._books.ns.action_timeout, worker)

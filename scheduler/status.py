@@ -13,7 +13,7 @@ def cluster_status(books: Books) -> ClusterStatus:
         policy=books.config.policy,
         workers=tuple(_worker(worker) for worker in books.cluster.workers.values()),
         models=tuple(_model(model) for model in books.cluster.models.values()),
-        requests_queued=books.queued,
+        requests_queued=books.cluster.queued,
         dropped_messages={},
     )
 

@@ -26,7 +26,7 @@ def validate(books: Books) -> None:
 
 def _check_requests(books: Books) -> None:
     """Each request is in exactly one place."""
-    places: dict[int, list[str]] = {request_id: [] for request_id in books.requests}
+    places: dict[int, list[str]] = {request_id: [] for request_id in books.cluster.requests}
     queued = 0
     for model in books.cluster.models.values():
         assert model.queue.rows == sum(request.rows for request in model.queue), (
@@ -37,14 +37,16 @@ def _check_requests(books: Books) -> None:
             assert request.place is Place.QUEUED, f"{request} is in the queue of {model.name}"
             assert request.id in places, f"{request} is queued but not known"
             places[request.id].append(f"queue of {model.name}")
-    for action_id, requests in books.running.items():
+    for action_id, requests in books.cluster.running.items():
         for request in requests:
             if request.place is not Place.GONE:
                 assert request.place is Place.DISPATCHED, f"{request} is in action {action_id}"
                 places[request.id].append(f"action {action_id}")
     for request_id, found in places.items():
-        assert len(found) == 1, f"{books.requests[request_id]} is in {found or 'no place'}"
-    assert queued == books.queued, f"{queued} requests are queued, {books.queued} were counted"
+        assert len(found) == 1, f"{books.cluster.requests[request_id]} is in {found or 'no place'}"
+    assert queued == books.cluster.queued, (
+        f"{queued} requests are queued, {books.cluster.queued} were counted"
+    )
 
 
 def _check_worker(books: Books, worker: Worker) -> None:
@@ -64,9 +66,9 @@ def _check_worker(books: Books, worker: Worker) -> None:
     infers: dict[str, int] = {}
     for action in worker.exec.actions():
         infers[action.model] = infers.get(action.model, 0) + 1
-        assert action.action_id in books.running, f"{action} has no requests"
+        assert action.action_id in books.cluster.running, f"{action} has no requests"
     prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
-    assert worker.draining == (name in books.drained), f"{name} is draining: {worker.draining}"
+    assert worker.draining == (name in books.cluster.drained), f"{name} is draining: {worker.draining}"
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
@@ -86,7 +88,9 @@ def _check_worker(books: Books, worker: Worker) -> None:
 def _check_model(books: Books, model: Model) -> None:
     """A model's placements are those of the workers, and what the status says of them is true."""
     assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
-    assert not model.pinned or model.name in books.pinned, f"{model.name} is kept, and nobody pinned it"
+    assert not model.pinned or model.name in books.cluster.pinned, (
+        f"{model.name} is kept, and nobody pinned it"
+    )
     holders = [p.worker for p in model.usable.values() if not p.stalled]
     assert model.holders == holders, f"holders of {model.name}"
     for name, placement in model.placements.items():

@@ -64,19 +64,25 @@ class SimulatedController:
             self.due_ns = min(self.due_ns, due_ns)
             return
         record, scheduler = self._record, self.scheduler
-        if record is not None:
-            if event is not WAKEUP:
-                record(now_ns, event)
-            record(now_ns, WAKEUP)
+        if record is not None and event is not WAKEUP:
+            record(now_ns, event)
+        commands: list[Command] = []
         if event is not WAKEUP:
             scheduler.handle(now_ns, event)
-        commands = scheduler.schedule(now_ns)
-        if commands:
-            for command in commands:
-                if record is not None:
-                    record(now_ns, command)
-                self._send(now_ns, command)
+            commands = self._written(now_ns, scheduler.taken())
+        if record is not None:
+            record(now_ns, WAKEUP)
+        commands += self._written(now_ns, scheduler.schedule(now_ns))
+        for command in commands:
+            self._send(now_ns, command)
         self._turned(now_ns)
+
+    def _written(self, now_ns: int, commands: list[Command]) -> list[Command]:
+        """Record commands, and return them."""
+        if self._record is not None:
+            for command in commands:
+                self._record(now_ns, command)
+        return commands
 
     def turn(self, now_ns: int) -> None:
         """Do what is due."""
@@ -101,6 +107,7 @@ class SimulatedController:
         record, inbox = self._record, self._inbox
         clock_us = 0.0
         entries = 0
+        commands: list[Command] = []
         for _ in range(min(cost.burst_messages, len(inbox))):
             event = inbox.popleft()
             clock_us += cost.receive_us
@@ -113,19 +120,18 @@ class SimulatedController:
                 clock_us += (perf_counter_ns() - began_ns) / 1e3
             else:
                 clock_us += cost.handle_us.get(kind_of(event), 0.0)
+            commands += self._written(at_ns, self.scheduler.taken())
             entries += 1
         at_ns = now_ns + round(clock_us * 1e3)
         if record is not None:
             record(at_ns, WAKEUP)
         began_ns = perf_counter_ns() if self._measured else 0
-        commands = self.scheduler.schedule(at_ns)
+        commands += self._written(at_ns, self.scheduler.schedule(at_ns))
         clock_us += (perf_counter_ns() - began_ns) / 1e3 if self._measured else cost.schedule_us
         for command in commands:
             if not self._measured:
                 clock_us += cost.command_us.get(kind_of(command), 0.0)
         for command in commands:
-            if record is not None:
-                record(at_ns, command)
             clock_us += cost.send_us
             self._send(now_ns + round(clock_us * 1e3), command)
         clock_us += cost.log_us * (entries + len(commands) + 1)

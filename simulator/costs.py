@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from mainspring.messages.commands import Command
+from mainspring.messages.commands import Sent
 from mainspring.messages.events import Event, Wakeup
 
 
@@ -20,7 +20,7 @@ def _kinds(union: object) -> tuple[str, ...]:
     return tuple(sorted(str(each.__struct_config__.tag) for each in get_args(union) if each is not Wakeup))
 
 
-EVENTS, COMMANDS = _kinds(Event), _kinds(Command)
+EVENTS, COMMANDS = _kinds(Event), _kinds(Sent)
 """Kinds of what the scheduler is handed and of what comes out, as on the wire."""
 
 

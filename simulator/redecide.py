@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.messages.commands import Command
+from mainspring.messages.commands import Command, Note
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.transcript import line
-from mainspring.telemetry.log import SegmentHeader, read_entries
+from mainspring.telemetry.log import IN_PLACE, SegmentHeader, read_entries
 
 CONTEXT_LINES = 12
 """Lines of the conversation that are told before the first difference."""
@@ -66,16 +66,19 @@ class _Run:
             self._scheduler = Scheduler(configuration(header))
         except ValueError as error:
             raise LogError(str(error)) from None
+        self._in_place = header.format >= IN_PLACE
         self.expected: deque[Command] = deque()
         self.recent: deque[str] = deque(maxlen=CONTEXT_LINES)
 
     def take_event(self, now_ns: int, event: Event) -> None:
         """Give the scheduler an event; what it decides at a `Wakeup` is expected from the log next."""
         self._scheduler.handle(now_ns, event)
+        commands: list[Command] = self._scheduler.taken() if self._in_place else []
         if isinstance(event, Wakeup):
-            self.expected.extend(self._scheduler.schedule(now_ns))
+            commands += self._scheduler.schedule(now_ns)
         else:
             self._note(now_ns, event)
+        self.expected.extend(each for each in commands if self._in_place or not isinstance(each, Note))
 
     def agrees(self, now_ns: int, command: Command) -> bool:
         """Say whether the log's command is the one that is expected next, which it then is no more."""

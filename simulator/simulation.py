@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import Event, ModelAdded
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig
@@ -229,6 +229,8 @@ class Simulation:
         """Carry a command out that leaves the controller at an instant."""
         if self._keep_commands:
             self.commands.append((now_ns, command))
+        if isinstance(command, Note):
+            return
         if isinstance(command, Reject):
             self._agenda.at(self._to_gateway.arrival_ns(now_ns), self._rejected, command)
             return

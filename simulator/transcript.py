@@ -6,7 +6,7 @@ One line for each event (``>``) and command (``<``), with the time in millisecon
 from __future__ import annotations
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
-from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
 from mainspring.messages.events import (
     Event,
     GatewayLeft,
@@ -59,6 +59,11 @@ def _command(message: Event | Command) -> str | None:
             return f"REJECT request {message.request_id} {message.reason.value}: {message.detail}{possible}"
         case DropWorker():
             return f"DROP {message.worker}: {message.reason}"
+        case Ranked(due_ns=due_ns, turn_ns=turn_ns):
+            rank = f"came {turn_ns / 1e6:.3f}" if due_ns is None else f"due {due_ns / 1e6:.3f}"
+            return f"RANK request {message.request_id} as if it {rank}"
+        case Doubted():
+            return f"DOUBT the estimates of {message.model}"
         case _:
             return None
 

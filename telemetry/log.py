@@ -6,13 +6,14 @@ A folder of segments ``NNNNNNNN.events``, numbered upwards. A segment is a row o
 * a `SegmentHeader`, first in each segment and nowhere else,
 * an event: ``Scheduler.handle(now_ns, event)`` was called,
 * the event `Wakeup`, moreover: ``Scheduler.schedule(now_ns)`` was called next,
-* a command: it came out of the call of ``schedule`` for which the last `Wakeup` stands.
+* a command: it came out of the call for which the last event stands. So `cluster.apply`, handed every event
+  and every command in the order of the log, has the scheduler's own state.
 
 **Replay.** A scheduler changes its state in ``schedule`` even when no command comes out of it (an alarm
 rings, a request expires unseen), so the commands alone do not tell when it was called. Hence a `Wakeup` for
 **every** call, whether or not events stand before it: a fresh scheduler of the configuration in
 ``SegmentHeader.about`` that is handed every event in the order of the log, and asked to ``schedule`` after
-each `Wakeup`, puts out the very commands that follow it. This needs a run from its first segment on
+each `Wakeup`, puts out the very commands that follow. This needs a run from its first segment on
 (``first_of_run``); the size bound deletes the oldest segments.
 
 Records are buffered: `EventLogWriter.flush` hands them to the operating system, nothing waits for the disk.
@@ -35,8 +36,11 @@ from mainspring.messages.codec import BadMessage, Codec
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 
-FORMAT = 1
-"""Version of the log's format."""
+FORMAT = 2
+"""Version of the log's format. In version 1 the commands that an event brought about came behind the next
+`Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written."""
+IN_PLACE = 2
+"""From this version on every command stands where it changed the state."""
 
 _SUFFIX = ".events"
 _BUFFER_BYTES = 64 * 1024
@@ -56,6 +60,10 @@ class SegmentHeader(msgspec.Struct, frozen=True, tag="segment_header"):
     """Unix time of the record, to relate the controller's monotonic clock to the calendar."""
     about: dict[str, Any]
     """What a reader must know of the writer: for the controller, the scheduler's configuration."""
+
+
+class NewerFormat(OSError):
+    """A log was written by a later release."""
 
 
 Entry = Event | Command | SegmentHeader
@@ -263,4 +271,9 @@ def read_segment(path: Path, *, at_most_bytes: int = -1) -> Iterator[tuple[int, 
         except (BadMessage, ValueError) as error:
             _LOGGER.warning("%s is damaged at byte %d (%s); its rest is passed over", path, start, error)
             return
+        if isinstance(record[1], SegmentHeader) and record[1].format > FORMAT:
+            raise NewerFormat(
+                f"{path} has version {record[1].format} of the log's format, and this release reads up to "
+                f"version {FORMAT}: read it with the release that wrote it, or a later one"
+            )
         yield record

@@ -28,7 +28,7 @@ from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, WorkerJoined
 from mainspring.telemetry.lives import Lives
-from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader, read_segment, segments
+from mainspring.telemetry.log import Entry, SegmentHeader, read_segment, segments
 from mainspring.telemetry.runs import SLICE, LogProblem, Run, SliceNote
 
 _WRITE_BYTES = 1 << 20
@@ -152,7 +152,7 @@ class _Slicer:
         about = {**header.about, SLICE: msgspec.to_builtins(self._note)}
         unix_ns = self._run.unix_ns(now_ns)
         whole = self._whole and not self._writer.segments
-        self._writer.begin_segment(now_ns, SegmentHeader(FORMAT, header.run, whole, unix_ns, about))
+        self._writer.begin_segment(now_ns, SegmentHeader(header.format, header.run, whole, unix_ns, about))
 
     def _finish(self) -> Sliced:
         if self._note is None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from mainspring.cluster.placements import Model
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.messages.model import ModelSpec
+from tests.cluster import made
 
 MODEL = Model(ModelSpec("m", "m", "g", (1, 8), 0, (1,), (), (), {}), 1)
 REQUESTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=20)
@@ -12,10 +13,10 @@ REQUESTS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 4)), max_size=2
 
 def filled(requests: list[tuple[int, int]]) -> tuple[DeadlineQueue, list[Request]]:
     queue = DeadlineQueue()
-    made = [Request(id_, MODEL, rows, 0, due, False) for id_, (due, rows) in enumerate(requests)]
-    for request in made:
+    all_of_them = [made.request(id_, MODEL, rows, 0, due) for id_, (due, rows) in enumerate(requests)]
+    for request in all_of_them:
         queue.add(request)
-    return queue, sorted(made, key=lambda request: (request.due_ns or 0, request.id))
+    return queue, sorted(all_of_them, key=lambda request: (request.due_ns or 0, request.id))
 
 
 @given(REQUESTS, st.integers(0, 21), st.integers(1, 6))
@@ -32,7 +33,7 @@ def test_the_queue_answers_as_a_sorted_list_would(
     assert queue.rows_from(first, size) == min(size, sum(r.rows for r in model[first:]))
     for index, request in enumerate(model):
         assert queue.rows_before(request) == sum(r.rows for r in model[:index])
-    stranger = Request(len(model), MODEL, 1, 0, due_ns, False)
+    stranger = made.request(len(model), MODEL, 1, 0, due_ns)
     assert queue.rows_before(stranger) == sum(r.rows for r in model if (r.due_ns or 0) <= due_ns)
 
 

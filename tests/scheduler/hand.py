@@ -2,7 +2,7 @@
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import Command, Reject
+from mainspring.messages.commands import Command, Note, Reject
 from mainspring.messages.events import (
     Event,
     ModelAdded,
@@ -48,7 +48,7 @@ class Hand:
         self.scheduler.handle(now_ns, event)
         commands = self.scheduler.schedule(now_ns)
         self.scheduler.validate()
-        return commands
+        return [command for command in commands if not isinstance(command, Note)]
 
     def prepare(self, commands: list[Command], now_ms: float = 0) -> None:
         for action in commands:

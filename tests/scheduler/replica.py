@@ -129,7 +129,7 @@ def stands(books: Books) -> dict[str, object]:
         *(load.action_id for worker in workers for load in worker.load.actions()),
         *(action_id for worker in workers for action_id in worker.others),
     ]
-    queued = [each for each in books.requests.values() if each.place is Place.QUEUED]
+    queued = [each for each in books.cluster.requests.values() if each.place is Place.QUEUED]
     return {
         "models": sorted(books.cluster.models),
         "workers": {worker.name: worker.pages.size for worker in workers},
@@ -141,5 +141,7 @@ def stands(books: Books) -> dict[str, object]:
         },
         "actions": sorted(actions),
         "waiting": {each.id: each.event for each in queued},
-        "running": sorted(each.id for each in books.requests.values() if each.place is Place.DISPATCHED),
+        "running": sorted(
+            each.id for each in books.cluster.requests.values() if each.place is Place.DISPATCHED
+        ),
     }

@@ -8,13 +8,16 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.alarms import SWEPT_FROM, Alarm, Alarms
+from tests.cluster import made
 from tests.scheduler.hand import Hand, spec
 
 MODEL = Model(ModelSpec("m", "m", "g", (1,), 0, (1,), (), (), {}), 1)
 
 
 def request(id_: int) -> Request:
-    return Request(id_, MODEL, 1, 0, 100, False)
+    queued = made.request(id_, MODEL, 1, 0, 100)
+    queued.place = Place.QUEUED
+    return queued
 
 
 @settings(deadline=None)

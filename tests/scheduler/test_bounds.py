@@ -28,7 +28,7 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
     assert isinstance(policy, Clockwork | Mainspring)
     for second in range(1, 4):
         simulation.run(second * SECOND)
-        assert books.queued > 100, "it is overloaded"
+        assert books.cluster.queued > 100, "it is overloaded"
         assert len(policy._loads._demand._heap) <= 2 * MODELS + SWEPT_FROM
-        assert len(books.alarms) <= 3 * books.queued + 200
+        assert len(books.alarms) <= 3 * books.cluster.queued + 200
         assert all(len(worker.strategies) <= 2 * MODELS + 32 for worker in books.cluster.workers.values())

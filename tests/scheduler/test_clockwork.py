@@ -16,6 +16,7 @@ from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
+from tests.cluster import made
 
 MS = 1_000_000
 SIZES = (1, 2, 4)
@@ -54,7 +55,7 @@ class Bench:
             self.models.append(model)
 
     def queue(self, id_: int, model: Model, due_ms: int) -> Request:
-        request = Request(id_, model, 1, 0, due_ms * MS, False)
+        request = made.request(id_, model, 1, 0, due_ms * MS)
         model.queue.add(request)
         self.policy.queued(0, request)
         return request
@@ -130,7 +131,7 @@ def test_a_padded_batch_is_taken_where_it_ends_sooner() -> None:
 def test_requests_of_several_rows_get_a_batch_that_holds_them(rows: tuple[int, ...], size: int) -> None:
     bench = Bench([spec("m")])
     for id_, count in enumerate(rows, start=1):
-        request = Request(id_, bench.models[0], count, 0, 60 * MS, False)
+        request = made.request(id_, bench.models[0], count, 0, 60 * MS)
         bench.models[0].queue.add(request)
         bench.policy.queued(0, request)
     batch = bench.policy.next_batch(0, bench.worker, 0)
@@ -227,6 +228,6 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
         books.cluster.place(model, worker).enter(State.PREPARED)
     model.placements["w0"].enter(State.RESIDENT)
     for id_ in range(58):
-        model.queue.add(Request(id_, model, 1, 0, 300 * MS, False))
+        model.queue.add(made.request(id_, model, 1, 0, 300 * MS))
     assert 100 * MS < 58 * model.placements["w0"].times.ns[0] < 300 * MS
     assert tracker.update(0, model) is replicated

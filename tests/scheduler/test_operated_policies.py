@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mainspring.messages.actions import Action, Infer, Load, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import Command, DropWorker, Reject
+from mainspring.messages.commands import Command, DropWorker, Note, Reject
 from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived, WorkerJoined, WorkerLeft
 from mainspring.messages.operating import (
     DrainWorker,
@@ -60,6 +60,8 @@ class Played:
 
     def take(self, now_ns: int, command: Command) -> None:
         assert not isinstance(command, DropWorker), command
+        if isinstance(command, Note):
+            return
         if isinstance(command, Reject):
             self.answers[command.request_id] = self.answers.get(command.request_id, 0) + 1
             return

@@ -13,4 +13,4 @@ class Spoiler(EarliestDeadline):
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Spoil the count of what is queued."""
-        self.books.queued += 1
+        self.books.cluster.queued += 1

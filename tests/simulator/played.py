@@ -34,6 +34,7 @@ def decided_again(simulation: Simulation, stream: Stream) -> Stream:
         if isinstance(message, Event):
             again.append((now_ns, message))
             scheduler.handle(now_ns, message)
+            again.extend((now_ns, command) for command in scheduler.taken())
             if isinstance(message, Wakeup):
                 again.extend((now_ns, command) for command in scheduler.schedule(now_ns))
     return again

@@ -91,8 +91,8 @@ def check(view: View, books: Books, *, but_leaving: bool = False) -> None:
         assert {worker: "failed" if s == GIVEN_UP else s for worker, s in known.items()} == {
             worker: "failed" if s == GIVEN_UP else s for worker, s in told.items()
         }, f"{name}: {known}, not {told}"
-    assert set(view.traffic.book.open) == set(books.requests)
-    for request_id, request in books.requests.items():
+    assert set(view.traffic.book.open) == set(books.cluster.requests)
+    for request_id, request in books.cluster.requests.items():
         mine = view.traffic.book.open[request_id]
         place = {"queued": "waiting", "dispatched": "running"}[request.place.value]
         assert mine.outcome == place, f"{mine} is {request}"

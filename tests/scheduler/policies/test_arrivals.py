@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 from mainspring.cluster.placements import Model
 from mainspring.cluster.requests import Request
 from mainspring.scheduler.policies.arrivals import BEHIND_NS, ArrivalQueue
+from tests.cluster import made
 from tests.scheduler.hand import spec
 
 MODEL = Model(spec("m"), 1)
 
 
 def request(id_: int, arrived_ns: int, rows: int = 1) -> Request:
-    return Request(id_, MODEL, rows, arrived_ns, arrived_ns + 100, cold=False)
+    return made.request(id_, MODEL, rows, arrived_ns, arrived_ns + 100)
 
 
 steps = st.lists(

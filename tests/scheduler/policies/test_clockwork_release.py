@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cluster.placements import Model, State, Worker
-from mainspring.cluster.requests import Request
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.books import Books
@@ -16,6 +15,7 @@ from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
 from mainspring.scheduler.policies.system_options import ReleaseOptions
+from tests.cluster import made
 from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
 from tests.scheduler.test_clockwork import Bench
@@ -59,7 +59,7 @@ def chosen(policy: Clockwork, dues_ms: list[list[int]], available_ms: int) -> tu
         policy.books.cluster.models[model.name] = model
         policy.books.cluster.place(model, worker).enter(State.RESIDENT)
         for id_, due_ms in enumerate(dues, start=1):
-            request = Request(id_, model, 1, 0, due_ms * MS, False)
+            request = made.request(id_, model, 1, 0, due_ms * MS)
             model.queue.add(request)
             policy.queued(0, request)
     batch = policy.next_batch(0, worker, available_ms * MS)
@@ -85,7 +85,7 @@ def test_only_what_came_lately_is_demand_for_a_load() -> None:
     bench = Bench([plain_spec("a")])
     tracker = DemandTracker(bench.books, 25 * MS)
     for id_, arrived_ms in enumerate((0, 10, 30, 34), start=1):
-        request = Request(id_, bench.models[0], 1, arrived_ms * MS, (arrived_ms + 200) * MS, False)
+        request = made.request(id_, bench.models[0], 1, arrived_ms * MS, (arrived_ms + 200) * MS)
         bench.models[0].queue.add(request)
     tracker.update(35 * MS, bench.models[0])
     assert tracker.of(bench.models[0]).demand_ns == 3 * 4 * MS

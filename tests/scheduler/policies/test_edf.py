@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.placements import Model, State, Worker
-from mainspring.cluster.requests import Request
 from mainspring.messages.model import Profile
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
@@ -18,6 +17,7 @@ from mainspring.scheduler.policies.baseline_options import EdfOptions
 from mainspring.scheduler.policies.edf import Edf
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.simulation import Simulation
+from tests.cluster import made
 from tests.scheduler.hand import MS
 from tests.scheduler.test_clockwork import SIZES, spec
 
@@ -37,7 +37,7 @@ class Bench:
             self.models.append(model)
 
     def queue(self, id_: int, model: Model, due_ms: int) -> None:
-        request = Request(id_, model, 1, 0, due_ms * MS, cold=False)
+        request = made.request(id_, model, 1, 0, due_ms * MS)
         model.queue.add(request)
         self.policy.queued(0, request)
 

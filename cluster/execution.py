@@ -1,0 +1,122 @@
+"""INFERs: what sending one changes, and what its result says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.timeline import Slot
+from mainspring.messages.actions import Infer, Result
+from mainspring.messages.codes import Status
+from mainspring.messages.commands import Unanswered
+
+LEAD_KEPT: Final = 8
+"""With each batch whose inputs take less, the time that a worker's inputs took loses 1/8."""
+MISSED_FACTOR: Final = 3, 2
+"""Inputs that did not come in time are taken to need 3/2 of the time that they were given."""
+_OK: Final = Status.OK
+_INPUT_MISSING: Final = Status.INPUT_MISSING
+_DISPATCHED: Final = Place.DISPATCHED
+_UNDECIDED: Final = Place.UNDECIDED
+_GONE: Final = Place.GONE
+_RESIDENT: Final = State.RESIDENT
+
+
+def infer_sent(cluster: Cluster, now_ns: int, action: Infer) -> None:
+    """Enter an INFER: its requests leave their queue, and EXEC has one action more."""
+    worker = cluster.workers[action.worker]
+    placement = worker.placements[action.model]
+    known = cluster.requests
+    requests = [known[request_id] for request_id in action.request_ids]
+    for request in requests:
+        request.place = _DISPATCHED
+    if requests[0].due_ns is not None:
+        placement.model.queue.remove_all(requests)
+    else:
+        for request in requests:
+            placement.model.backlog.remove(request)
+    cluster.queued -= len(requests)
+    cluster.running[action.action_id] = requests
+    placement.infers += 1
+    placement.last_used_ns = now_ns
+    if placement.state is _RESIDENT:
+        worker.lru.move_to_end(action.model)
+    transfer_ns = placement.times.transfer_ns[placement.times.sizes.index(action.batch_size)]
+    worker.exec.send(action, now_ns + cluster.dispatch_delay_ns, transfer_ns)
+    worker.lead_ns = max(transfer_ns, worker.lead_ns - worker.lead_ns // LEAD_KEPT)
+
+
+def infer_ended(
+    cluster: Cluster, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result
+) -> list[Request]:
+    """Enter the result of an INFER that `Timeline.finish` took out; return its requests.
+
+    If it ended well they are gone. Otherwise those that somebody still waits for are undecided.
+    """
+    action = slot.action
+    requests = cluster.running.pop(action.action_id)
+    placement = worker.placements[action.model]
+    placement.infers -= 1
+    index = placement.times.sizes.index(action.batch_size)
+    _inputs_ended(now_ns, placement, index, slot, requests, result)
+    if result.status is _OK:
+        placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+        if placement.model.overdue:
+            placement.model.overdue.pop(worker.name, None)
+        for request in requests:
+            request.place = _GONE
+            cluster.requests.pop(request.id, None)
+    else:
+        _come_back(requests)
+    return requests
+
+
+def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
+    """Take the INFERs that were outstanding on a lost worker out; return their requests, now undecided."""
+    found: list[Request] = []
+    for action in worker.exec.actions():
+        requests = cluster.running.pop(action.action_id)
+        _come_back(requests)
+        found += requests
+    return found
+
+
+def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
+    """Note that an INFER took at least as long as it was waited for, and whom it cost a worker."""
+    placement = worker.placements[unanswered.model]
+    index = placement.times.sizes.index(unanswered.batch_size)
+    placement.times.give_up(now_ns, index, unanswered.waited_ns)
+    overdue = placement.model.overdue = placement.model.overdue or {}
+    overdue[worker.name] = overdue.get(worker.name, 0) + 1
+
+
+def _come_back(requests: list[Request]) -> None:
+    for request in requests:
+        if request.place is not _GONE:
+            request.place = _UNDECIDED
+
+
+def _inputs_ended(
+    now_ns: int,
+    placement: Placement,
+    index: int,
+    slot: Slot[Infer],
+    requests: list[Request],
+    result: Result,
+) -> None:
+    """Learn how long a batch's inputs were on their way; those that did not come take longer than that.
+
+    Nothing is learnt from requests that somebody cancelled: their gateway may be gone.
+    """
+    missed = result.status is _INPUT_MISSING and not result.inputs_ns
+    if not missed and not result.inputs_ns:
+        return
+    taken_ns = placement.worker.exec.transferred_ns(slot, result.inputs_ns or result.end_ns)
+    if missed:
+        if any(request.place is Place.GONE for request in requests):
+            return
+        factor, divisor = MISSED_FACTOR
+        taken_ns = taken_ns * factor // divisor
+    placement.times.add_transfer(now_ns, index, taken_ns)

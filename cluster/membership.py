@@ -1,0 +1,249 @@
+"""Models and workers come and go, and operators drain and pin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.residency import give_up, leave
+from mainspring.cluster.state import Cluster
+from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import (
+    DrainWorker,
+    PinModel,
+    ResumeWorker,
+    SetDefaultSlo,
+    UnpinModel,
+    subject,
+)
+
+PINNED_SHARE: Final = 0.5
+"""Of all workers' pages, what pinned models may take together."""
+OVERDUE_ATTEMPTS: Final = 3
+"""How often a model's INFER may cost a worker its place before the model is given up on that worker."""
+OVERDUE: Final = "INFERs took so long again and again that the worker was dropped for it"
+
+
+def add_model(cluster: Cluster, spec: ModelSpec) -> list[Placement]:
+    """Enter a model whose name is free; return its placements on workers that have nothing by its name."""
+    model = cluster.models[spec.name] = cluster.new_model(spec)
+    return [
+        cluster.place(model, worker)
+        for worker in cluster.workers.values()
+        if spec.name not in worker.placements
+    ]
+
+
+def model_added(cluster: Cluster, spec: ModelSpec) -> None:
+    """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""
+    known = cluster.models.get(spec.name)
+    if known is not None and known.spec == spec:
+        return
+    # Before the old model goes, so that what both have in common stays.
+    cluster.estimates.hold(spec)
+    if known is not None:
+        _take_off(cluster, known)
+    add_model(cluster, spec)
+
+
+def model_removed(cluster: Cluster, name: str) -> None:
+    """Serve a model no more."""
+    model = cluster.models.get(name)
+    if model is None:
+        return
+    unset(cluster, name)
+    _take_off(cluster, model)
+
+
+def unset(cluster: Cluster, name: str) -> None:
+    """Forget what operators set about a model."""
+    cluster.pinned.pop(name, None)
+    cluster.operations.pop(("model", name), None)
+
+
+def _take_off(cluster: Cluster, model: Model) -> None:
+    strike(cluster, model)
+    for placement in list(model.placements.values()):
+        leave(cluster, placement)
+    cluster.estimates.release(model.spec)
+
+
+def strike(cluster: Cluster, model: Model) -> None:
+    """Take a model out of those that are served."""
+    del cluster.models[model.name]
+    model.pinned = False
+
+
+def model_restored(cluster: Cluster, worker_name: str, model_name: str) -> None:
+    """A worker failed on a model whose files have changed since: what it has of it goes."""
+    placement = restorable(cluster, worker_name, model_name)
+    if placement is not None:
+        leave(cluster, placement)
+
+
+def restorable(cluster: Cluster, worker_name: str, model_name: str) -> Placement | None:
+    """Return a model's placement on a worker that failed on it, None if there is none."""
+    worker = cluster.workers.get(worker_name)
+    placement = None if worker is None else worker.placements.get(model_name)
+    if placement is not None and not placement.leaving and (placement.failed or placement.failures):
+        return placement
+    return None
+
+
+def misplaced(event: WorkerJoined) -> str | None:
+    """Return what is wrong with the pages that a joining worker says are in use, None if nothing is."""
+    pages = [page for resident in event.resident for page in resident.pages]
+    if len(set(pages)) == len(pages) and all(0 <= page < event.pages for page in pages):
+        return None
+    return f"it says that its {event.pages} pages hold models at {sorted(pages)}"
+
+
+def join(cluster: Cluster, event: WorkerJoined) -> Worker:
+    """Enter a worker with placements for all models, and what it has prepared."""
+    worker = cluster.new_worker(event.worker, event.device_kind, event.pages)
+    cluster.workers[worker.name] = worker
+    worker.draining = worker.name in cluster.drained
+    cluster.recount()
+    for model in cluster.models.values():
+        cluster.place(model, worker)
+    for name, artifact in event.prepared.items():
+        placement = worker.placements.get(name) or _orphan(cluster, worker, name)
+        placement.enter(State.PREPARED)
+        if placement.model.spec.artifact != artifact:
+            placement.leave()
+    return worker
+
+
+def adopt(cluster: Cluster, now_ns: int, worker: Worker, resident: Resident) -> Placement:
+    """Enter a model that is in a joining worker's pages; return its placement."""
+    placement = worker.placements.get(resident.model) or _orphan(cluster, worker, resident.model)
+    worker.pages.take(resident.model, resident.pages)
+    placement.pages = resident.pages
+    placement.last_used_ns = now_ns
+    worker.lru[resident.model] = placement
+    if placement.model.spec.artifact != resident.artifact:
+        placement.leave()
+    placement.enter(State.RESIDENT)
+    return placement
+
+
+def worker_joined(cluster: Cluster, now_ns: int, event: WorkerJoined) -> None:
+    """Take a worker in with what its memory holds; what it says of that must not be `misplaced`."""
+    worker = join(cluster, event)
+    for resident in event.resident:
+        adopt(cluster, now_ns, worker, resident)
+    for placement in list(worker.placements.values()):
+        if placement.leaving:
+            leave(cluster, placement)
+        elif was_overdue(placement):
+            give_up(placement, OVERDUE)
+
+
+def was_overdue(placement: Placement) -> bool:
+    """Return whether the model's INFERs have cost the worker its place too often."""
+    overdue = placement.model.overdue
+    return overdue is not None and overdue.get(placement.worker.name, 0) >= OVERDUE_ATTEMPTS
+
+
+def lose(cluster: Cluster, name: str) -> Worker | None:
+    """Take a worker out with its placements, and return it; `execution.orphans` has its requests."""
+    worker = cluster.workers.pop(name, None)
+    if worker is None:
+        return None
+    cluster.recount()
+    for placement in worker.placements.values():
+        placement.lose()
+    kind = worker.device_kind
+    if not any(other.device_kind == kind for other in cluster.workers.values()):
+        # No other worker is of its kind: its estimates are nobody's.
+        for placement in worker.placements.values():
+            placement.model.infer_times.pop(kind, None)
+            placement.model.load_times.pop(kind, None)
+    return worker
+
+
+def stop(cluster: Cluster, worker: Worker) -> None:
+    """Note that a worker begins nothing more: its models are to be taken off it."""
+    worker.stopping = True
+    cluster.recount()
+    worker.prepare_queue.clear()
+
+
+def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
+    """Enter what an operator set, if it concerns something that is there."""
+    match event.wish:
+        case DrainWorker(worker=name) if name in cluster.workers:
+            remember(cluster, now_ns, event)
+            drain(cluster, cluster.workers[name])
+            _consider_all(cluster.workers[name])
+        case ResumeWorker(worker=name) if name in cluster.drained:
+            remember(cluster, now_ns, event)
+            worker = resume(cluster, name)
+            if worker is not None:
+                _consider_all(worker)
+        case PinModel(model=name) if name in cluster.models and may_pin(cluster, cluster.models[name]):
+            remember(cluster, now_ns, event)
+            cluster.pinned[name] = None
+        case UnpinModel(model=name) if name in cluster.pinned:
+            remember(cluster, now_ns, event)
+            del cluster.pinned[name]
+        case SetDefaultSlo():
+            remember(cluster, now_ns, event)
+
+
+def may_pin(cluster: Cluster, model: Model) -> bool:
+    """Return whether a model may be pinned: some worker could load it, and room is left for other models."""
+    placements = model.placements.values()
+    if not cluster.workers or (placements and all(placement.hopeless for placement in placements)):
+        return False
+    return pages_pinned_with(cluster, model) <= pages_for_pinned(cluster)
+
+
+def pages_for_pinned(cluster: Cluster) -> int:
+    """Return the number of pages that pinned models may take together."""
+    return int(PINNED_SHARE * sum([worker.pages.size for worker in cluster.workers.values()]))
+
+
+def pages_pinned_with(cluster: Cluster, model: Model) -> int:
+    """Return the number of pages that the pinned models would take if a model were among them."""
+    pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
+    return sum({**pinned, model.name: model.pages}.values())
+
+
+def remember(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
+    """Note what an operator set instead of what was set about the same before."""
+    about = subject(event.wish)
+    if about is not None:
+        cluster.operations.pop(about, None)
+        cluster.operations[about] = now_ns, event
+
+
+def drain(cluster: Cluster, worker: Worker) -> None:
+    """Note that an operator wants nothing more sent to a worker."""
+    cluster.drained[worker.name] = None
+    worker.draining = True
+    cluster.recount()
+
+
+def resume(cluster: Cluster, name: str) -> Worker | None:
+    """Note that a worker is not drained any more; return it if it is connected."""
+    cluster.drained.pop(name, None)
+    worker = cluster.workers.get(name)
+    if worker is not None:
+        worker.draining = False
+        cluster.recount()
+    return worker
+
+
+def _consider_all(worker: Worker) -> None:
+    for placement in worker.placements.values():
+        placement.consider()
+
+
+def _orphan(cluster: Cluster, worker: Worker, name: str) -> Placement:
+    """Enter a model that a worker has and the cluster does not, so that it can be taken off."""
+    spec = ModelSpec(name, "", "", (1,), 0, (), (), (), {})
+    placement = cluster.place(Model(spec, 0), worker)
+    placement.leave()
+    return placement

@@ -1,0 +1,120 @@
+"""Which models are prepared and resident where: PREPARE, RELEASE, LOAD and UNLOAD, and their results."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.state import Cluster
+from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
+from mainspring.messages.codes import Status
+
+LOAD_ATTEMPTS: Final = 3
+"""LOADs in a row that a worker's engine may fail before the model is given up on that worker."""
+
+
+def load_sent(cluster: Cluster, now_ns: int, action: Load) -> None:
+    """Enter a LOAD: the model has the pages from now on."""
+    worker = cluster.workers[action.worker]
+    placement = worker.placements[action.model]
+    worker.pages.take(action.model, action.pages)
+    placement.pages = action.pages
+    placement.last_used_ns = now_ns
+    placement.enter(State.LOADING, worker.load.add(action))
+
+
+def load_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Load, result: Result) -> None:
+    """Enter a LOAD's result: the model is resident, or its pages are free again."""
+    placement = worker.placements[action.model]
+    if result.status is Status.OK:
+        placement.enter(State.RESIDENT)
+        placement.failures = 0
+        worker.lru[action.model] = placement
+        duration_ns = result.end_ns - result.begin_ns
+        placement.load_time.add(now_ns, duration_ns)
+        cluster.estimates.loaded(worker.device_kind, placement.model.spec, duration_ns)
+    else:
+        placement.failures += result.status is Status.ENGINE_ERROR
+        placement.detail = result.detail
+        vacate(placement, State.BROKEN if placement.failures >= LOAD_ATTEMPTS else State.PREPARED)
+
+
+def unload_sent(cluster: Cluster, now_ns: int, action: Unload) -> None:
+    """Enter an UNLOAD: the model's pages are free for the very next LOAD."""
+    worker = cluster.workers[action.worker]
+    placement = worker.placements[action.model]
+    vacate(placement, State.BROKEN if placement.given_up else State.PREPARED)
+    worker.others[action.action_id] = (action, now_ns)
+
+
+def prepare_sent(cluster: Cluster, now_ns: int, action: Prepare) -> None:
+    """Enter a PREPARE."""
+    worker = cluster.workers[action.worker]
+    worker.placements[action.model.name].enter(State.PREPARING)
+    worker.prepares += 1
+    worker.others[action.action_id] = (action, now_ns)
+
+
+def release_sent(cluster: Cluster, now_ns: int, action: Release) -> None:
+    """Enter a RELEASE."""
+    worker = cluster.workers[action.worker]
+    worker.placements[action.model].enter(State.RELEASING)
+    worker.others[action.action_id] = (action, now_ns)
+
+
+def other_ended(
+    cluster: Cluster, worker: Worker, action: Unload | Prepare | Release, result: Result
+) -> Placement | None:
+    """Enter the result of an action without a window.
+
+    Returns the placement of what replaces a model that was released, if something does.
+    """
+    ok = result.status is Status.OK
+    if worker.stopping and not ok:
+        return None
+    if isinstance(action, Prepare):
+        worker.prepares -= 1
+        placement = worker.placements[action.model.name]
+        placement.enter(State.PREPARED if ok else State.FAILED)
+        placement.detail = result.detail
+    elif isinstance(action, Release) and ok:
+        return forget(cluster, worker.placements[action.model])
+    return None
+
+
+def leave(cluster: Cluster, placement: Placement) -> None:
+    """Note that a model is to be taken off a worker; one that is not prepared there is off at once."""
+    placement.leave()
+    if not placement.worker.stopping and placement.state in (State.KNOWN, State.FAILED):
+        forget(cluster, placement)
+
+
+def give_up(placement: Placement, detail: str) -> None:
+    """Try a model no more on a worker that has just joined; if it is resident there, its UNLOAD follows."""
+    placement.detail = detail
+    if placement.state is State.RESIDENT:
+        placement.given_up = True
+    else:
+        placement.enter(State.BROKEN if placement.state is State.PREPARED else State.FAILED)
+
+
+def forget(cluster: Cluster, placement: Placement) -> Placement | None:
+    """Remove a placement; return the new one of the model that was added under its name, if there is one."""
+    worker, name = placement.worker, placement.model.name
+    del worker.placements[name]
+    worker.prepare_queue.pop(name, None)
+    placement.model.placements.pop(worker.name, None)
+    placement.model.where = None
+    successor = cluster.models.get(name)
+    if successor is not None and worker.name in cluster.workers:
+        return cluster.place(successor, worker)
+    return None
+
+
+def vacate(placement: Placement, state: State) -> None:
+    """Free a model's pages."""
+    worker, name = placement.worker, placement.model.name
+    worker.pages.give_back(name, placement.pages)
+    worker.lru.pop(name, None)
+    placement.pages = ()
+    placement.enter(state)

@@ -1,0 +1,82 @@
+"""A reader that applies what the log says has the scheduler's own state, after every turn."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from mainspring.cluster.apply import apply, settle
+from mainspring.cluster.state import Cluster
+from mainspring.messages import operating
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
+from mainspring.messages.ids import request_id
+from mainspring.scheduler.config import SchedulerConfig, milliseconds
+from mainspring.simulator.scenario import MILLISECOND, SECOND, random_scenario, run_to_end
+from mainspring.simulator.simulation import Simulation
+from tests.cluster.described import described
+
+
+def reader(config: SchedulerConfig) -> Cluster:
+    delay_ns = milliseconds(config.dispatch_delay_ms)
+    return Cluster(config.estimate_rank, delay_ns, milliseconds(config.response_margin_ms))
+
+
+def disturb(simulation: Simulation, seed: int) -> None:
+    """Add what scenarios lack: operators, priorities, a gateway that leaves, files that are mended."""
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(8)):
+        at_ns, model, worker = rng.randrange(2 * SECOND), f"m{rng.randrange(20)}", f"w{rng.randrange(4)}"
+        wishes = (
+            operating.DrainWorker(worker),
+            operating.ResumeWorker(worker),
+            operating.PinModel(model),
+            operating.UnpinModel(model),
+            operating.LoadOn(model, worker),
+            operating.UnloadFrom(model, worker),
+        )
+        simulation.feed(at_ns, OperatorAsked("an operator", rng.choice(wishes)))
+        simulation.feed(at_ns + rng.randrange(SECOND), ModelRestored(worker, model))
+    for count in range(rng.randrange(80)):
+        at_ns = rng.randrange(2 * SECOND)
+        deadline_ns = rng.choice([None, at_ns + rng.randrange(5 * MILLISECOND, 200 * MILLISECOND)])
+        event = RequestArrived(
+            request_id(5, count), f"m{rng.randrange(8)}", 1, deadline_ns, priority=rng.randrange(3)
+        )
+        simulation.feed(at_ns, event)
+    if rng.random() < 0.3:
+        simulation.feed(rng.randrange(2 * SECOND), GatewayLeft(rng.choice([0, 5])))
+
+
+class Compared:
+    """A simulation, and beside it a reader of what it records."""
+
+    def __init__(self, seed: int, policy: str) -> None:
+        self._entries: list[tuple[int, Event | Command]] = []
+        self.simulation = random_scenario(seed, policy, record=lambda *entry: self._entries.append(entry))
+        disturb(self.simulation, seed)
+        self.cluster = reader(self.simulation.scheduler.config)
+        self.turns = 0
+        self.simulation.controller._validate, self.simulation.controller._validate_every = self._turned, 1
+
+    def _turned(self) -> None:
+        self.turns += 1
+        if self.turns % 20 == 0:
+            self.compare()
+
+    def compare(self) -> None:
+        for now_ns, entry in self._entries:
+            apply(self.cluster, now_ns, entry)
+        self._entries.clear()
+        settle(self.cluster)
+        assert described(self.cluster) == described(self.simulation.scheduler._books.cluster)
+
+
+@pytest.mark.parametrize("policy", ["mainspring", "clockwork", "edf"])
+@pytest.mark.parametrize("seed", range(40))
+def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> None:
+    compared = Compared(seed, policy)
+    run_to_end(compared.simulation)
+    compared.compare()
+    assert compared.turns > 20
