@@ -7,7 +7,7 @@
   wait at one time; pure
 * ``observers``  -- who is told of each request that ends: ``statistics``, and ``tracing``, whose traces
   ``otlp`` sends away
-* ``plane``      -- the table wired to controller and workers, for any front end; ``links``: its ends
+* ``driver``      -- the table wired to controller and workers, for any front end; ``links``: its ends
 * ``zeromq``     -- the front end for Mainspring's own clients; ``backlog`` and ``multipart`` are its parts
 * ``server``     -- one thread, one wait for all sockets; the process's life
 * ``metrics/``   -- what Prometheus scrapes

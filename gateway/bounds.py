@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.validation import Signature
-from mainspring.messages.codes import Reason
+from mainspring.gateway.core.validation import Signature
 from mainspring.messages.peers import TensorHeader
-
-Refusal = tuple[Reason, str]
-"""Why a request can't be taken, as a code and for a person."""
 
 
 class Budget:
@@ -48,26 +43,3 @@ def answer_bytes(signature: Signature, inputs: Sequence[TensorHeader], *, text: 
     shape = inputs[0].shape if inputs else ()
     rows = shape[0] if shape and not signature.whole else 1
     return (1 if rows < 1 else min(rows, signature.max_rows)) * row_bytes
-
-
-def no_room(
-    config: GatewayConfig, *, on_connection: int, in_flight: int, held_bytes: int, more_bytes: int
-) -> Refusal | None:
-    """Return why there is no room for one more request with ``more_bytes`` of inputs, or None.
-
-    ``on_connection`` and ``in_flight`` are the requests without an answer of its connection and of all;
-    ``held_bytes`` are the inputs of all.
-    """
-    if on_connection >= config.max_in_flight_per_connection:
-        return (
-            Reason.OVERLOADED,
-            f"{on_connection} requests are in flight on this connection, the most it may have",
-        )
-    if in_flight >= config.max_in_flight:
-        return Reason.OVERLOADED, f"{in_flight} requests are in flight, the most the gateway takes"
-    if held_bytes + more_bytes > config.max_in_flight_bytes:
-        return (
-            Reason.OVERLOADED,
-            f"requests in flight hold {held_bytes:,} bytes of inputs, the most allowed",
-        )
-    return None

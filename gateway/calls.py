@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mainspring.gateway import refusals
-from mainspring.gateway.admin import Reply, Wish
 from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.core.admin import Reply, Wish
+from mainspring.gateway.core.effects import Answer, Connection, Refuse
+from mainspring.gateway.core.requests import late_detail
+from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.metrics.series import Series
-from mainspring.gateway.plane import Plane
 from mainspring.gateway.repository import repository_of
-from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.statistics import Statistics
 from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
@@ -34,13 +34,15 @@ Done = Callable[[Outcome], None]
 class Calls:
     """See the module's docstring; used in the loop's thread only."""
 
-    def __init__(self, plane: Plane, settle: Callable[[], None], uploads: Uploads | None = None) -> None:
+    def __init__(
+        self, driver: GatewayDriver, settle: Callable[[], None], uploads: Uploads | None = None
+    ) -> None:
         """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
         self.uploads = uploads or Uploads()
         """Where large bodies wait for their turns to be read, whatever they come over."""
-        self.plane = plane
-        self.statistics = _statistics(plane)
-        self.answers = Budget(plane.config.max_answer_bytes)
+        self.driver = driver
+        self.statistics = _statistics(driver)
+        self.answers = Budget(driver.config.max_answer_bytes)
         """What answers hold until their clients have read them."""
         self.back = Back()
         """What answers take to their clients."""
@@ -50,8 +52,8 @@ class Calls:
         self._waiting: dict[Connection, dict[int, Done]] = {}
         self._asked: dict[int, asyncio.Future[Reply]] = {}
         self._wishes = Connection(NAME, b"wishes")
-        plane.front_ends[NAME] = self
-        self.repository = repository_of(plane.config, plane.catalog)
+        driver.front_ends[NAME] = self
+        self.repository = repository_of(driver.config, driver.catalog)
         """The model repository; None if the cluster has none."""
 
     def connection(self) -> Connection:
@@ -70,7 +72,7 @@ class Calls:
         ``request.key`` is from `next_key`. Frames are bytes-like and must not change until ``done``.
         """
         self._waiting.setdefault(connection, {})[request.key] = done
-        self.plane.submit(connection, request, frames)
+        self.driver.submit(connection, request, frames)
         self._settle()
 
     async def infer(self, connection: Connection, request: InferRequest, frames: Sequence[Any]) -> Outcome:
@@ -90,16 +92,16 @@ class Calls:
 
     def turned_away(self, model: str, reason: Reason) -> None:
         """Tell who counts requests of one that is not submitted; ``model`` as the client called it."""
-        self.plane.core.observers.turned_away(InferRequest(-1, model, (), None), reason)
+        self.driver.core.observers.turned_away(InferRequest(-1, model, (), None), reason)
 
     def cancel(self, connection: Connection, key: int) -> None:
         """Give a request up: its outcome is ``cancelled``, unless it had one."""
-        self.plane.cancel(connection, key)
+        self.driver.cancel(connection, key)
         self._settle()
 
     def forget(self, connection: Connection) -> None:
         """A client is gone: give its requests up. What still waits for one of them hears ``cancelled``."""
-        self.plane.forget(connection)
+        self.driver.forget(connection)
         for key, done in self._waiting.pop(connection, {}).items():
             done(Refuse(connection, key, Reason.CANCELLED, "the client is gone"))
         self._settle()
@@ -108,14 +110,14 @@ class Calls:
         """Pass a wish on to the controller and return its reply; ``wish.key`` is from `next_key`."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._asked[wish.key] = future
-        self.plane.ask(self._wishes, wish)
+        self.driver.ask(self._wishes, wish)
         self._settle()
         try:
             return await future
         finally:
             self._asked.pop(wish.key, None)
 
-    # --- called by the plane ---
+    # --- called by the driver ---
 
     def answer(self, answer: Answer) -> None:
         """Hand a request's outputs over, if they came in time; its client has no use for them later."""
@@ -145,14 +147,14 @@ class Calls:
 
 def late(answer: Answer, late_ns: int) -> Refuse:
     """Return the refusal of a request whose answer is this late."""
-    return Refuse(answer.connection, answer.key, Reason.TIMED_OUT, refusals.late(late_ns))
+    return Refuse(answer.connection, answer.key, Reason.TIMED_OUT, late_detail(late_ns))
 
 
-def _statistics(plane: Plane) -> Statistics:
-    """Return statistics of the plane's requests, which are counted only if somebody can ask for them."""
-    config, catalog = plane.config, plane.catalog
+def _statistics(driver: GatewayDriver) -> Statistics:
+    """Return statistics of the driver's requests, which are counted only if somebody can ask for them."""
+    config, catalog = driver.config, driver.catalog
     labels = BoundedLabels(config.metrics_models, Series) if config.metrics_address else None
-    statistics = Statistics(catalog.signatures, catalog.resolve, plane.cache.counts_of, labels)
+    statistics = Statistics(catalog.signatures, catalog.resolve, driver.cache.counts_of, labels)
     if config.http_address or config.grpc_address or config.metrics_address:
-        plane.core.observers.add(statistics)
+        driver.core.observers.add(statistics)
     return statistics

@@ -10,8 +10,8 @@ import logging
 from collections import Counter
 from typing import Protocol
 
-from mainspring.gateway.admin import Reply
-from mainspring.gateway.sends import Answer, Connection, Refuse
+from mainspring.gateway.core.admin import Reply
+from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.validation import BadRequest, shorten
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.validation import BadRequest, shorten
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
     MAX_MESSAGE_BYTES,

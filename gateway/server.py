@@ -19,9 +19,9 @@ import uvloop
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
+from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses, Served, start
 from mainspring.gateway.garbage import Garbage
-from mainspring.gateway.plane import Plane
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
@@ -110,7 +110,7 @@ class _Server:
         self.turns = 0
         uploads = Uploads()
         try:
-            self._plane = Plane(self._hub, config)
+            self._plane = GatewayDriver(self._hub, config)
             self._clients = ZeroMqFrontEnd(config, self._plane, self._hub, uploads, self._settle)
         except BaseException:
             self._hub.close()

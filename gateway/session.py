@@ -8,7 +8,7 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 
 
 class SessionEvent(StrEnum):
-    """What `ControllerSession.tick` asks the plane to do."""
+    """What `ControllerSession.tick` asks the driver to do."""
 
     HELLO = "hello"
     LOST = "lost"

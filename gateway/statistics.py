@@ -12,10 +12,11 @@ from time import monotonic_ns, time_ns
 
 import msgspec
 
-from mainspring.gateway.cache import ModelCounts
+from mainspring.gateway.core.cache import ModelCounts
+from mainspring.gateway.core.effects import Dispatched
+from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.validation import BadRequest, Resolve, Signature
 from mainspring.gateway.metrics.series import Series
-from mainspring.gateway.pending import Dispatched, Pending
-from mainspring.gateway.validation import BadRequest, Resolve, Signature
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec

@@ -18,7 +18,8 @@ from time import monotonic_ns, time_ns
 from typing import NamedTuple
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.pending import Dispatched, Pending
+from mainspring.gateway.core.effects import Dispatched
+from mainspring.gateway.core.requests import Pending
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output, OutputTimes

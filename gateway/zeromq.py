@@ -19,13 +19,14 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.admin import Reply
-from mainspring.gateway.bounds import Budget, Refusal
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.admin import Reply
+from mainspring.gateway.core.effects import Answer, Connection, Refuse
+from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
-from mainspring.gateway.plane import Plane
+from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.release import installed_version
-from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.ways import Ways
 from mainspring.gateway.zmtp.connection import Limits
@@ -56,14 +57,19 @@ class ZeroMqFrontEnd:
     """Clients and their sessions; see the module's docstring."""
 
     def __init__(
-        self, config: GatewayConfig, plane: Plane, hub: Hub, uploads: Uploads, settle: Callable[[], None]
+        self,
+        config: GatewayConfig,
+        driver: GatewayDriver,
+        hub: Hub,
+        uploads: Uploads,
+        settle: Callable[[], None],
     ) -> None:
         """Listen; raise OSError if the address can't be had.
 
         ``settle`` is called when something has come outside of `serve`.
         """
         self._config = config
-        self._plane = plane
+        self._plane = driver
         self._settle = settle
         self._welcome = encode(
             ClientWelcome(
@@ -85,7 +91,7 @@ class ZeroMqFrontEnd:
         """When clients are welcomed even without a controller."""
         self._listener = _listener(self, config, hub, uploads)
         self.address = self._listener.address
-        plane.front_ends[NAME] = self
+        driver.front_ends[NAME] = self
 
     def readable(self) -> bool:
         """Whether a message may have come."""

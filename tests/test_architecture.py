@@ -55,7 +55,10 @@ MAY_IMPORT_ANYTHING = ("cli", "experiments", "tests")
 
 FOLDERS = (*MAY_IMPORT, "cli", "experiments")
 
-PURE_FOLDERS = ("cluster", "scheduler", "messages", "console/view", "console/queries", "worker/core")
+PURE_FOLDERS = (
+    *("cluster", "scheduler", "messages", "console/view", "console/queries", "worker/core"),
+    *("gateway/core", "gateway/oip"),
+)
 """Cores that several drivers run: no clock, randomness, thread, socket or file (design.md, section 3)."""
 
 IMPURE_MODULES = {

@@ -16,7 +16,7 @@ import zmq
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.links import WorkerLinks
+from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.uploads import Upload
 from mainspring.gateway.zmtp.connection import Limits
 from mainspring.gateway.zmtp.listener import ZmtpListener

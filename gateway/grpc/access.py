@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import monotonic_ns
 
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.status import Context
-from mainspring.gateway.validation import BadRequest
 from mainspring.transport.tokens import Gate, from_header
 
 TOKEN = "authorization"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mainspring.gateway.core.effects import Answer, Refuse
 from mainspring.gateway.grpc.messages import Message, ModelInferResponse, ModelStreamInferResponse
 from mainspring.gateway.grpc.wire import INFER_RESPONSE, RAW_OUTPUT_CONTENTS, field, paste
 from mainspring.gateway.oip import elements
@@ -13,7 +14,6 @@ from mainspring.gateway.oip.datatypes import BYTES, datatype_of
 from mainspring.gateway.oip.errors import sentence
 from mainspring.gateway.oip.json_data import to_array
 from mainspring.gateway.oip.steps import Steps, mapped
-from mainspring.gateway.sends import Answer, Refuse
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader

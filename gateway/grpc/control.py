@@ -10,6 +10,7 @@ import msgspec
 from google.protobuf.json_format import ParseDict
 
 from mainspring.gateway.calls import Calls
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc.access import Caller, check, sees
 from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
 from mainspring.gateway.grpc.requests import parameters
@@ -19,7 +20,6 @@ from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
-from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.repository import IndexEntry, ModelState
@@ -38,7 +38,7 @@ class Control:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._plane = calls.plane
+        self._plane = calls.driver
         self._metadata = ServerMetadata(NAME, installed_version())
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),

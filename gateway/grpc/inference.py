@@ -14,15 +14,15 @@ from grpc import aio
 
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.effects import Answer, Refuse
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.answers import streamed, streamed_error, streamed_refusal, unary
 from mainspring.gateway.grpc.peers import Call, Peers
 from mainspring.gateway.grpc.requests import parse
 from mainspring.gateway.grpc.status import INTERNAL, Context, Ended, Refused, answered
 from mainspring.gateway.grpc.taking import Taken, Taking
-from mainspring.gateway.sends import Answer, Refuse
-from mainspring.gateway.turns import Turns
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")
@@ -34,7 +34,7 @@ class Inference:
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
         self._calls = calls
         self._taking = Taking(calls, config)
-        self._turns = Turns()
+        self._slices = TimeSlices()
         self._peers = Peers(calls.connection, calls.answers, config.max_answer_bytes_per_connection)
         self._backlog_bytes = config.grpc_backlog_bytes
 
@@ -60,7 +60,7 @@ class Inference:
         if isinstance(outcome, Refuse):
             raise Refused(outcome)
         self._learn_back(context, call.way, taken.answer_bytes)
-        return await self._turns.finish(unary(taken.asked, outcome))
+        return await self._slices.finish(unary(taken.asked, outcome))
 
     def _learn_back(self, context: Context, way: bytes, answer_bytes: int) -> None:
         """When the call ends, learn what it took from now until gRPC's library was done with the answer."""
@@ -76,7 +76,7 @@ class Inference:
         """Answer ModelStreamInfer until its client has said all, or is gone."""
         call = self._peers.call(context.peer())
         try:
-            stream = _Stream(self._calls, self._taking, self._turns, call, context, self._backlog_bytes)
+            stream = _Stream(self._calls, self._taking, self._slices, call, context, self._backlog_bytes)
             await answered(context, stream.run(incoming))
         finally:
             call.end()
@@ -96,11 +96,17 @@ class _Stream:
     """One ModelStreamInfer: reads requests while few answers wait, and writes answers as they come."""
 
     def __init__(
-        self, calls: Calls, taking: Taking, turns: Turns, call: Call, context: Context, backlog_bytes: int
+        self,
+        calls: Calls,
+        taking: Taking,
+        slices: TimeSlices,
+        call: Call,
+        context: Context,
+        backlog_bytes: int,
     ) -> None:
         self._calls = calls
         self._taking = taking
-        self._turns = turns
+        self._slices = slices
         self._call = call
         self._context = context
         self._caller = Caller(context)
@@ -182,7 +188,7 @@ class _Stream:
             put(streamed_error(asked.id, INTERNAL))
 
         if isinstance(outcome, Answer):
-            self._turns.do(streamed(asked, outcome), put, failed, lambda: key in self._waiting)
+            self._slices.do(streamed(asked, outcome), put, failed, lambda: key in self._waiting)
         else:
             put(streamed_refusal(asked.id, outcome))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mainspring.gateway.bounds import Budget, no_room_for_answer
-from mainspring.gateway.sends import Connection
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 
 

@@ -1,7 +1,7 @@
 """A ModelInferRequest as the request table takes it. Pure.
 
-Names, shapes and sizes are checked where all protocols check them, by `mainspring.gateway.validation`; here
-only what that needs is made of the message.
+Names, shapes and sizes are checked where all protocols check them, by `gateway.core.validation`; here only
+what that needs is made of the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.grpc import contents
 from mainspring.gateway.grpc.messages import Message, ModelInferRequest, decode
 from mainspring.gateway.grpc.status import NotServed
@@ -17,7 +18,6 @@ from mainspring.gateway.grpc.wire import RAW_INPUT_CONTENTS, Malformed, cut
 from mainspring.gateway.oip import elements
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import BYTES, Unfit, dtype_of
-from mainspring.gateway.validation import Signature, rows_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader

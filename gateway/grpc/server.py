@@ -10,6 +10,7 @@ from grpc import aio
 
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Behaviour, Control
@@ -17,7 +18,6 @@ from mainspring.gateway.grpc.health import Health
 from mainspring.gateway.grpc.inference import Inference
 from mainspring.gateway.grpc.messages import HEALTH, INFERENCE, Message, Method, decode, methods
 from mainspring.gateway.grpc.status import Context, answered
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 
 SCHEME = "grpc://"

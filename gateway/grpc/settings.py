@@ -6,6 +6,7 @@ Triton that has them switched off; changing does not.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def trace(request: Message) -> Message:
 
 def log(request: Message) -> Message:
     """Answer LogSettings; raise `NotServed` for a change."""
-    present = log_settings()
+    present = log_settings(logging.getLogger("mainspring").getEffectiveLevel())
     for name, value in request.settings.items():
         choice = value.WhichOneof("parameter_choice")
         wanted = None if choice is None else getattr(value, choice)

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import grpc
 
+from mainspring.gateway.core.effects import Refuse
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip.errors import grpc_code, sentence
-from mainspring.gateway.sends import Refuse
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
@@ -16,7 +17,6 @@ from mainspring.gateway.grpc.messages import Message
 from mainspring.gateway.grpc.peers import Call
 from mainspring.gateway.oip.priority import PRIORITY_PARAMETER, priority_of
 from mainspring.gateway.oip.versions import version_of
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 
@@ -56,15 +56,15 @@ class Taking:
             raise
 
     def _take(self, message: Message, raw: list[Any], arrived_ns: int, caller: Caller, call: Call) -> Taken:
-        plane = self._calls.plane
+        driver = self._calls.driver
         name = message.model_name
-        check(plane.gate, caller, name)
-        if (alone := plane.alone) is not None:
+        check(driver.gate, caller, name)
+        if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        signature = plane.catalog.resolve(name, version_of(message.model_version))
+        signature = driver.catalog.resolve(name, version_of(message.model_version))
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
-        options = plane.catalog.options(name)
+        options = driver.catalog.options(name)
         slo_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
         held_bytes = answer_bytes(signature, inputs.headers, text=False)
         request = InferRequest(
@@ -75,7 +75,7 @@ class Taking:
             outputs=tuple([output.name for output in message.outputs]) or None,
             version=signature.spec.version,
             traceparent=caller.said(TRACEPARENT) or "",
-            priority=priority(plane.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
+            priority=priority(driver.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
             back_ns=self._calls.back.expected_ns(call.way, held_bytes, slo_ns, monotonic_ns()),
             late_outputs=False,
         )

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.calls import Calls
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
-from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.tokens import from_header
@@ -35,7 +35,7 @@ class Control:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._plane = calls.plane
+        self._plane = calls.driver
         self._metadata = ServerMetadata(NAME, installed_version())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -135,10 +135,10 @@ class Control:
         return not gate.closed or gate.may_see(from_header(exchange.header(b"authorization")), model)
 
     def _not_ready(self) -> str | None:
-        plane = self._plane
-        if plane.alone is not None:
-            return plane.alone
-        return None if plane.ready else "the controller has not told all of its models yet"
+        driver = self._plane
+        if driver.alone is not None:
+            return driver.alone
+        return None if driver.ready else "the controller has not told all of its models yet"
 
     def _signature(self, exchange: Exchange) -> Signature:
         name, *version = exchange.arguments

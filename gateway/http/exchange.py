@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.http import wire
 from mainspring.gateway.oip.compression import TooLarge
 from mainspring.gateway.oip.datatypes import Unserved
 from mainspring.gateway.oip.errors import ErrorBody, error_body, http_status
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 
 log = logging.getLogger("mainspring.gateway")

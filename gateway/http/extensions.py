@@ -6,6 +6,7 @@ Triton that has them switched off; changing does not.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ def trace(exchange: Exchange) -> None:
 
 def logs(exchange: Exchange) -> None:
     """Show log settings, or refuse to change them."""
-    present = log_settings()
+    present = log_settings(logging.getLogger("mainspring").getEffectiveLevel())
     if exchange.method == b"POST":
         _check("log", exchange.decoded(dict[str, Any]), present)
     exchange.reply_json(present)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.sends import Connection
 from mainspring.gateway.uploads import Uploads
 
 if TYPE_CHECKING:

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 from typing import Any
 
-from mainspring.gateway import refusals
 from mainspring.gateway.back import HTTP
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.core.effects import Answer
+from mainspring.gateway.core.requests import late_detail
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, reply_to_error
@@ -25,9 +27,7 @@ from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
 from mainspring.gateway.oip.priority import priority_of
 from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.versions import version_of
-from mainspring.gateway.sends import Answer
-from mainspring.gateway.turns import Turns
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.transport.tokens import from_header
@@ -53,7 +53,7 @@ class Inference:
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._inlet = Inlet(self._handle, milliseconds(config.http_shed_wait_ms), self._shed)
-        self._turns = Turns()
+        self._slices = TimeSlices()
         self._threads = ThreadPoolExecutor(_THREADS, "http-compression")
         self._in_threads = 0
 
@@ -95,14 +95,14 @@ class Inference:
             raise
 
     def _submit(self, exchange: Exchange, body: memoryview) -> None:
-        plane, config = self._calls.plane, self._config
-        if (alone := plane.alone) is not None:
+        driver, config = self._calls.driver, self._config
+        if (alone := driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
         model, *version = exchange.arguments
         wanted_version = version_of(version[0]) if version else None
-        signature = plane.catalog.resolve(model, wanted_version)
+        signature = driver.catalog.resolve(model, wanted_version)
         parsed = request.parse(signature, body, _json_bytes(exchange), config.http_max_json_bytes)
-        options = plane.catalog.options(model)
+        options = driver.catalog.options(model)
         time_ns = slo_ns(
             timeout_us=parsed.parameters.timeout,
             slo_ms=parsed.parameters.slo_ms,
@@ -139,7 +139,7 @@ class Inference:
 
     def _priority(self, exchange: Exchange, asked: int) -> int:
         """Return the priority that a request gets which asks for one."""
-        gate = self._calls.plane.gate
+        gate = self._calls.driver.gate
         if not asked or not gate.closed:
             return asked
         return gate.priority(from_header(exchange.header(b"authorization")), asked)
@@ -161,7 +161,7 @@ class Inference:
         except Exception as error:
             reply_to_error(exchange, error)
             return
-        self._turns.do(
+        self._slices.do(
             render(model, version, wanted, outcome),
             lambda body: self._answer(exchange, body, due_ns, began_ns),
             functools.partial(reply_to_error, exchange),
@@ -219,7 +219,7 @@ def _reply(
     """Send an answer, unless it was in the making for too long."""
     late_ns = 0 if due_ns is None else monotonic_ns() - due_ns
     if late_ns > 0:
-        exchange.refuse(Reason.TIMED_OUT, refusals.late(late_ns))
+        exchange.refuse(Reason.TIMED_OUT, late_detail(late_ns))
     else:
         exchange.reply(200, parts, content_type, more)
 

@@ -10,9 +10,11 @@ from time import monotonic_ns
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from mainspring.gateway.bounds import Budget, Refusal
+from mainspring.gateway.bounds import Budget
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
@@ -25,7 +27,6 @@ from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
 from mainspring.gateway.http.watch import Watch
-from mainspring.gateway.sends import Connection
 
 SCHEME = "http"
 _BACKLOG = 1_024
@@ -50,7 +51,7 @@ class HttpServer:
     ) -> None:
         """``end`` is called once nobody can ask for anything more; 0: as ``most`` the share of HTTP."""
         self._calls = calls
-        self._gate = calls.plane.gate
+        self._gate = calls.driver.gate
         self.limits = Limits(config)
         self.shared = memoryview(bytearray(READ_BYTES))
         self.budget = Budget(config.max_in_flight_bytes)

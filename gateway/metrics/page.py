@@ -13,8 +13,8 @@ from time import monotonic_ns
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
-from mainspring.gateway.admin import GetMetrics, MetricsReply, Reply
 from mainspring.gateway.calls import Calls
+from mainspring.gateway.core.admin import GetMetrics, MetricsReply, Reply
 from mainspring.gateway.metrics.cluster import cluster
 from mainspring.gateway.metrics.families import Labelled, as_triton, by_model, model_labels
 from mainspring.gateway.metrics.series import Series
@@ -86,21 +86,21 @@ class MetricsPage:
         yield generate_latest(self._process).decode()
 
     def _gateway(self, controller_up: bool) -> Iterator[str]:
-        plane = self._calls.plane
+        driver = self._calls.driver
         gauges: tuple[tuple[str, str, float], ...] = (
             (
                 "mainspring_controller_up",
                 "1 if the controller answered this scrape; if 0, what it counts is missing here.",
                 int(controller_up),
             ),
-            ("mainspring_ready", "1 once the gateway knows models and workers.", int(plane.ready)),
-            ("mainspring_in_flight_requests", "Requests without an answer.", plane.core.in_flight),
-            ("mainspring_cache_bytes", "Bytes of outputs kept for equal requests.", plane.cache.bytes),
+            ("mainspring_ready", "1 once the gateway knows models and workers.", int(driver.ready)),
+            ("mainspring_in_flight_requests", "Requests without an answer.", driver.core.in_flight),
+            ("mainspring_cache_bytes", "Bytes of outputs kept for equal requests.", driver.cache.bytes),
         )
         yield from family("mainspring_build_info", "gauge", "Always 1.", [(self._version, 1)])
         for name, meaning, value in gauges:
             yield from family(name, "gauge", meaning, [("", value)])
-        events = {**plane.core.counts, **plane.cache.counts, **plane.counts}
+        events = {**driver.core.counts, **driver.cache.counts, **driver.counts}
         yield from family(
             "mainspring_gateway_events_total",
             "counter",
@@ -113,7 +113,7 @@ class MetricsPage:
         others = shown[-1][0]
         own = {each for each, _ in shown}
         names: dict[str, str] = {}
-        requests = self._calls.plane.core.requests()
+        requests = self._calls.driver.core.requests()
         for start in range(0, len(requests), STEP_REQUESTS):
             for request in requests[start : start + STEP_REQUESTS]:
                 accepted = request.accepted

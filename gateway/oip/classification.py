@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.datatypes import Unfit
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps
-from mainspring.gateway.validation import Signature
 from mainspring.messages.codes import Reason
 
 MOST_CLASSES = 4_096

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec
 

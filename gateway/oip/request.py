@@ -1,7 +1,7 @@
 """The body of an inference request: JSON, then the bytes of its binary tensors, to what the table takes.
 
 A binary tensor stays where it lies in the body. Names, shapes and sizes are checked where all protocols
-check them, by `mainspring.gateway.validation`; here only what that needs is made of the body.
+check them, by `mainspring.gateway.core.validation`; here only what that needs is made of the body.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
 from mainspring.gateway.oip.datatypes import Unfit, Unserved, dtype_of
-from mainspring.gateway.validation import Signature, rows_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import classify
 from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, datatype_of
 from mainspring.gateway.oip.request import BINARY, Form, Wanted
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
-from mainspring.gateway.sends import Answer
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader

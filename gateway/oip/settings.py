@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
+_DEBUG, _INFO, _WARNING, _ERROR = 10, 20, 30, 40
+"""The levels of `logging`."""
 TRACE_SETTINGS: Mapping[str, str | list[str]] = {
     "trace_level": ["OFF"],
     "trace_rate": "1000",
@@ -16,14 +17,13 @@ TRACE_SETTINGS: Mapping[str, str | list[str]] = {
 """Those of a Triton that does not trace. Mainspring traces by OpenTelemetry, as its configuration says."""
 
 
-def log_settings() -> dict[str, bool | int | str]:
-    """Return what is logged here."""
-    log = logging.getLogger("mainspring")
+def log_settings(level: int) -> dict[str, bool | int | str]:
+    """Return what a process logs whose logger has this level, as `logging` numbers levels."""
     return {
         "log_file": "",
-        "log_info": log.isEnabledFor(logging.INFO),
-        "log_warning": log.isEnabledFor(logging.WARNING),
-        "log_error": log.isEnabledFor(logging.ERROR),
-        "log_verbose_level": int(log.isEnabledFor(logging.DEBUG)),
+        "log_info": level <= _INFO,
+        "log_warning": level <= _WARNING,
+        "log_error": level <= _ERROR,
+        "log_verbose_level": int(level <= _DEBUG),
         "log_format": "default",
     }

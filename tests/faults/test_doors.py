@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.links import WorkerLinks
+from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.model import PAGE_BYTES

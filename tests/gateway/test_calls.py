@@ -14,11 +14,11 @@ import pytest
 import zmq
 
 from mainspring.gateway import front_ends, server
-from mainspring.gateway.admin import Reply
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.admin import Reply
+from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.front_ends import Addresses, Served
-from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.messages.clients import GetStatus, InferRequest, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import TensorHeader
@@ -64,7 +64,7 @@ def served(bench: Bench) -> Iterator[tuple[Calls, FakeCluster, Addresses]]:
         serving(cluster.address, http_address="http://127.0.0.1:0") as addresses,
     ):
         calls = bench.started.get(timeout=PATIENCE_S)
-        wait_until(lambda: calls.plane.ready)
+        wait_until(lambda: calls.driver.ready)
         yield calls, cluster, addresses
 
 
@@ -104,7 +104,7 @@ def test_cancelling_the_waiting_task_gives_the_request_up(bench: Bench) -> None:
 
         bench.do(cancelled)
         wait_until(lambda: cluster.cancels)
-        wait_until(lambda: calls.plane.core.in_flight == 0)
+        wait_until(lambda: calls.driver.core.in_flight == 0)
         assert not calls._waiting
 
 
@@ -145,11 +145,11 @@ def test_a_front_end_that_fails_takes_no_other_request_with_it(
             calls.submit(connection, first, [ROW.tobytes()], fails)
             calls.submit(connection, second, [ROW.tobytes()], outcomes.append)
             for each in (first, second):
-                calls.plane.cancel(connection, each.key)
-            calls.plane.flush()
+                calls.driver.cancel(connection, each.key)
+            calls.driver.flush()
 
         bench.do(submit_and_give_up)
-        assert calls.plane.counts["front_end_failures"] == 1
+        assert calls.driver.counts["front_end_failures"] == 1
     assert [each.key for each in outcomes] == [second.key]
     assert "a fault of a front end" in caplog.text
 
@@ -173,10 +173,10 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
         broken = Broken()
 
         async def submit() -> None:
-            calls.plane.front_ends["broken"] = broken
+            calls.driver.front_ends["broken"] = broken
             connection = Connection("broken", b"")
-            calls.plane.submit(connection, request(calls, "double"), [zmq.Frame(ROW.tobytes())])
-            calls.plane.flush()
+            calls.driver.submit(connection, request(calls, "double"), [zmq.Frame(ROW.tobytes())])
+            calls.driver.flush()
 
         bench.do(submit)
         wait_until(lambda: broken.refused)

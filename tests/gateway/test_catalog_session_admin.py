@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.gateway.admin import AdminTable
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.sends import Connection
+from mainspring.gateway.core.admin import AdminTable
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.session import ControllerSession, SessionEvent
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.pending import Dispatched, Pending
-from mainspring.gateway.sends import Connection
+from mainspring.gateway.core.effects import Connection, Dispatched
+from mainspring.gateway.core.requests import Pending
+from mainspring.gateway.core.validation import Accepted, Signature
 from mainspring.gateway.tracing import Parent, Trace, Tracing, parse_traceparent
-from mainspring.gateway.validation import Accepted, Signature
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Output, OutputTimes

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from mainspring.client.client import Client
-from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.departing import LOOK_NS, Departing
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages import peers
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason

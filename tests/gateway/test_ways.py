@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from mainspring.gateway.sends import Arrive, Refuse, Withdraw
-from mainspring.gateway.validation import Accepted
+from mainspring.gateway.core.effects import Arrive, Refuse, Withdraw
+from mainspring.gateway.core.validation import Accepted
 from mainspring.gateway.ways import Ways
 from mainspring.messages.clients import ClientHello, InferRequest
 from mainspring.messages.codes import Reason
-from tests.gateway.test_core import ALICE, SIGNATURE, core_with
+from tests.gateway.core.test_state_machine import ALICE, SIGNATURE, core_with
 
 MS = 1_000_000
 OFFSET = 55_555_555_555

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel

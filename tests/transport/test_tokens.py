@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from mainspring.client.client import Client
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ERROR_OF_REASON, Forbidden, RateLimited, Unauthenticated
-from mainspring.gateway.bounds import Refusal
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.requests import Refusal
 from mainspring.gateway.oip.errors import STATUSES
 from mainspring.messages.codes import Reason
 from mainspring.transport.token_file import TokenFile

@@ -26,8 +26,8 @@ from mainspring.cli.launcher.plan import make_plan
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError, Unavailable, UnknownModel
 from mainspring.compiler.artifact.store import Store
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.repository import ModelRepository, RepositoryError
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferResult, service_pb2
 
+from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.grpc import answers, status
 from mainspring.gateway.oip.steps import whole
-from mainspring.gateway.sends import Answer, Connection, Refuse
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes

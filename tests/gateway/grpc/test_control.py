@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from mainspring.gateway.catalog import Catalog
+from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.grpc.access import Caller
 from mainspring.gateway.grpc.control import Control
 from mainspring.gateway.grpc.messages import INFERENCE, methods
@@ -57,8 +57,8 @@ class Context:
 def control(repository: Repository | None) -> Control:
     catalog = Catalog()
     catalog.model_up(make_spec("beside"))
-    plane = SimpleNamespace(catalog=catalog, gate=Gate(), ready=True, alone=None)
-    calls: Any = SimpleNamespace(plane=plane, repository=repository)
+    driver = SimpleNamespace(catalog=catalog, gate=Gate(), ready=True, alone=None)
+    calls: Any = SimpleNamespace(driver=driver, repository=repository)
     return Control(calls)
 
 

@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc.peers import Peers
-from mainspring.gateway.sends import Connection
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.codes import Reason
 
 ONE, OTHER = "ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2"

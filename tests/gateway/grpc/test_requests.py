@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tritonclient.grpc import InferInput, InferRequestedOutput, service_pb2
 from tritonclient.grpc._utils import _get_inference_request
 
+from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.contents import FIELDS
 from mainspring.gateway.grpc.messages import ModelInferRequest
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.versions import version_of
-from mainspring.gateway.validation import BadRequest, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, SLOT, array, datatype, echo

@@ -21,11 +21,11 @@ import uvloop
 
 from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.effects import Answer, Connection
 from mainspring.gateway.http.server import HttpServer, serve_http
-from mainspring.gateway.links import WorkerLinks
-from mainspring.gateway.sends import Answer, Connection
+from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.peers import Input, TensorHeader
@@ -46,7 +46,7 @@ class Way:
     def __init__(self, links: WorkerLinks) -> None:
         catalog = Catalog()
         catalog.model_up(make_spec("wide", COLUMNS))
-        self.plane = SimpleNamespace(
+        self.driver = SimpleNamespace(
             catalog=catalog, alone=None, ready=True, gate=SimpleNamespace(closed=False)
         )
         self.statistics = None

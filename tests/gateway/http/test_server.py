@@ -198,8 +198,8 @@ def test_a_connection_that_is_gone_leaves_nothing_to_the_collector(sent: bytes) 
 
     async def come_and_go() -> weakref.ref[HttpConnection]:
         config = GatewayConfig()
-        plane = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config)
-        calls = cast(Any, SimpleNamespace(plane=plane, answers=Budget(1 << 20), uploads=Uploads()))
+        driver = SimpleNamespace(gate=SimpleNamespace(closed=False), config=config)
+        calls = cast(Any, SimpleNamespace(driver=driver, answers=Budget(1 << 20), uploads=Uploads()))
         inference = Inference(calls, config)
         host = HttpServer(calls, config, routes(Control(calls), inference), inference.close)
         connection = HttpConnection(host)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+from mainspring.gateway.core.effects import Answer, Connection
+from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.request import Wanted
 from mainspring.gateway.oip.response import Body, render, render_small
 from mainspring.gateway.oip.steps import whole
-from mainspring.gateway.sends import Answer, Connection
-from mainspring.gateway.validation import Signature
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import TensorHeader

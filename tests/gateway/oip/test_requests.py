@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mainspring.gateway.core.validation import Signature
 from mainspring.gateway.oip.datatypes import Unfit, Unserved, datatype_of
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Parsed, parse
-from mainspring.gateway.validation import Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec
 from tests.gateway.oip.models import arrays, equal, numpy_dtype, signature

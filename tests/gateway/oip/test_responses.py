@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import MOST_CLASSES, check_classes, classify
 from mainspring.gateway.oip.metadata import model_config, model_metadata
 from mainspring.gateway.oip.request import BINARY, JSON, Form, Wanted
 from mainspring.gateway.oip.response import Body, parameters_of, render
 from mainspring.gateway.oip.steps import SLICE_VALUES, whole
-from mainspring.gateway.validation import BadRequest
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import TensorHeader
 from tests.gateway.oip.models import TIMING, answer_of, arrays, equal, rendered, signature

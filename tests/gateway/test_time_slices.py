@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.oip.steps import Steps, mapped, whole
-from mainspring.gateway.turns import MOST_AT_WORK, Turns
-from mainspring.gateway.validation import BadRequest
+from mainspring.gateway.time_slices import MOST_AT_WORK, TimeSlices
 from mainspring.messages.codes import Reason
 
 
-def run(test: Callable[[Turns], Coroutine[Any, Any, None]]) -> None:
+def run(test: Callable[[TimeSlices], Coroutine[Any, Any, None]]) -> None:
     async def go() -> None:
-        await test(Turns())
+        await test(TimeSlices())
 
     asyncio.run(go())
 
@@ -44,7 +44,7 @@ def ignored(_: object) -> None:
 
 
 def test_what_is_one_slice_is_done_at_once() -> None:
-    async def test(turns: Turns) -> None:
+    async def test(turns: TimeSlices) -> None:
         seen: list[str] = []
         turns.do(counting(seen, "a", 1), seen.append, unexpected)
         assert seen == ["a0", "a"]
@@ -53,7 +53,7 @@ def test_what_is_one_slice_is_done_at_once() -> None:
 
 
 def test_large_answers_take_turns_with_each_other_and_with_everything_else() -> None:
-    async def test(turns: Turns) -> None:
+    async def test(turns: TimeSlices) -> None:
         seen: list[str] = []
         turns.do(counting(seen, "a", 3), seen.append, unexpected)
         turns.do(counting(seen, "b", 2), seen.append, unexpected)
@@ -74,7 +74,7 @@ def test_large_answers_take_turns_with_each_other_and_with_everything_else() -> 
 
 
 def test_a_fault_ends_one_answer_only() -> None:
-    async def test(turns: Turns) -> None:
+    async def test(turns: TimeSlices) -> None:
         errors: list[Exception] = []
         turns.do(fails(0), ignored, errors.append)
         turns.do(fails(2), ignored, errors.append)
@@ -92,7 +92,7 @@ def test_a_fault_ends_one_answer_only() -> None:
 
 
 def test_what_nobody_wants_any_more_is_not_made() -> None:
-    async def test(turns: Turns) -> None:
+    async def test(turns: TimeSlices) -> None:
         seen: list[str] = []
         turns.do(counting(seen, "a", 9), seen.append, unexpected, lambda: len(seen) < 3)
         task = asyncio.create_task(turns.finish(counting([], "b", 1_000_000)))
@@ -106,7 +106,7 @@ def test_what_nobody_wants_any_more_is_not_made() -> None:
 
 
 def test_too_many_at_one_time_are_refused() -> None:
-    async def test(turns: Turns) -> None:
+    async def test(turns: TimeSlices) -> None:
         ended: list[str] = []
         for _ in range(MOST_AT_WORK):
             turns.do(counting([], "a", 2), ended.append, unexpected)

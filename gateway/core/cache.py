@@ -15,13 +15,12 @@ import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from time import monotonic_ns
 from typing import Any
 
 import msgspec
 
-from mainspring.gateway.sends import Frame
-from mainspring.gateway.validation import Accepted, Signature
+from mainspring.gateway.core.effects import Frame
+from mainspring.gateway.core.validation import Accepted, Signature
 from mainspring.messages.codec import encode
 
 ENTRY_BYTES = 448
@@ -83,10 +82,10 @@ class PredictionCache:
     """Outputs by what they were computed from, in at most so many bytes; see the module's docstring."""
 
     def __init__(
-        self, capacity_bytes: int, models: Sequence[str] = (), clock: Callable[[], int] = monotonic_ns
+        self, capacity_bytes: int, models: Sequence[str] = (), clock: Callable[[], int] = lambda: 0
     ) -> None:
-        """``models`` are patterns of names such as ``resnet*``: the models that it is on for. ``clock``, in
-        ns, is for what keeping outputs takes.
+        """``models`` are patterns of names such as ``resnet*``: the models that it is on for. ``clock`` is
+        the driver's, in ns, and says what keeping outputs takes; without it that counts as nothing.
         """
         self._clock = clock
         self._capacity_bytes = capacity_bytes

@@ -1,4 +1,4 @@
-"""What comes out of the request table: the closed vocabulary of things for the plane to send.
+"""What the core asks its driver to do: a closed vocabulary of messages to send.
 
 `Arrive` and `Withdraw` go to the controller, `Push` to a worker, `Answer` and `Refuse` to the front end
 that the request came through.
@@ -24,6 +24,16 @@ class Connection(NamedTuple):
 
     front_end: str
     peer: bytes
+
+
+class Dispatched(msgspec.Struct, frozen=True):
+    """One time that the controller sent the request to a worker."""
+
+    action_id: int
+    worker: str
+    batch_size: int
+    cold: bool
+    at_ns: int
 
 
 class Arrive(msgspec.Struct, frozen=True):
@@ -71,4 +81,4 @@ class Refuse(msgspec.Struct, frozen=True):
     earliest_finish_left_ns: int | None = None
 
 
-Send = Arrive | Withdraw | Push | Answer | Refuse
+Effect = Arrive | Withdraw | Push | Answer | Refuse

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from typing import Final
 
-from mainspring.gateway.pending import Pending
+from mainspring.gateway.core.requests import Pending
 
-_NEVER_NS = 1 << 63
+_NEVER_NS: Final = 1 << 63
 """When a request without a deadline is due, for comparing."""
-_NO_PRIORITY = 1 << 31
+_NO_PRIORITY: Final = 1 << 31
 """Rank of a request that asks for none: behind all that do."""
-MOST_RANKS = 64
+MOST_RANKS: Final = 64
 """Priorities of the followers of equal inputs: all are looked at when a leader ends. One more leads."""
-_SPARE_ENTRIES = 64
+_SPARE_ENTRIES: Final = 64
 """Of followers that follow no more, before the heaps are made anew without them."""
 
 

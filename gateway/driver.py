@@ -15,17 +15,17 @@ from time import monotonic_ns
 
 import zmq
 
-from mainspring.gateway.admin import AdminTable, Wish
-from mainspring.gateway.cache import PredictionCache
-from mainspring.gateway.catalog import Catalog
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core import GatewayCore
+from mainspring.gateway.core.admin import AdminTable, Wish
+from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse, Withdraw
+from mainspring.gateway.core.state_machine import GatewayCore
+from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.delivery import Delivery
 from mainspring.gateway.departing import Departing
-from mainspring.gateway.links import ControllerLink, WorkerLinks
-from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Withdraw
+from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
 from mainspring.gateway.session import ControllerSession, SessionEvent
-from mainspring.gateway.validation import BadRequest, check_request
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
@@ -36,7 +36,7 @@ from mainspring.transport.token_file import TokenFile
 log = logging.getLogger("mainspring.gateway")
 
 
-class Plane:
+class GatewayDriver:
     """The request table and its sockets; see the module's docstring."""
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
@@ -46,7 +46,7 @@ class Plane:
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate
         """Says who may ask for what; front ends ask it before they call `submit` or `ask`."""
-        self.cache = PredictionCache(config.cache_bytes, config.cache_models)
+        self.cache = PredictionCache(config.cache_bytes, config.cache_models, monotonic_ns)
         self.core = GatewayCore(config, self.catalog.signatures, self.cache)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
@@ -118,7 +118,7 @@ class Plane:
     # --- sockets ---
 
     def serve(self, port: object, limit: int) -> None:
-        """Take at most so many messages off a connection of the plane's that may have some."""
+        """Take at most so many messages off a connection of the driver's that may have some."""
         if port is self._controller.port:
             self._serve_controller(limit)
             return

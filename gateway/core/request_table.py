@@ -1,15 +1,63 @@
-"""Requests without an answer, found by each of their names, and the bounds on them. Pure."""
+"""Requests without an answer, found by each of their names; their timers, and the bounds on them."""
 
 from __future__ import annotations
 
-from mainspring.gateway.bounds import Refusal, no_room
+import heapq
+from collections.abc import Mapping
+from typing import Final
+
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.pending import Pending, Timers
-from mainspring.gateway.sends import Connection
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.requests import Pending, Refusal
 from mainspring.messages.codes import Reason
 
+_SPARE_TIMERS: Final = 1_024
+"""Timers of answered requests that the heap may hold before it is rebuilt without them."""
 
-class Table:
+
+class Timers:
+    """The next timer of each pending request, as a heap that forgets lazily."""
+
+    def __init__(self, pending: Mapping[int, Pending]) -> None:
+        """``pending`` is the table by serial: what is not in it any more has no timer."""
+        self._pending = pending
+        self._heap: list[tuple[int, int]] = []
+
+    def arm(self, request: Pending, wake_ns: int) -> None:
+        """Set the request's one timer."""
+        request.wake_ns = wake_ns
+        heapq.heappush(self._heap, (wake_ns, request.serial))
+        if len(self._heap) > 2 * len(self._pending) + _SPARE_TIMERS:
+            self._heap = [(each.wake_ns, each.serial) for each in self._pending.values()]
+            heapq.heapify(self._heap)
+
+    def next_ns(self) -> int | None:
+        """Return the instant of the nearest timer."""
+        while self._heap:
+            wake_ns, serial = self._heap[0]
+            if self._current(wake_ns, serial) is not None:
+                return wake_ns
+            heapq.heappop(self._heap)
+        return None
+
+    def pop_due(self, now_ns: int) -> Pending | None:
+        """Return a request whose timer is due, once for each timer."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            request = self._current(*heapq.heappop(self._heap))
+            if request is not None:
+                return request
+        return None
+
+    def armed(self) -> dict[int, int]:
+        """Return the live timers by serial, for `validate`."""
+        return {serial: wake_ns for wake_ns, serial in self._heap if self._current(wake_ns, serial)}
+
+    def _current(self, wake_ns: int, serial: int) -> Pending | None:
+        request = self._pending.get(serial)
+        return request if request is not None and request.wake_ns == wake_ns else None
+
+
+class RequestTable:
     """Every pending request, by serial, by the ids that controllers know it by, and by its client's key."""
 
     def __init__(self, config: GatewayConfig) -> None:
@@ -41,7 +89,7 @@ class Table:
         """Return why a request can't be added, if it can't."""
         if self.find(request.connection, request.key) is not None:
             return Reason.DUPLICATE_KEY, f"a request with key {request.key} is in flight on this connection"
-        return no_room(
+        return _no_room(
             self._config,
             on_connection=self.count_of(request.connection),
             in_flight=len(self.pending),
@@ -89,3 +137,26 @@ class Table:
         assert all(self._by_connection.values()), "a connection without requests"
         held = sum(r.input_bytes for r in self.pending.values())
         assert held == self._input_bytes, f"{held} bytes held, {self._input_bytes} counted"
+
+
+def _no_room(
+    config: GatewayConfig, *, on_connection: int, in_flight: int, held_bytes: int, more_bytes: int
+) -> Refusal | None:
+    """Return why there is no room for one more request with ``more_bytes`` of inputs, or None.
+
+    ``on_connection`` and ``in_flight`` are the requests without an answer of its connection and of all;
+    ``held_bytes`` are the inputs of all.
+    """
+    if on_connection >= config.max_in_flight_per_connection:
+        return (
+            Reason.OVERLOADED,
+            f"{on_connection} requests are in flight on this connection, the most it may have",
+        )
+    if in_flight >= config.max_in_flight:
+        return Reason.OVERLOADED, f"{in_flight} requests are in flight, the most the gateway takes"
+    if held_bytes + more_bytes > config.max_in_flight_bytes:
+        return (
+            Reason.OVERLOADED,
+            f"requests in flight hold {held_bytes:,} bytes of inputs, the most allowed",
+        )
+    return None

@@ -1,7 +1,7 @@
 """The request table: exactly one reply for each request, whatever dies. Pure.
 
 Messages go in through the methods, each with ``now_ns`` on the gateway's clock; what is to be sent comes
-out of `drain`. No socket, clock or thread: `plane` drives it. Neither does it know of ZeroMQ's clients:
+out of `drain`. No socket, clock or thread: `driver` drives it. Neither does it know of ZeroMQ's clients:
 any front end submits, and gets one `Answer` or `Refuse` back through its `Connection`.
 
 A request is *waiting* (there is no controller), *submitted* (the controller knows its id) or *dispatched*
@@ -17,25 +17,89 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Final, Protocol
 
-from mainspring.gateway import refusals
-from mainspring.gateway.answers import answer, answer_kept, wrong_outputs
-from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.observers import Observers
-from mainspring.gateway.pending import Dispatched, Patience, Pending
-from mainspring.gateway.sends import Arrive, Connection, Frame, Push, Refuse, Send, Withdraw
-from mainspring.gateway.sharing import Sharing
-from mainspring.gateway.table import Table
-from mainspring.gateway.validation import Accepted, Signature, is_outdated
+from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.core.effects import (
+    Arrive,
+    Connection,
+    Dispatched,
+    Effect,
+    Frame,
+    Push,
+    Refuse,
+    Withdraw,
+)
+from mainspring.gateway.core.request_table import RequestTable
+from mainspring.gateway.core.requests import (
+    CANCELLED,
+    CLOSING,
+    UNSENT,
+    Patience,
+    Pending,
+    answer,
+    answer_kept,
+    bad_outputs,
+    replaced,
+    timed_out,
+    unreachable,
+    wrong_outputs,
+)
+from mainspring.gateway.core.sharing import Sharing
+from mainspring.gateway.core.validation import Accepted, Signature, is_outdated
 from mainspring.messages import ids
+from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Input, Output, Rejected
 
-ARRIVAL_RETRY_NS = 20_000_000
+ARRIVAL_RETRY_NS: Final = 20_000_000
 """After this a request that could not be sent to the controller is sent again."""
 
 _NO_SIGNATURES: Mapping[str, Signature] = MappingProxyType({})
+
+
+class Observer(Protocol):
+    """Told once of every request, when it ends. Must be quick and may not raise."""
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """It got outputs: of this dispatch and message, or, with neither, of an earlier request."""
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """It got a reason instead, or its client is gone."""
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """It was refused before the request table saw it."""
+
+
+class Observers:
+    """Passes what it is told on to each that was added."""
+
+    def __init__(self) -> None:
+        self._all: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        """Tell this one too from now on."""
+        self._all = (*self._all, observer)
+
+    def answered(
+        self, now_ns: int, request: Pending, dispatch: Dispatched | None, output: Output | None
+    ) -> None:
+        """As `Observer.answered`."""
+        for observer in self._all:
+            observer.answered(now_ns, request, dispatch, output)
+
+    def refused(self, request: Pending, reason: Reason) -> None:
+        """As `Observer.refused`."""
+        for observer in self._all:
+            observer.refused(request, reason)
+
+    def turned_away(self, request: InferRequest, reason: Reason) -> None:
+        """As `Observer.turned_away`."""
+        for observer in self._all:
+            observer.turned_away(request, reason)
 
 
 class GatewayCore:
@@ -60,10 +124,10 @@ class GatewayCore:
         self._closing = False
         self._serial = 0
         self._next_id = 0
-        self._table = Table(config)
+        self._table = RequestTable(config)
         self._pending, self._by_id = self._table.pending, self._table.by_id
         self._timers = self._table.timers
-        self._sends: list[Send] = []
+        self._effects: list[Effect] = []
         self.observers = Observers()
         self.counts: Counter[str] = Counter()
         """What happened, by name: ``submitted`` = ``answered`` + ``refused`` + ``abandoned`` + in flight;
@@ -83,7 +147,7 @@ class GatewayCore:
         return list(self._pending.values())
 
     def holds(self, model: str) -> bool:
-        """Whether a request for the model, by the scheduler's name, is in flight; looks at all requests."""
+        """Whether a request for the model, by the scheduler's name, is in flight; looks at all"""
         return any(request.accepted.model == model for request in self._pending.values())
 
     # --- front ends ---
@@ -104,17 +168,17 @@ class GatewayCore:
         """
         request = self._patience.begin(self._serial, now_ns, connection, key, accepted, frames, digest)
         request.cache_ns = spent_ns
-        refusal = refusals.CLOSING if self._closing else self._table.refusal(request)
+        refusal = CLOSING if self._closing else self._table.refusal(request)
         if refusal is not None:
             # Never entered: a duplicate's key belongs to the request that is in flight.
-            self._sends.append(Refuse(connection, key, *refusal))
+            self._effects.append(Refuse(connection, key, *refusal))
             self.observers.refused(request, refusal[0])
             return
         self._serial += 1
         self.counts["submitted"] += 1
         if digest is not None and (kept := self._cache.get(accepted.model, digest)) is not None:
             self.counts["answered"] += 1
-            self._sends.append(answer_kept(now_ns + spent_ns, request, kept))
+            self._effects.append(answer_kept(now_ns + spent_ns, request, kept))
             self.observers.answered(now_ns + spent_ns, request, None, None)
             return
         self._table.add(request)
@@ -130,7 +194,7 @@ class GatewayCore:
         """Give a request up for its client; nothing happens if it has been answered."""
         request = self._table.find(connection, key)
         if request is not None:
-            self._give_up(request, *refusals.CANCELLED)
+            self._give_up(request, *CANCELLED)
 
     def forget_connection(self, connection: Connection) -> None:
         """Give up the requests of a client that is gone: no replies."""
@@ -178,7 +242,7 @@ class GatewayCore:
         if now_ns + ARRIVAL_RETRY_NS < until_ns:
             self._timers.arm(request, now_ns + ARRIVAL_RETRY_NS)
         else:
-            self._refuse(request, *refusals.UNSENT)
+            self._refuse(request, *UNSENT)
 
     def dispatched(self, now_ns: int, message: Dispatch) -> None:
         """Push the inputs of each request that still waits; tell the worker which don't."""
@@ -188,16 +252,16 @@ class GatewayCore:
         for request_id, cold in zip(message.request_ids, message.cold, strict=True):
             request = self._by_id.get(request_id)
             if request is not None and is_outdated(request.accepted, self._signatures):
-                self._give_up(request, *refusals.replaced(request.accepted.model))
+                self._give_up(request, *replaced(request.accepted.model))
                 request = None
             if request is None or request.request_id != request_id:
                 self.counts["withdrawn_inputs"] += 1
-                self._sends.append(Push(message.worker, Input(message.action_id, request_id, True), ()))
+                self._effects.append(Push(message.worker, Input(message.action_id, request_id, True), ()))
                 continue
             request.dispatches.append(
                 Dispatched(message.action_id, message.worker, message.batch_size, cold, now_ns)
             )
-            self._sends.append(Push(message.worker, Input(message.action_id, request_id), request.frames))
+            self._effects.append(Push(message.worker, Input(message.action_id, request_id), request.frames))
 
     def rejected(self, message: Rejected) -> None:
         """Pass the controller's rejection on."""
@@ -238,7 +302,7 @@ class GatewayCore:
         wrong = wrong_outputs(request.accepted, frames)
         if wrong is not None:
             self.counts["bad_outputs"] += 1
-            self._give_up(request, *refusals.bad_outputs(dispatch.worker, wrong))
+            self._give_up(request, *bad_outputs(dispatch.worker, wrong))
             return
         if request.dispatches[-1] is not dispatch or request.request_id != message.request_id:
             # The controller has sent it elsewhere meanwhile, or is about to.
@@ -253,7 +317,7 @@ class GatewayCore:
                 self._withdraw(each)
             self._remove(each)
             self.counts["answered"] += 1
-            self._sends.append(answer(now_ns, each, dispatch, message.execute_ns, frames))
+            self._effects.append(answer(now_ns, each, dispatch, message.execute_ns, frames))
             self.observers.answered(now_ns, each, dispatch, message)
 
     # --- time ---
@@ -272,9 +336,9 @@ class GatewayCore:
                 if request.request_id is None and self._number is not None and in_time:
                     self._arrive(request)
             elif unsent:
-                self._refuse(request, *refusals.unreachable(now_ns, request))
+                self._refuse(request, *unreachable(now_ns, request))
             else:
-                self._give_up(request, *refusals.timed_out(now_ns, request))
+                self._give_up(request, *timed_out(now_ns, request))
 
     def shut_down(self) -> None:
         """Refuse all that comes from now on."""
@@ -284,12 +348,12 @@ class GatewayCore:
         """Answer all that is left: the gateway stops."""
         self._sharing.clear()
         for request in list(self._pending.values()):
-            self._give_up(request, *refusals.CLOSING)
+            self._give_up(request, *CLOSING)
 
-    def drain(self) -> list[Send]:
+    def drain(self) -> list[Effect]:
         """Return what is to be sent, in order, and forget it."""
-        sends, self._sends = self._sends, []
-        return sends
+        effects, self._effects = self._effects, []
+        return effects
 
     def validate(self) -> None:
         """Check that every table says the same; raise AssertionError with the story of what does not."""
@@ -308,18 +372,18 @@ class GatewayCore:
         self._table.name(request, request_id)
         accepted = request.accepted
         arrive = Arrive(request_id, accepted.model, accepted.rows, request.due_ns, accepted.priority)
-        self._sends.append(arrive)
+        self._effects.append(arrive)
 
     def _wait_for_controller(self, now_ns: int, request: Pending) -> None:
         until_ns = request.expires_ns if request.deadline_ns is None else request.deadline_ns
         if until_ns < now_ns + self._rejoin_ns:
-            self._refuse(request, *refusals.unreachable(now_ns, request))
+            self._refuse(request, *unreachable(now_ns, request))
         else:
             self._timers.arm(request, min(until_ns, now_ns + self._wait_ns))
 
     def _withdraw(self, request: Pending) -> None:
         if request.request_id is not None:
-            self._sends.append(Withdraw(request.request_id))
+            self._effects.append(Withdraw(request.request_id))
             request.request_id = None
 
     def _give_up(self, request: Pending, reason: Reason, detail: str) -> None:
@@ -332,7 +396,7 @@ class GatewayCore:
         self._remove(request)
         self.counts["refused"] += 1
         self.observers.refused(request, reason)
-        self._sends.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
+        self._effects.append(Refuse(request.connection, request.key, reason, detail, earliest_finish_left_ns))
 
     def _remove(self, request: Pending) -> None:
         self._table.remove(request)

@@ -27,7 +27,7 @@ class _Work(NamedTuple):
     failed: Callable[[Exception], None]
 
 
-class Turns:
+class TimeSlices:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.gateway.catalog import Catalog
-from mainspring.gateway.validation import Accepted, BadRequest, check_request, nearest
+from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.validation import Accepted, BadRequest, check_request, nearest
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core import GatewayCore
-from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse
+from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.peers import Dispatch, Output
-from tests.gateway.interleaving import ALICE, BOB, WORKERS, Entered, Interleaving
-from tests.gateway.test_core import OUTPUTS, accepted
+from tests.gateway.core.interleaving import ALICE, BOB, WORKERS, Entered, Interleaving
+from tests.gateway.core.test_state_machine import OUTPUTS, accepted
 
 
 class AnyInterleaving(Interleaving):
@@ -51,14 +51,14 @@ class AnyInterleaving(Interleaving):
             self.core.outputs(self.now_ns, Output(action_id, request_id, 1), OUTPUTS if good else ())
 
     def drain(self) -> None:
-        for send in self.core.drain():
-            match send:
+        for effect in self.core.drain():
+            match effect:
                 case Arrive():
-                    self.known.append(send.request_id)
-                case Push() if not send.message.withdrawn:
-                    self.pushed.append((send.message.action_id, send.message.request_id))
+                    self.known.append(effect.request_id)
+                case Push() if not effect.message.withdrawn:
+                    self.pushed.append((effect.message.action_id, effect.message.request_id))
                 case Answer() | Refuse():
-                    self.replies[send.connection, send.key] += 1
+                    self.replies[effect.connection, effect.key] += 1
 
 
 AnyInterleaving.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

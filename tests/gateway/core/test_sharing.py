@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core import GatewayCore
-from mainspring.gateway.sends import Answer, Arrive, Connection, Refuse, Send, Withdraw
-from mainspring.gateway.sharing import MOST_RANKS
-from mainspring.gateway.validation import Accepted, Signature
+from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Refuse, Withdraw
+from mainspring.gateway.core.sharing import MOST_RANKS
+from mainspring.gateway.core.state_machine import GatewayCore
+from mainspring.gateway.core.validation import Accepted, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from tests.gateway.fakes import make_spec
@@ -41,7 +41,7 @@ def submit(
     connection: Connection = ALICE,
     outputs: tuple[int, ...] = (0, 1),
     priority: int = 0,
-) -> list[Send]:
+) -> list[Effect]:
     request = accepted(slo_ms, outputs, priority)
     frames = [bytes([value]) * 16]
     core.submit(now_ns, connection, key, request, list(frames), core._cache.digest(request, frames))
@@ -49,16 +49,16 @@ def submit(
     return core.drain()
 
 
-def arrival(sends: list[Send]) -> int:
-    [send] = [each for each in sends if isinstance(each, Arrive)]
-    return send.request_id
+def arrival(effects: list[Effect]) -> int:
+    [effect] = [each for each in effects if isinstance(each, Arrive)]
+    return effect.request_id
 
 
-def replies(sends: list[Send]) -> dict[int, Answer | Refuse]:
-    return {each.key: each for each in sends if isinstance(each, Answer | Refuse)}
+def replies(effects: list[Effect]) -> dict[int, Answer | Refuse]:
+    return {each.key: each for each in effects if isinstance(each, Answer | Refuse)}
 
 
-def run(core: GatewayCore, request_id: int, now_ns: int = MS) -> list[Send]:
+def run(core: GatewayCore, request_id: int, now_ns: int = MS) -> list[Effect]:
     core.dispatched(now_ns, Dispatch(1, "w", (request_id,), (False,), 4))
     core.outputs(now_ns, Output(1, request_id, 300), OUTPUTS)
     core.validate()
@@ -94,9 +94,9 @@ def test_a_more_urgent_request_does_not_wait_for_work_that_is_planned_later() ->
     patient = arrival(submit(core, 1, 500))
     urgent = arrival(submit(core, 2, 50))
     assert submit(core, 3, 100) == []
-    sends = run(core, urgent)
-    assert sorted(replies(sends)) == [1, 2, 3]
-    assert Withdraw(patient) in sends
+    effects = run(core, urgent)
+    assert sorted(replies(effects)) == [1, 2, 3]
+    assert Withdraw(patient) in effects
 
 
 def test_a_request_of_a_higher_priority_does_not_wait_behind_one_of_a_lower() -> None:
@@ -107,9 +107,9 @@ def test_a_request_of_a_higher_priority_does_not_wait_behind_one_of_a_lower() ->
     assert [each.priority for each in [*second, *first] if isinstance(each, Arrive)] == [2, 1]
     for key, priority in ((4, 0), (5, 1), (6, 2), (7, 3)):
         assert submit(core, key, 60, priority=priority) == []
-    sends = run(core, arrival(first))
-    assert sorted(replies(sends)) == [1, 2, 3, 4, 5, 6, 7]
-    assert Withdraw(plain) in sends
+    effects = run(core, arrival(first))
+    assert sorted(replies(effects)) == [1, 2, 3, 4, 5, 6, 7]
+    assert Withdraw(plain) in effects
 
 
 def test_when_the_leader_ends_followers_that_do_not_lead_each_other_lead_both() -> None:
@@ -154,9 +154,9 @@ def test_when_the_leader_is_refused_the_most_urgent_follower_is_submitted() -> N
     submit(core, 3, 80)
     core.rejected(Rejected(first, Reason.DEADLINE_UNREACHABLE, "no plan"))
     core.validate()
-    sends = core.drain()
-    assert isinstance(replies(sends)[1], Refuse)
-    [again] = [each for each in sends if isinstance(each, Arrive)]
+    effects = core.drain()
+    assert isinstance(replies(effects)[1], Refuse)
+    [again] = [each for each in effects if isinstance(each, Arrive)]
     assert again.deadline_ns == 80 * MS
     assert sorted(replies(run(core, again.request_id))) == [2, 3]
 
@@ -167,14 +167,14 @@ def test_when_the_leader_is_cancelled_or_leaves_its_followers_are_not_lost() -> 
     submit(core, 2, connection=BOB)
     submit(core, 3, connection=BOB)
     core.cancel(ALICE, 1)
-    sends = core.drain()
-    assert list(replies(sends)) == [1]
-    second = arrival(sends)
+    effects = core.drain()
+    assert list(replies(effects)) == [1]
+    second = arrival(effects)
     core.forget_connection(BOB)
     core.validate()
-    sends = core.drain()
-    assert Withdraw(second) in sends
-    assert replies(sends) == {}
+    effects = core.drain()
+    assert Withdraw(second) in effects
+    assert replies(effects) == {}
     assert core.in_flight == 0
 
 
@@ -196,8 +196,8 @@ def test_a_follower_is_refused_by_its_own_deadline() -> None:
     core.dispatched(MS, Dispatch(1, "w", (first,), (False,), 4))
     core.tick(150 * MS)
     core.validate()
-    sends = core.drain()
-    assert list(replies(sends)) == [1]
+    effects = core.drain()
+    assert list(replies(effects)) == [1]
     # The leader's worker is silent; its deadline has passed, and so has the follower's.
     core.tick(170 * MS)
     last = replies(core.drain())[2]
@@ -211,10 +211,10 @@ def test_outputs_that_are_no_good_answer_the_leader_alone() -> None:
     submit(core, 2)
     core.dispatched(0, Dispatch(1, "w", (first,), (False,), 4))
     core.outputs(1, Output(1, first, 1), ())
-    sends = core.drain()
-    assert list(replies(sends)) == [1]
+    effects = core.drain()
+    assert list(replies(effects)) == [1]
     assert len(core._cache) == 0
-    assert sorted(replies(run(core, arrival(sends)))) == [2]
+    assert sorted(replies(run(core, arrival(effects)))) == [2]
 
 
 def test_a_controller_that_comes_late_gets_the_leader_alone() -> None:
@@ -248,6 +248,6 @@ def test_a_stop_answers_followers_too() -> None:
     core.shut_down()
     core.abandon()
     core.validate()
-    sends = core.drain()
-    assert sorted(replies(sends)) == [1, 2]
-    assert not [each for each in sends if isinstance(each, Arrive)]
+    effects = core.drain()
+    assert sorted(replies(effects)) == [1, 2]
+    assert not [each for each in effects if isinstance(each, Arrive)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core import ARRIVAL_RETRY_NS, GatewayCore
-from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse, Send, Withdraw
-from mainspring.gateway.validation import Accepted, Signature
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
+from mainspring.gateway.core.state_machine import ARRIVAL_RETRY_NS, GatewayCore
+from mainspring.gateway.core.validation import Accepted, Signature
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Dispatch, Output, Rejected
 from tests.gateway.fakes import make_spec
@@ -33,25 +33,25 @@ def core_with(number: int | None = 5, **options: Any) -> GatewayCore:
     return core
 
 
-def submit(core: GatewayCore, key: int = 1, now_ns: int = 0, slo_ms: int | None = 50) -> list[Send]:
+def submit(core: GatewayCore, key: int = 1, now_ns: int = 0, slo_ms: int | None = 50) -> list[Effect]:
     core.submit(now_ns, ALICE, key, accepted(slo_ms), [bytes(16)])
     return core.drain()
 
 
-def arrival(sends: list[Send]) -> Arrive:
-    [send] = sends
-    assert isinstance(send, Arrive)
-    return send
+def arrival(effects: list[Effect]) -> Arrive:
+    [effect] = effects
+    assert isinstance(effect, Arrive)
+    return effect
 
 
-def refusal(sends: list[Send]) -> Refuse:
-    [send] = [each for each in sends if isinstance(each, Refuse)]
-    return send
+def refusal(effects: list[Effect]) -> Refuse:
+    [effect] = [each for each in effects if isinstance(each, Refuse)]
+    return effect
 
 
 def dispatch(
     core: GatewayCore, request_id: int, action_id: int = 1, now_ns: int = 0, worker: str = "w"
-) -> list[Send]:
+) -> list[Effect]:
     core.dispatched(now_ns, Dispatch(action_id, worker, (request_id,), (False,), 4))
     return core.drain()
 
@@ -237,8 +237,8 @@ def test_a_welcome_anew_submits_what_is_pending_under_new_ids() -> None:
     assert core.drain() == []
     core.controller_welcomed(11 * MS, 6)
     again = core.drain()
-    assert [send.request_id for send in again if isinstance(send, Arrive)] == [6 << 40 | 2, 6 << 40 | 3]
-    assert [send.deadline_ns for send in again if isinstance(send, Arrive)] == [900 * MS, 900 * MS]
+    assert [effect.request_id for effect in again if isinstance(effect, Arrive)] == [6 << 40 | 2, 6 << 40 | 3]
+    assert [effect.deadline_ns for effect in again if isinstance(effect, Arrive)] == [900 * MS, 900 * MS]
     # What the old controller had dispatched may still come: it is as good, and called off at the new one.
     core.outputs(12 * MS, Output(1, sent, 1), OUTPUTS)
     withdraw, answer = core.drain()

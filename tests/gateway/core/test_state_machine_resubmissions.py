@@ -1,14 +1,14 @@
-"""Requests that the gateway has to send a second time, or may not send again."""
+"""Requests that the gateway has to effect a second time, or may not effect again."""
 
 from __future__ import annotations
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core import ARRIVAL_RETRY_NS, GatewayCore
-from mainspring.gateway.sends import Arrive, Push, Refuse, Withdraw
-from mainspring.gateway.validation import Signature
+from mainspring.gateway.core.effects import Arrive, Push, Refuse, Withdraw
+from mainspring.gateway.core.state_machine import ARRIVAL_RETRY_NS, GatewayCore
+from mainspring.gateway.core.validation import Signature
 from mainspring.messages.codes import Reason
+from tests.gateway.core.test_state_machine import MS, SIGNATURE, arrival, core_with, dispatch, submit
 from tests.gateway.fakes import make_spec
-from tests.gateway.test_core import MS, SIGNATURE, arrival, core_with, dispatch, submit
 
 
 def test_what_was_dispatched_and_could_not_be_sent_again_is_tried_again_not_timed_out() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.sends import Connection
+from mainspring.gateway.core.effects import Connection
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel, StatusReply
 from mainspring.messages.codes import Reason
 from mainspring.messages.metrics import ClusterMetrics

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.links import WorkerLinks
+from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.messages.peers import Input
 from mainspring.transport.hub import Hub
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mainspring.gateway.core import GatewayCore
-from mainspring.gateway.sends import Connection
+from mainspring.gateway.core.effects import Connection
+from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.codes import Reason
 from mainspring.messages.peers import Rejected
 

@@ -6,13 +6,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from mainspring.gateway.cache import PredictionCache
 from mainspring.gateway.config import GatewayConfig
-from mainspring.gateway.core import GatewayCore
-from mainspring.gateway.sends import Answer, Arrive, Connection, Push, Refuse
+from mainspring.gateway.core.cache import PredictionCache
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse
+from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.peers import Dispatch, Output
-from tests.gateway.interleaving import ALICE, BOB, MS, WORKERS, Entered, Interleaving
-from tests.gateway.test_sharing import SIGNATURE, accepted
+from tests.gateway.core.interleaving import ALICE, BOB, MS, WORKERS, Entered, Interleaving
+from tests.gateway.core.test_sharing import SIGNATURE, accepted
 
 
 class AnyInterleaving(Interleaving):
@@ -68,19 +68,19 @@ class AnyInterleaving(Interleaving):
 
     def drain(self, value: int | None = None) -> None:
         """Take what came out; ``value`` is the input of the one request that may have been submitted."""
-        for send in self.core.drain():
-            match send:
+        for effect in self.core.drain():
+            match effect:
                 case Arrive():
-                    self.values[send.request_id] = self._value_of(send.request_id, value)
-                case Push() if not send.message.withdrawn:
-                    assert send.frames == (bytes([self.values[send.message.request_id]]) * 16,)
-                    self.pushed.append((send.message.action_id, send.message.request_id))
+                    self.values[effect.request_id] = self._value_of(effect.request_id, value)
+                case Push() if not effect.message.withdrawn:
+                    assert effect.frames == (bytes([self.values[effect.message.request_id]]) * 16,)
+                    self.pushed.append((effect.message.action_id, effect.message.request_id))
                 case Answer():
-                    self.replies[send.connection, send.key] += 1
-                    wanted = self.entered[send.connection, send.key][0]
-                    assert send.frames[0] == bytes([wanted]) * 16, "another input's outputs"
+                    self.replies[effect.connection, effect.key] += 1
+                    wanted = self.entered[effect.connection, effect.key][0]
+                    assert effect.frames[0] == bytes([wanted]) * 16, "another input's outputs"
                 case Refuse():
-                    self.replies[send.connection, send.key] += 1
+                    self.replies[effect.connection, effect.key] += 1
 
     def _value_of(self, request_id: int, value: int | None) -> int:
         request = self.core._by_id.get(request_id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.gateway.validation import BadRequest, Signature, shorten, unknown_model
+from mainspring.gateway.core.validation import BadRequest, Signature, shorten, unknown_model
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
