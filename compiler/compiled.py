@@ -18,12 +18,12 @@ import onnxruntime
 
 from mainspring import extras
 from mainspring.compiler.arena import Arena, place_tensors, weights_image
+from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import BoundModel, Executable
 from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo, GraphTensor
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
-from mainspring.compiler.artifact.runnable import Runnable
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.layout import lay_out
 from mainspring.compiler.profiler import measure_workspace

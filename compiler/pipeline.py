@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 import onnx
 
+from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
 from mainspring.compiler.artifact.manifest import (
     CPU,
@@ -32,7 +33,6 @@ from mainspring.compiler.artifact.manifest import (
     Source,
     Verification,
 )
-from mainspring.compiler.artifact.runnable import Runnable
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
 from mainspring.compiler.compiled import MAKERS, Artifact, Target

@@ -11,10 +11,9 @@ import onnx
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.folding import without_decided_branches
 from mainspring.compiler.normalise import normalise, numpy_dtype
 from mainspring.compiler.samples import index_tables, sample_rows
-from mainspring.compiler.stock import Arrays, StockSession, serialise
+from mainspring.compiler.stock import Arrays, StockSession, optimise_portably, serialise
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.messages.model import TensorSpec
 
@@ -174,3 +173,23 @@ def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
 def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray[np.generic]:
     """Return ``size`` rows from ``begin``, the last one repeated if there are not so many."""
     return array[np.minimum(np.arange(begin, begin + size), len(array) - 1)]
+
+
+def has_control_flow(model: onnx.ModelProto) -> bool:
+    """Whether a node has a graph of its own."""
+    return any(
+        attribute.HasField("g") or attribute.graphs
+        for node in model.graph.node
+        for attribute in node.attribute
+    )
+
+
+def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with constants folded if nothing of its control flow is left then, else as it is."""
+    if not has_control_flow(model):
+        return model
+    try:
+        folded = optimise_portably(model)
+    except CompileError:
+        return model
+    return model if has_control_flow(folded) else folded

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
 from mainspring.compiler.artifact.manifest import Verification
-from mainspring.compiler.artifact.runnable import Runnable
 from mainspring.compiler.reference import Prepared
 from mainspring.messages.model import TensorSpec
 

@@ -1,21 +1,34 @@
-"""Arrays where kernels may read and write: each begins at a multiple of `ALIGNMENT_BYTES`."""
+"""Arrays that a model may run on without IO memory: each begins at a multiple of `ALIGNMENT_BYTES`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, GraphTensor
-from mainspring.compiler.artifact.runnable import Runnable
+
+
+class Runnable(Protocol):
+    """A model with its weights bound, ready to run on the CPU, whatever its engine."""
+
+    def run(self, batch_size: int, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run one batch from and to these addresses; raise `ExecutableError` if the engine fails."""
+
+    def run_arrays(
+        self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
+    ) -> list[npt.NDArray[np.generic]]:
+        """Run one batch on arrays; return the outputs."""
+
 
 Arrays = list[npt.NDArray[np.generic]]
 
 
 class BatchArrays:
-    """All inputs and outputs of one batch, zeros at first: for those who have no IO memory of their own."""
+    """All inputs and outputs of one batch, zeros at first, for callers without IO memory of their own."""
 
     def __init__(self, info: ExecutableInfo, batch_size: int) -> None:
         self.inputs: Arrays = [_zeros(batch_size, tensor) for tensor in info.inputs]

@@ -1,12 +1,18 @@
-"""What goes wrong when a model is compiled, stored or opened, in words for the person who asked."""
+"""What goes wrong when a model is compiled, stored or opened, in words for the person who runs it."""
 
 from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 AS_IT_IS = (
     "`mainspring compile --whole`, or `max_batch_size: 0` and the whole shapes as dims in config.pbtxt, "
     "serves the model as it is, one request at a time"
 )
-"""The way out for models whose rows can't be told apart."""
+"""The remedy for models whose rows can't be separated."""
 
 
 class CompileError(Exception):
@@ -23,3 +29,36 @@ class StoreError(Exception):
 
 class ExecutableError(Exception):
     """An executable does not open or does not run; the text names it and says why."""
+
+
+@contextmanager
+def reading(path: Path, root: Path) -> Iterator[None]:
+    """Turn a refused permission to read ``path``, of the store ``root``, into a `StoreError`."""
+    try:
+        yield
+    except PermissionError as error:
+        denied = Path(error.filename or path)
+        raise StoreError(
+            f"can't read {denied}: {error.strerror}{owner_of(denied, error)}; its owner can make the store "
+            f"readable with `chmod -R a+rX {root}`, or choose another store with --store DIR"
+        ) from error
+
+
+def owner_of(path: Path, error: OSError) -> str:
+    """Return, for the end of an error's sentence, who owns the path or the nearest folder above it."""
+    if not isinstance(error, PermissionError):
+        return ""
+    for place in (path, *path.parents):
+        try:
+            owner = place.stat().st_uid
+        except OSError:
+            continue
+        return f" ({place} belongs to {_user(owner)}, this is {_user(os.geteuid())})"
+    return ""
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

@@ -22,13 +22,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
 from mainspring.compiler.artifact.arrays import BatchArrays
-from mainspring.compiler.artifact.binding import Binding
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
@@ -44,6 +44,7 @@ _OTHER_SHAPE = (
     "has an output whose shape for these inputs differs from the one that the model was compiled with; only "
     "inputs that give outputs of that shape can be answered"
 )
+Shape = tuple[int, ...]
 
 
 def open_executable(store: Store, manifest: Manifest, threads: int = 1) -> Executable:
@@ -189,3 +190,43 @@ def _register_shared_arena() -> None:
     kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR
     memory = onnxruntime.OrtMemoryInfo("Cpu", kind, 0, onnxruntime.OrtMemType.DEFAULT)
     onnxruntime.create_and_register_allocator(memory, None)
+
+
+class Binding:
+    """Which addresses one session's inputs and outputs have on the CPU.
+
+    ONNX Runtime's Python wrapper makes a new object for the device at each call: that is half of what binding
+    a model's weights costs, and a part of every INFER. The wrapped object takes one device for all calls. Its
+    name is not public, so where it is not what it is in ONNX Runtime 1.31 the wrapper is used.
+    """
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.io = session.io_binding()
+        """What ``run_with_iobinding`` takes."""
+        self._device = _device()
+        self._inner = getattr(self.io, "_iobinding", None) if self._device is not None else None
+
+    def input(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
+        """Read this input at ``address`` from now on."""
+        if self._inner is None:
+            self.io.bind_input(name, "cpu", 0, dtype, shape, address)
+        else:
+            self._inner.bind_input(name, self._device, dtype, shape, address)
+
+    def output(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
+        """Write this output to ``address`` from now on."""
+        if self._inner is None:
+            self.io.bind_output(name, "cpu", 0, dtype, shape, address)
+        else:
+            self._inner.bind_output(name, self._device, dtype, shape, address)
+
+
+@functools.cache
+def _device() -> Any:
+    """Return the CPU as ONNX Runtime's own code knows it, or None where that code has another form."""
+    try:
+        from onnxruntime.capi import _pybind_state as native
+
+        return native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+    except (ImportError, AttributeError, TypeError):
+        return None

@@ -1,9 +1,9 @@
 """What an artifact is made of: the manifest of a model, and the facts of an executable.
 
 Clockwork, section 5.1: weights apart from kernels. The *executable* is an ONNX graph whose weights are
-inputs, or launch plans with their kernels (`compiler.plan`); the *weights* are one file, laid out for pages;
-the *manifest* says which bytes of it are which tensor. Several models may share one executable. Nothing in
-this file does any input or output.
+inputs, or launch plans with their kernels (`compiler.artifact.plan`); the *weights* are one file, laid out
+for pages; the *manifest* says which bytes of it are which tensor. Several models may share one executable.
+Nothing in this file does any input or output.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.errors import StoreError, owner_of, reading
 from mainspring.compiler.artifact.manifest import (
     ENTRY_FILES,
     FORMAT,
@@ -30,7 +30,6 @@ from mainspring.compiler.artifact.manifest import (
     Manifest,
     Source,
 )
-from mainspring.compiler.artifact.permission import owner_of, reading
 from mainspring.messages.model import ModelSpec
 
 _LOGGER = logging.getLogger(__name__)

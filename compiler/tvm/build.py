@@ -5,25 +5,33 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import tvm
+from tvm import relax
+from tvm_ffi.structural import structural_equal
 
+from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CPU, GraphTensor
 from mainspring.compiler.artifact.plan import CUBIN, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
-from mainspring.compiler.tvm.kernels import Generated, generate_cpu, generate_cuda
+from mainspring.compiler.tvm.kernels import (
+    Generated,
+    cpu_target,
+    cuda_target,
+    generate_cpu,
+    generate_cuda,
+    llvm_options,
+)
 from mainspring.compiler.tvm.line import Line, Step
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
-from mainspring.compiler.tvm.packing import check_equal, pack
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
-from mainspring.compiler.tvm.targets import cpu_target, cuda_target, llvm_options
 from mainspring.compiler.tvm.toolchain import cubin, shared_object
 
 Array = npt.NDArray[np.generic]
@@ -157,3 +165,24 @@ def _shared_constants(
             found.append(known[key])
         indices[size] = tuple(found)
     return indices, arrays
+
+
+def pack(packing: Any, weights: Sequence[Array]) -> tuple[Array, ...]:
+    """Return what the Relax function ``packing`` makes of the weights, computed on this machine's CPU."""
+    module = tvm.IRModule({"pack": packing.with_attr("global_symbol", "pack")})
+    with tvm.target.Target("llvm"):
+        module = relax.transform.LegalizeOps()(module)
+    machine = relax.VirtualMachine(relax.build(module, "llvm"), tvm.cpu())
+    packed = machine["pack"](tuple(tvm.runtime.tensor(np.ascontiguousarray(array)) for array in weights))
+    return tuple(np.ascontiguousarray(each.numpy()) for each in packed)
+
+
+def check_equal(packings: dict[int, Any]) -> None:
+    """Raise `CompileError` unless all batch sizes read the same packed weights: there is one weights file."""
+    (first_size, first), *others = packings.items()
+    for size, other in others:
+        if not structural_equal(first, other, map_free_vars=True):
+            raise CompileError(
+                f"TVM packs the weights for batch size {size} otherwise than for {first_size}, but an "
+                "artifact has one weights file; `--engine onnxruntime` compiles the model"
+            )

@@ -1,4 +1,4 @@
-"""From functions of loops to kernels: code, and how each function's kernels are launched.
+"""From functions of loops to kernels for a target: code, and how each function's kernels are launched.
 
 For ``cuda`` TVM splits a function into a host part and kernels; the host part says, after that pass, which
 kernel is launched with which arrays over which grid, and that is all that is kept of it.
@@ -6,22 +6,32 @@ kernel is launched with which arrays over which grid, and that is all that is ke
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import s_tir, tirx
 from tvm.ir.instrument import pass_instrument
 from tvm_ffi.structural import structural_walk
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import Extent
-from mainspring.compiler.tvm.scratch import Scratch, lift_scratch
+from mainspring.compiler.artifact.target import kernels_instruction_set
 
 _SPLIT = "tirx.SplitHostDevice"
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
 _AXES = ("x", "y", "z")
+_LLVM_LEVELS = {"x86_64-avx2": "x86-64-v3", "x86_64-baseline": "x86-64"}
+"""LLVM's names of instruction sets."""
+_ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
+_THREADS = 256
+"""Threads of a block where one computes one element: few enough that small images make many blocks."""
+_SHARED_BYTES = 48 * 1024
+"""Static shared memory of a block on every architecture."""
 
 
 class KernelCall(NamedTuple):
@@ -215,3 +225,80 @@ def _object_file(module: Any) -> bytes:
         path = Path(folder) / "kernels.o"
         module.write_to_file(str(path), "o")
         return path.read_bytes()
+
+
+def llvm_options() -> str:
+    """Return the options that kernels for this machine are generated with; nothing is its plainest level."""
+    level = _LLVM_LEVELS.get(kernels_instruction_set(), "")
+    return f"-mcpu={level}" if level else ""
+
+
+def cpu_target() -> Any:
+    """Return the target for this machine's CPU."""
+    level = _LLVM_LEVELS.get(kernels_instruction_set(), "")
+    return tvm.target.Target({"kind": "llvm"} | ({"mcpu": level} if level else {}))
+
+
+def cuda_target(arch: str) -> Any:
+    """Return the target for a GPU; raise `CompileError` for an unknown architecture."""
+    if not _ARCH.fullmatch(arch):
+        raise CompileError(
+            f"{arch!r} is no architecture of a GPU: it is sm_90 for an H100, sm_80 for an A100"
+        )
+    description = {
+        "kind": "cuda",
+        "arch": arch,
+        "max_threads_per_block": _THREADS,
+        "max_shared_memory_per_block": _SHARED_BYTES,
+        "thread_warp_size": 32,
+    }
+    return tvm.target.Target(description, host="llvm")
+
+
+class Scratch(NamedTuple):
+    """An array that lives during one call."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+def lift_scratch(function: Any) -> tuple[Any, tuple[Scratch, ...]]:
+    """Return the function with its own arrays as additional parameters, and what these are.
+
+    A function makes arrays for itself, such as a padded copy of its input. TVM would allocate them at each
+    call; as parameters they get a place in the workspace like any result.
+    """
+    realize = function.body
+    if not isinstance(realize, s_tir.SBlockRealize):
+        return function, ()
+    root = realize.block
+    own = [buffer for buffer in root.alloc_buffers if buffer.ty.storage_scope == "global"]
+    if not own:
+        return function, ()
+    kept = [buffer for buffer in root.alloc_buffers if buffer.ty.storage_scope != "global"]
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        root.body,
+        root.init,
+        kept,
+        root.match_buffers,
+        root.annotations,
+    )
+    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+    lifted = tirx.PrimFunc([*function.params, *own], body, function.ret_type, function.attrs)
+    return lifted, tuple(map(_scratch, own))
+
+
+def _scratch(buffer: Any) -> Scratch:
+    try:
+        return Scratch(str(buffer.ty.dtype), tuple(int(dimension) for dimension in buffer.ty.shape))
+    except TypeError:
+        raise CompileError(f"the size of {buffer.name} is not known before a request is") from None

@@ -13,9 +13,8 @@ import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.zoo.architecture import Architecture, instantiate
-from mainspring.compiler.zoo.convolutional import digits, mobilenet, resnet, resnet_small_images
 from mainspring.compiler.zoo.light import light
-from mainspring.compiler.zoo.transformer import bert
+from mainspring.compiler.zoo.networks import bert, digits, mobilenet, resnet, resnet_small_images
 
 _CATALOGUE: dict[str, Callable[[], Architecture]] = {
     "alexnet": partial(light, "bvlc_alexnet"),

@@ -15,6 +15,7 @@ from mainspring.compiler.artifact.executable import BoundModel, Executable, open
 from mainspring.compiler.artifact.manifest import Manifest, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
+from mainspring.compiler.zoo.copies import compile_zoo
 
 MakeModel = Callable[..., onnx.ModelProto]
 FLOAT = np.dtype(np.float32)
@@ -106,3 +107,25 @@ def test_a_failing_run_is_an_error_and_the_next_one_works(store: Store, manifest
     with pytest.raises(ExecutableError, match="failed at batch size 1"):
         bound.run(1, [x.ctypes.data], [])
     assert run(bound, x).any()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_bound_model_computes_the_same_either_way(
+    tmp_path: Path, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    manifest = next(compile_zoo(["digits"], store, batch_sizes=(1, 2))).manifest
+    weights = np.fromfile(store.weights_path(manifest), np.uint8)
+    executable = open_executable(store, manifest)
+    rows = np.random.default_rng(0).standard_normal((2, *manifest.inputs[0].shape), np.float32)
+
+    def outputs() -> np.ndarray:
+        bound = executable.bind(manifest.tensors, lambda offset: int(weights.ctypes.data) + offset)
+        return bound.run_arrays(2, [rows])[0]
+
+    expected = outputs()
+    if not native:
+        monkeypatch.setattr("mainspring.compiler.artifact.executable._device", lambda: None)
+    found = outputs()
+    assert found.any()
+    np.testing.assert_array_equal(found, expected)

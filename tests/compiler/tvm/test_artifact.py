@@ -193,7 +193,8 @@ def test_altered_files_are_found(
 def test_wrongly_packed_weights_are_never_stored(
     store: Store, make_network: MakeNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mainspring.compiler.tvm import build, packing
+    from mainspring.compiler.tvm import build
+    from mainspring.compiler.tvm import build as packing
 
     right = packing.pack
 
