@@ -29,6 +29,7 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
+from mainspring.transport.session import Session
 
 _LOGGER = logging.getLogger(__name__)
 HELLO_NS = 500_000_000
@@ -104,8 +105,7 @@ class LiveStream:
         self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret)
         self._link = self._connect()
         self._ended = 0
-        self._hello_ns = 0
-        self._heard_ns = self.since_ns
+        self._session = Session(self.since_ns, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)
         self._run = 0
         self._told_ns = 0
 
@@ -158,9 +158,10 @@ class LiveStream:
         """Take messages until one has records."""
         self._hub.wait(0)
         while (parts := self._link.receive()) is not None:
-            self._heard_ns = self._clock()
+            now_ns = self._clock()
+            self._session.heard(now_ns)
             try:
-                batch = self._take(parts)
+                batch = self._take(now_ns, parts)
             except BadMessage as error:
                 _LOGGER.warning("the controller sent a message that is none: %s", error)
                 continue
@@ -168,19 +169,24 @@ class LiveStream:
                 return batch
         return None
 
-    def _take(self, parts: list[bytes]) -> Batch | None:
+    def _take(self, now_ns: int, parts: list[bytes]) -> Batch | None:
         message = TO_OBSERVER.decode(parts[0])
         match message:
             case Records():
                 return self._records(message, parts)
             case Ping(sequence=sequence, sent_ns=sent_ns):
-                self._link.send((encode(Pong(sequence, sent_ns, self._heard_ns, self._clock())),))
+                self._link.send((encode(Pong(sequence, sent_ns, now_ns, self._clock())),))
                 return self._time(sent_ns)
             case Welcome():
+                self._session.welcome(now_ns)
                 self._become("catching_up", "the controller's picture of how things stand is on its way")
             case Refused(code=code, detail=detail):
+                # A refused message, too, ends the session here, so that the reason is shown.
+                self._session.refused(now_ns, code, detail)
+                self._session.lose(now_ns)
                 self._become("connecting", f"the controller refuses ({code}): {detail}")
             case Goodbye(detail=detail):
+                self._session.lose(now_ns)
                 self._become("connecting", f"the controller left: {detail}")
             case _:
                 self.on_answer(message)
@@ -204,29 +210,31 @@ class LiveStream:
         return Batch(self._run, Stage.LIVE, now_ns, [(now_ns, _WAKEUP)])
 
     def _tick(self, now_ns: int) -> None:
-        """Notice that the connection ended or is silent; say hello where that has no answer."""
+        """Notice that the connection ended or is silent; say hello until the controller answers."""
+        self._session.connected(now_ns, self._link.opened)
         if self._link.ended != self._ended:
             self._ended = self._link.ended
-            self._hello_ns = 0
-            if self.state != "connecting":
+            if self._session.lose(now_ns):
                 self._become("connecting", "the connection to the controller ended")
         if not self._link.connected:
-            self._heard_ns = now_ns
+            self._session.heard(now_ns)
             if self._link.refusal:
                 self.detail = f"no connection to {self._address}: {self._link.refusal}"
-        elif now_ns - self._heard_ns > SILENCE_NS:
+        elif self._session.silent(now_ns):
+            self._session.lose(now_ns)
             self._become("connecting", "the controller is silent")
-            self._connect_anew(now_ns)
-        elif self.state == "connecting" and now_ns >= self._hello_ns:
-            self._hello_ns = now_ns + HELLO_NS
+            self._reconnect(now_ns)
+        elif self._session.hello_due(now_ns):
+            self._session.hello_sent(now_ns)
             self._link.send((encode(ObserverHello(PROTOCOL_VERSION, self._observer)),))
 
-    def _connect_anew(self, now_ns: int) -> None:
-        """Give a connection up whose other end may be gone without a word."""
+    def _reconnect(self, now_ns: int) -> None:
+        """End a connection whose other end may be gone without notice, and begin another."""
         self._link.close(now_ns)
         self._link = self._connect()
-        self._ended = self._hello_ns = 0
-        self._heard_ns = now_ns
+        self._ended = 0
+        self._session.connected(now_ns, 0)
+        self._session.heard(now_ns)
 
     def _connect(self) -> Link:
         there = Identity(Role.CONTROLLER)

@@ -25,12 +25,12 @@ from mainspring.gateway.core.validation import BadRequest, check_request
 from mainspring.gateway.delivery import Delivery
 from mainspring.gateway.departing import Departing
 from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
-from mainspring.gateway.session import ControllerSession, SessionEvent
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.transport.hub import Hub
+from mainspring.transport.session import BAD_MESSAGE, Session
 from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
@@ -55,9 +55,12 @@ class GatewayDriver:
         """By the name that their connections bear."""
         self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When a first controller is missed; None once it was, or has come."""
-        self._refusal_said = ""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
-        self._session = ControllerSession(config)
+        self._session = Session(
+            monotonic_ns(),
+            hello_ns=milliseconds(config.hello_interval_ms),
+            silence_ns=milliseconds(config.controller_timeout_ms),
+        )
         self._admin = AdminTable(config)
         self._departing = Departing(self.core.holds)
         self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
@@ -130,8 +133,6 @@ class GatewayDriver:
         self.counts[why] += 1
 
     def _serve_controller(self, limit: int) -> None:
-        if self._controller.connected_anew():
-            self._session.connected(monotonic_ns())
         for _ in range(limit):
             data = self._controller.receive()
             if data is None:
@@ -191,21 +192,18 @@ class GatewayDriver:
             self.counts["bad_messages_from_controller"] += 1
             return
         self._session.welcome(now_ns)
-        self._refusal_said = ""
         self.catalog.begin_session(now_ns)
         self.core.controller_welcomed(now_ns, message.number)
 
     def _refused(self, now_ns: int, message: peers.Refused) -> None:
-        known = self._session.welcomed
         said = f"the controller refused this gateway ({message.code}): {message.detail}"
-        if (known or message.code != "unknown_session") and said != self._refusal_said:
-            self._refusal_said = said
+        refusal = self._session.refused(now_ns, message.code, said)
+        if refusal.news:
             log.warning("%s", said)
-        if message.code == "bad_message":
+        if message.code == BAD_MESSAGE:
             self.counts["refused_by_controller"] += 1
-            return
-        self._session.lose(now_ns, said)
-        self._controller_lost(now_ns)
+        if refusal.lost:
+            self._controller_lost(now_ns)
 
     def _controller_lost(self, now_ns: int) -> None:
         self.core.controller_lost(now_ns)
@@ -287,13 +285,18 @@ class GatewayDriver:
         for name in self._departing.tick(now_ns):
             if not self._controller.send(peers.Drained(name)):
                 self.counts["unsent_to_controller"] += 1
-        match self._session.tick(now_ns):
-            case SessionEvent.HELLO:
-                self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))
-                self._miss_controller(now_ns)
-            case SessionEvent.LOST:
-                log.warning("no sign of life from the controller at %s", self.config.controller_address)
-                self._controller_lost(now_ns)
+        self._keep_session(now_ns)
+
+    def _keep_session(self, now_ns: int) -> None:
+        """Notice that the controller is silent; say hello while it does not know this gateway."""
+        self._session.connected(now_ns, self._controller.port.opened)
+        if self._session.timed_out(now_ns):
+            log.warning("no sign of life from the controller at %s", self.config.controller_address)
+            self._controller_lost(now_ns)
+        if self._session.hello_due(now_ns):
+            self._session.hello_sent(now_ns)
+            self._controller.send(peers.GatewayHello(PROTOCOL_VERSION, self._controller.name))
+            self._miss_controller(now_ns)
 
     def _miss_controller(self, now_ns: int) -> None:
         """Say once if there has never been a controller for longer than one may be silent."""

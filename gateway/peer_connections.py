@@ -41,12 +41,6 @@ class ControllerLink:
         there = Identity(Role.CONTROLLER)
         self.port = connect(hub, config.controller_address, limits, shows, there, name=identity)
         self.port.on_violation = on_violation
-        self._opened = 0
-
-    def connected_anew(self) -> bool:
-        """Say whether there is a connection that was not there at the last call."""
-        before, self._opened = self._opened, self.port.opened
-        return self._opened != before
 
     def send(self, message: msgspec.Struct) -> bool:
         """Send a message; return False if there is no connection or no room."""

@@ -27,6 +27,7 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
+from mainspring.transport.session import Session
 
 _LOGGER = logging.getLogger("mainspring.repository")
 NAME = "model-repository"
@@ -65,7 +66,6 @@ class ControllerLink:
         """Begin to connect; raise ValueError if the address is none."""
         self._cluster = cluster
         self._changed = changed
-        self._timeout_ns = round(timeout_ms * 1e6)
         self._hub = Hub()
         identity = f"{NAME}:{os.getpid()}-{secrets.token_hex(4)}".encode()
         shows, there = Pass(Role.REPOSITORY, secret), Identity(Role.CONTROLLER)
@@ -73,9 +73,7 @@ class ControllerLink:
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
         self._warming = Warming(self._hub, LIMITS, shows)
-        self._welcomed = False
-        self._hello_ns = self._silent_ns = 0
-        self._said = ""
+        self._session = Session(monotonic_ns(), hello_ns=HELLO_NS, silence_ns=round(timeout_ms * 1e6))
 
     async def run(self) -> None:
         """Keep the session until cancelled."""
@@ -99,7 +97,7 @@ class ControllerLink:
         self._asked[token] = future
         try:
             request = msgspec.structs.replace(peers.AdminRequest(token), **wish)
-            if not self._welcomed or not self._send(request):
+            if not self._session.welcomed or not self._send(request):
                 raise Refusal(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
             reply = await asyncio.wait_for(future, ANSWER_S)
         except TimeoutError:
@@ -142,11 +140,11 @@ class ControllerLink:
 
     def _take(self, message: object) -> None:
         now_ns = monotonic_ns()
-        self._silent_ns = now_ns + self._timeout_ns
+        self._session.heard(now_ns)
         match message:
             case peers.Ping():
                 self._send(peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns()))
-                if self._welcomed and not self._cluster.known:
+                if self._session.welcomed and not self._cluster.known:
                     # The first one comes behind all that the controller knows.
                     self._cluster.complete()
             case peers.ModelUp() | peers.ModelDown() | peers.Served():
@@ -164,27 +162,23 @@ class ControllerLink:
             case peers.Dispatch():
                 self._warming.dispatched(message)
             case peers.Welcome():
-                self._welcomed = True
-                self._said = ""
+                self._session.welcome(now_ns)
                 self._warming.welcomed(message.number)
                 self._cluster.welcomed()
             case peers.Refused():
-                self._refused(message)
+                said = f"the controller refused the repository ({message.code}): {message.detail}"
+                refusal = self._session.refused(now_ns, message.code, said)
+                if refusal.news:
+                    _LOGGER.warning("%s", said)
+                if refusal.lost:
+                    self._lost(message.detail)
             case peers.Goodbye():
-                self._lose("it stops")
+                if self._session.lose(now_ns):
+                    self._lost("it stops")
 
-    def _refused(self, message: peers.Refused) -> None:
-        said = f"the controller refused the repository ({message.code}): {message.detail}"
-        if said != self._said and message.code != "unknown_session":
-            self._said = said
-            _LOGGER.warning("%s", said)
-        if message.code != "bad_message":
-            self._lose(message.detail)
-
-    def _lose(self, why: str) -> None:
-        if self._welcomed:
-            _LOGGER.info("the controller is lost: %s", why)
-        self._welcomed = False
+    def _lost(self, why: str) -> None:
+        """Answer what the controller was asked: whether it was done is not known."""
+        _LOGGER.info("the controller is lost: %s", why)
         self._cluster.lost()
         refused = peers.AdminReply(
             0, Reason.CONTROLLER_UNREACHABLE, "the controller was lost before it answered"
@@ -194,10 +188,10 @@ class ControllerLink:
                 future.set_result(refused)
 
     def _tick(self, now_ns: int) -> None:
-        """Say hello while there is no session; end one that is silent."""
-        if self._welcomed:
-            if now_ns > self._silent_ns:
-                self._lose("it is silent")
-        elif now_ns >= self._hello_ns and self._link.connected:
-            self._hello_ns = now_ns + HELLO_NS
+        """Notice that the controller is silent; say hello while it does not know this process."""
+        self._session.connected(now_ns, self._link.opened)
+        if self._session.timed_out(now_ns):
+            self._lost("it is silent")
+        if self._link.connected and self._session.hello_due(now_ns):
+            self._session.hello_sent(now_ns)
             self._send(peers.GatewayHello(PROTOCOL_VERSION, NAME))

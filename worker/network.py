@@ -31,11 +31,11 @@ from mainspring.messages.peers import (
     Welcome,
     WorkerHello,
 )
+from mainspring.transport.session import Session
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.request_timing import RequestTiming
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.session import Session, State
 from mainspring.worker.sockets import GONE, Sockets
 from mainspring.worker.store_watch import StoreWatch
 
@@ -45,6 +45,9 @@ BURST = 64
 """Messages taken from one socket before the others get a turn."""
 TICK_NS = 5_000_000
 """Time between two looks at what is due: hellos, silence, old inputs."""
+LONGEST_HELLO_NS = 400_000_000
+"""Longest time between two hellos. A controller that has just started keeps requests for its first worker for
+several times as long (`ControllerConfig.start_grace_ms`), so that none is rejected for lack of a worker."""
 IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
 
@@ -72,14 +75,16 @@ class Network:
         self._watch = watch
         now_ns = time.monotonic_ns()
         self._session = Session(
-            now_ns, config.hello_retry_ms * 1_000_000, config.controller_silence_ms * 1_000_000
+            now_ns,
+            hello_ns=config.hello_retry_ms * 1_000_000,
+            longest_hello_ns=LONGEST_HELLO_NS,
+            silence_ns=config.controller_silence_ms * 1_000_000,
         )
         self._next_tick_ns = now_ns
         self._acted_ns = now_ns
         self._collected = False
         self.dropped: Counter[str] = Counter()
         """Messages that could not be used or delivered, by why."""
-        self._refusals: set[str] = set()
 
     def step(self, timeout_ms: int) -> None:
         """Wait for something to do, at most this long, and do it."""
@@ -113,7 +118,7 @@ class Network:
 
     def goodbye(self, detail: str) -> None:
         """Take leave of the controller."""
-        if self._session.state is State.WELCOMED:
+        if self._session.welcomed:
             self._to_controller(encode(Goodbye(detail)))
 
     # --- the controller ---
@@ -139,14 +144,13 @@ class Network:
                 self._drop("controller: other protocol", f"{detail}; install the same release on both")
             case Welcome():
                 if self._session.welcome(now_ns):
-                    self._abandon("the controller began another session")
-                else:
                     LOG.info("welcomed by the controller")
+                else:
+                    self._abandon("the controller began another session")
             case Refused():
                 self._refused(now_ns, message)
             case Goodbye():
-                if self._session.state is State.WELCOMED:
-                    self._session.lose(now_ns)
+                if self._session.lose(now_ns):
                     self._abandon(f"the controller said goodbye: {message.detail}")
             case Describe():
                 self._describe(message)
@@ -168,12 +172,12 @@ class Network:
                 self._executors.look_at_store(self._watch)
         while (model := self._watch.changed()) is not None:
             # A controller that does not know this worker has it prepare everything anyway.
-            if self._session.state is State.WELCOMED:
+            if self._session.welcomed:
                 LOG.info("the files of %s have changed: it can be tried again", model.name)
                 self._to_controller(encode(Restored(model)))
 
     def _accept(self, now_ns: int, action: Infer | Load | Prepare | Release | Unload) -> None:
-        if self._session.state is not State.WELCOMED:
+        if not self._session.welcomed:
             self._drop("controller: action before welcome", f"action {action.action_id}")
             return
         self._session.acted()
@@ -200,11 +204,12 @@ class Network:
                     self._place(action.action_id, request_id, held)
 
     def _refused(self, now_ns: int, message: Refused) -> None:
-        if self._session.refused(now_ns, message):
+        said = f"the controller refuses this worker ({message.code}): {message.detail}"
+        refusal = self._session.refused(now_ns, message.code, said)
+        if refusal.lost:
             self._abandon(f"the controller does not know this session: {message.detail}")
-        elif self._session.state is State.GREETING and message.code not in self._refusals:
-            self._refusals.add(message.code)
-            LOG.warning("the controller refuses this worker (%s): %s", message.code, message.detail)
+        elif refusal.news:
+            LOG.warning("%s", said)
 
     def _abandon(self, why: str) -> None:
         """The controller has lost us: drop what it had asked for, so that the next hello tells the truth."""
@@ -312,18 +317,16 @@ class Network:
     def _send_result(self, result: Result) -> None:
         if result.status is not Status.OK:
             LOG.info("action %d ended %s: %s", result.action_id, result.status, result.detail)
-        if self._session.state is State.WELCOMED:
+        if self._session.welcomed:
             self._to_controller(encode(result))
 
     def _tick(self, now_ns: int) -> None:
         if now_ns < self._next_tick_ns:
             return
         self._next_tick_ns = now_ns + TICK_NS
-        if self._session.silent(now_ns):
-            self._session.lose(now_ns)
+        if self._session.timed_out(now_ns):
             self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
-        if self._sockets.connected_anew():
-            self._session.connected(now_ns)
+        self._session.connected(now_ns, self._sockets.opened)
         if self._sockets.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)
         self._look_at_store(now_ns)

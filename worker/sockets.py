@@ -58,7 +58,7 @@ class Sockets:
             self._hub.close()
             raise
         self.data_address = _reachable(self._data.address, data_host)
-        self._ended = self._opened = 0
+        self._ended = 0
         self._hub.watch(bell, self)
 
     def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
@@ -71,10 +71,10 @@ class Sockets:
         """Whether there is a connection to the controller."""
         return self._controller.connected
 
-    def connected_anew(self) -> bool:
-        """Say whether there is a connection to the controller that was not there at the last call."""
-        before, self._opened = self._opened, self._controller.opened
-        return self._opened != before
+    @property
+    def opened(self) -> int:
+        """The number of connections to the controller so far."""
+        return self._controller.opened
 
     def from_controller(self, limit: int) -> Iterator[list[Any]]:
         """Yield at most ``limit`` messages that are there."""

@@ -10,7 +10,6 @@ from mainspring.gateway.core.admin import AdminTable
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Connection
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.session import ControllerSession, SessionEvent
 from mainspring.messages.clients import AddModel, Done, ErrorReply, GetStatus, RemoveModel
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
@@ -110,29 +109,6 @@ def test_a_spec_that_makes_no_sense_is_a_value_error(change: dict[str, object]) 
     with pytest.raises(ValueError, match="'m'"):
         catalog.model_up(spec)
     assert catalog.models() == ()
-
-
-def test_a_session_says_hello_until_welcomed_and_notices_silence() -> None:
-    session = ControllerSession(GatewayConfig(hello_interval_ms=200.0, controller_timeout_ms=1_000.0))
-    assert session.tick(0) is SessionEvent.HELLO
-    assert session.tick(199 * MS) is None
-    assert session.tick(200 * MS) is SessionEvent.HELLO
-    session.welcome(250 * MS)
-    assert session.next_wakeup_ns() == 1_250 * MS
-    session.heard(1_000 * MS)
-    assert session.tick(1_999 * MS) is None
-    assert session.tick(2_000 * MS) is SessionEvent.LOST
-    assert session.tick(2_000 * MS) is SessionEvent.HELLO
-
-
-def test_a_session_that_was_refused_waits_before_the_next_hello() -> None:
-    session = ControllerSession(GatewayConfig(hello_interval_ms=200.0))
-    session.welcome(0)
-    session.lose(10 * MS, "unknown")
-    assert not session.welcomed
-    assert session.refusal == "unknown"
-    assert session.tick(209 * MS) is None
-    assert session.tick(210 * MS) is SessionEvent.HELLO
 
 
 def test_each_wish_gets_one_answer() -> None:
