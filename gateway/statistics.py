@@ -33,8 +33,8 @@ _WORKERS = 4_096
 class Count(msgspec.Struct, frozen=True):
     """How often something happened, and for how long in all."""
 
-    count: int = 0
-    ns: int = 0
+    count: int
+    ns: int
 
 
 class InferenceStatistics(msgspec.Struct, frozen=True):
@@ -74,6 +74,12 @@ class ModelStatistics(msgspec.Struct, frozen=True):
     execution_count: int
     inference_stats: InferenceStatistics
     batch_stats: tuple[BatchStatistics, ...]
+
+
+class StatisticsReport(msgspec.Struct, frozen=True):
+    """The statistics of several versions, as the protocol's JSON has them."""
+
+    model_stats: list[ModelStatistics]
 
 
 class _Batch:

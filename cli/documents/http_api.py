@@ -55,7 +55,7 @@ def _operation(operation: Json) -> str:
     ]
     lines.append(f"* returns {_body(operation['responses']['200'])}")
     errors = ", ".join(status for status in operation["responses"] if status != "200")
-    lines.append(f"* or [Error](#error) with {errors}")
+    lines.append(f"* or [ErrorBody](#errorbody) with {errors}")
     return "\n".join(lines)
 
 
@@ -78,9 +78,10 @@ def _statuses(described: Json) -> str:
 
 def _object(name: str, schema: Json) -> str:
     """Return a section with the fields of one schema."""
-    properties = schema.get("properties")
+    properties, meaning = schema.get("properties"), schema.get("description", "").replace("``", "`")
     if not properties:
-        return f"### {name}\n\n{_type(schema).capitalize()}."
+        text = _type(schema)
+        return "\n\n".join(filter(None, (f"### {name}", meaning, f"{text[0].upper()}{text[1:]}.")))
     required = schema.get("required", ())
     rows = [
         f"| `{field}` | {_type(kind)} | {'yes' if field in required else 'no'} | "
@@ -88,7 +89,15 @@ def _object(name: str, schema: Json) -> str:
         for field, kind in properties.items()
     ]
     return "\n".join(
-        [f"### {name}", "", "| field | type | always there | meaning |", "|---|---|---|---|", *rows]
+        [
+            f"### {name}",
+            "",
+            meaning,
+            "",
+            "| field | type | always there | meaning |",
+            "|---|---|---|---|",
+            *rows,
+        ]
     )
 
 

@@ -16,7 +16,7 @@ from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
 from mainspring.gateway.grpc.requests import parameters
 from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.grpc.status import NotServed
-from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.oip.metadata import EXTENSIONS, ServerMetadata, model_config, model_metadata
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
@@ -39,7 +39,7 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._plane = calls.driver
-        self._metadata = ServerMetadata(NAME, installed_version())
+        self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
             "ServerReady": _at_once(lambda _: {"ready": self.ready()}),

@@ -11,10 +11,19 @@ import msgspec
 from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
-from mainspring.gateway.oip.metadata import ServerMetadata, model_config, model_metadata
+from mainspring.gateway.oip.metadata import (
+    EXTENSIONS,
+    Live,
+    ModelReady,
+    Ready,
+    ServerMetadata,
+    model_config,
+    model_metadata,
+)
 from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
+from mainspring.gateway.statistics import StatisticsReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.tokens import from_header
@@ -22,11 +31,15 @@ from mainspring.transport.tokens import from_header
 NAME = "mainspring"
 
 
-class _Index(msgspec.Struct):
+class IndexRequest(msgspec.Struct):
+    """Which models to list."""
+
     ready: bool = False
 
 
-class _Change(msgspec.Struct):
+class Change(msgspec.Struct):
+    """How to load or unload a model."""
+
     parameters: dict[str, Any] = {}
 
 
@@ -36,20 +49,20 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._plane = calls.driver
-        self._metadata = ServerMetadata(NAME, installed_version())
+        self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- health and metadata ---
 
     def live(self, exchange: Exchange) -> None:
         """Say that the gateway runs."""
-        exchange.reply_json({"live": True})
+        exchange.reply_json(Live(True))
 
     def ready(self, exchange: Exchange) -> None:
         """Say whether requests can be served."""
         why = self._not_ready()
         if why is None:
-            exchange.reply_json({"ready": True})
+            exchange.reply_json(Ready(True))
         else:
             exchange.refuse(Reason.CONTROLLER_UNREACHABLE, why)
 
@@ -62,7 +75,7 @@ class Control:
         spec = self._signature(exchange).spec
         if (why := self._not_ready()) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, why)
-        exchange.reply_json({"name": exchange.arguments[0], "version": str(spec.version), "ready": True})
+        exchange.reply_json(ModelReady(exchange.arguments[0], str(spec.version), True))
 
     def model(self, exchange: Exchange) -> None:
         """Describe a model's tensors."""
@@ -85,20 +98,20 @@ class Control:
                 found += [self._calls.statistics.of(spec) for spec in specs]
             # Of thousands of models this takes long, and others are to be served meanwhile.
             await asyncio.sleep(0)
-        exchange.reply_json({"model_stats": found})
+        exchange.reply_json(StatisticsReport(found))
 
     def model_statistics(self, exchange: Exchange) -> None:
         """Say what became of the requests for a model: of one version, or of all."""
         catalog, (name, *version) = self._plane.catalog, exchange.arguments
         versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
         specs = [catalog.resolve(name, each).spec for each in versions]
-        exchange.reply_json({"model_stats": [self._calls.statistics.of(spec) for spec in specs]})
+        exchange.reply_json(StatisticsReport([self._calls.statistics.of(spec) for spec in specs]))
 
     # --- the model repository ---
 
     async def index(self, exchange: Exchange) -> None:
         """List the models that could be served."""
-        wanted = exchange.decoded(_Index)
+        wanted = exchange.decoded(IndexRequest)
         if self._calls.repository is not None:
             found = await self._calls.repository.index(wanted.ready)
         else:
@@ -112,13 +125,13 @@ class Control:
 
     async def load(self, exchange: Exchange) -> None:
         """Load a model."""
-        parameters = exchange.decoded(_Change).parameters
+        parameters = exchange.decoded(Change).parameters
         await self._repository().load(exchange.arguments[0], parameters)
         exchange.reply_json({})
 
     async def unload(self, exchange: Exchange) -> None:
         """Unload a model."""
-        parameters = exchange.decoded(_Change).parameters
+        parameters = exchange.decoded(Change).parameters
         await self._repository().unload(exchange.arguments[0], parameters)
         exchange.reply_json({})
 

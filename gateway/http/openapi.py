@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.schemas import SCHEMAS
+from mainspring.gateway.http.schemas import REFERENCE, SCHEMAS
 
 Json = dict[str, Any]
 
@@ -68,7 +68,9 @@ def _paths() -> Json:
         "/v2/health/live": {"get": _operation("live", "Does the gateway run?", "Live", is_open=True)},
         "/v2/health/ready": {"get": _operation("ready", "Can requests be served?", "Ready", is_open=True)},
         "/openapi.json": {"get": _operation("openapi", "This description", "Object", is_open=True)},
-        "/v2/models/stats": {"get": _operation("allStatistics", "Statistics of all models", "Statistics")},
+        "/v2/models/stats": {
+            "get": _operation("allStatistics", "Statistics of all models", "StatisticsReport")
+        },
         **_models("/v2/models/{model}", ""),
         **_models("/v2/models/{model}/versions/{version}", "OfVersion"),
         "/v2/repository/index": {
@@ -89,10 +91,15 @@ def _models(base: str, suffix: str) -> Json:
         "": _operation(f"model{suffix}", "A model's tensors", "ModelMetadata", (404,)),
         "/ready": _operation(f"modelReady{suffix}", "Are requests taken?", "ModelReady", (404,)),
         "/config": _operation(f"modelConfig{suffix}", "Triton's ModelConfig", "Object", (404,)),
-        "/stats": _operation(f"modelStatistics{suffix}", "Its statistics", "Statistics", (404,)),
+        "/stats": _operation(f"modelStatistics{suffix}", "Its statistics", "StatisticsReport", (404,)),
     }
     infer = _operation(
-        f"infer{suffix}", "Run the model", "InferResponse", (404, 415, 499), "InferRequest", required=True
+        f"infer{suffix}",
+        "Run the model",
+        "InferResponse",
+        (404, 415, 499, 501),
+        "InferRequest",
+        required=True,
     )
     infer["parameters"] = [
         _header("x-mainspring-slo-ms", "Milliseconds until the answer is wanted", "number"),
@@ -158,7 +165,10 @@ def _operation(
 ) -> Json:
     """Return an operation that answers with a schema, or with an error of these statuses."""
     statuses = sorted({*errors, *_ANY_ERROR, *(() if is_open else _TOKEN_ERRORS)})
-    responses = {"200": _response(200, schema), **{str(each): _response(each, "Error") for each in statuses}}
+    responses = {
+        "200": _response(200, schema),
+        **{str(each): _response(each, "ErrorBody") for each in statuses},
+    }
     found: Json = {"operationId": name, "summary": summary, "responses": responses}
     if is_open:
         found["security"] = []
@@ -172,7 +182,7 @@ def _response(status: int, schema: str) -> Json:
 
 
 def _json(schema: str) -> Json:
-    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"application/json": {"schema": {"$ref": REFERENCE.format(name=schema)}}}
 
 
 def _path_parameters(path: str) -> list[Json]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
+
+import msgspec
 
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.messages.codes import Reason
@@ -24,6 +27,8 @@ DTYPES: Mapping[str, str] = MappingProxyType(_DTYPES)
 """For each datatype of numbers, what `mainspring.messages.model` calls it."""
 DATATYPES: Mapping[str, str] = MappingProxyType({dtype: name for name, dtype in _DTYPES.items()})
 """The same the other way round."""
+Datatype = Annotated[str, msgspec.Meta(extra_json_schema={"enum": [*DTYPES, BYTES]})]
+"""A datatype as it comes: what is none is refused by `dtype_of`, in words."""
 
 
 class Unfit(BadRequest):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Annotated
 
 import msgspec
 
@@ -59,11 +60,11 @@ STATUSES: Mapping[Reason, tuple[int, str]] = MappingProxyType(
 class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refusal as JSON. Standard clients read ``error``; the rest is for programs that know of it."""
 
-    error: str
-    reason: str = ""
-    """Of `mainspring.messages.codes.Reason`."""
-    earliest_finish_ms: float | None = None
-    """Time from this reply to the earliest finish that was possible, where it is known."""
+    error: Annotated[str, msgspec.Meta(description="What was wrong, and what would be right")]
+    reason: Annotated[str, msgspec.Meta(description="A code of docs/messages.md")] = ""
+    earliest_finish_ms: Annotated[
+        float | None, msgspec.Meta(description="When an answer was possible, from this reply")
+    ] = None
 
 
 def http_status(reason: Reason) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.gateway.oip.datatypes import BYTES, datatype_of
+from mainspring.gateway.oip.datatypes import BYTES, Datatype, datatype_of
 from mainspring.messages.model import ModelSpec, TensorSpec
 
 PLATFORM = "mainspring"
@@ -24,19 +24,39 @@ EXTENSIONS = (
 )
 
 
+class Live(msgspec.Struct, frozen=True):
+    """Whether the gateway runs."""
+
+    live: bool
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """Whether requests can be served."""
+
+    ready: bool
+
+
+class ModelReady(msgspec.Struct, frozen=True):
+    """Whether requests for a model are taken."""
+
+    name: str
+    version: str
+    ready: bool
+
+
 class ServerMetadata(msgspec.Struct, frozen=True):
     """Who serves."""
 
     name: str
     version: str
-    extensions: tuple[str, ...] = EXTENSIONS
+    extensions: tuple[str, ...]
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):
     """A tensor of a model; the first axis, if the model has one for rows, is -1: any number of them."""
 
     name: str
-    datatype: str
+    datatype: Datatype
     shape: tuple[int, ...]
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from mainspring.gateway.core.validation import Signature, rows_of
 from mainspring.gateway.oip import compression, elements, json_data
 from mainspring.gateway.oip.classification import check_classes
-from mainspring.gateway.oip.datatypes import Unfit, Unserved, dtype_of
+from mainspring.gateway.oip.datatypes import Datatype, Unfit, Unserved, dtype_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import TensorSpec, slot_bytes
 from mainspring.messages.peers import TensorHeader
@@ -29,20 +29,30 @@ _MOST_OTHER_VALUES = 4_096
 _MOST_TENSORS = 256
 """That are looked at one by one, of a model that has fewer."""
 
-_NO_DATA = msgspec.Raw()
+_DATA = msgspec.Meta(extra_json_schema={"type": "array"})
+_MICROSECONDS = msgspec.Meta(
+    description="Microseconds until the answer is wanted; 0: none",
+    extra_json_schema={"type": ["integer", "null"], "minimum": 0},
+)
+_MILLISECONDS = msgspec.Meta(extra_json_schema={"type": ["number", "null"], "exclusiveMinimum": 0})
+_PRIORITY = msgspec.Meta(extra_json_schema={"type": ["integer", "null"], "minimum": 0})
 
 
-class _InputParameters(msgspec.Struct):
+class RequestInputParameters(msgspec.Struct):
+    """How an input came, unless as JSON."""
+
     binary_data_size: int | None = None
     shared_memory_region: str | None = None
 
 
-class _Input(msgspec.Struct):
+class RequestInput(msgspec.Struct):
+    """An input: with data, or with the size of its part behind the JSON."""
+
     name: str
     shape: tuple[int, ...]
-    datatype: str
-    data: msgspec.Raw = _NO_DATA
-    parameters: _InputParameters | None = None
+    datatype: Datatype
+    data: Annotated[msgspec.Raw, _DATA] | msgspec.UnsetType = msgspec.UNSET
+    parameters: RequestInputParameters | None = None
 
 
 class _LooseInput(msgspec.Struct):
@@ -50,46 +60,53 @@ class _LooseInput(msgspec.Struct):
     shape: tuple[int, ...]
     datatype: str
     data: list[Any] | None = None
-    parameters: _InputParameters | None = None
+    parameters: RequestInputParameters | None = None
 
 
-class _OutputParameters(msgspec.Struct):
+class RequestOutputParameters(msgspec.Struct):
+    """How an output is to be sent."""
+
     binary_data: bool | None = None
     classification: int = 0
     shared_memory_region: str | None = None
 
 
-class _Output(msgspec.Struct):
+class RequestOutput(msgspec.Struct):
+    """An output that is wanted; without any, all are."""
+
     name: str
-    parameters: _OutputParameters | None = None
+    parameters: RequestOutputParameters | None = None
 
 
-class Parameters(msgspec.Struct):
+class RequestParameters(msgspec.Struct):
     """A request's parameters, as far as they are read; others are let pass."""
 
-    timeout: Any = None
-    slo_ms: Any = None
-    priority: Any = None
+    timeout: Annotated[Any, _MICROSECONDS] = None
+    slo_ms: Annotated[Any, _MILLISECONDS] = None
+    priority: Annotated[Any, _PRIORITY] = None
     binary_data_output: bool = False
 
 
-class _Request(msgspec.Struct):
-    inputs: tuple[_Input, ...]
+class InferRequest(msgspec.Struct):
+    """A request to run a model."""
+
+    inputs: tuple[RequestInput, ...]
     id: str = ""
-    parameters: Parameters | None = None
-    outputs: tuple[_Output, ...] = ()
+    parameters: RequestParameters | None = None
+    outputs: tuple[RequestOutput, ...] = ()
 
 
 class _LooseRequest(msgspec.Struct):
     inputs: tuple[_LooseInput, ...]
     id: str = ""
-    parameters: Parameters | None = None
-    outputs: tuple[_Output, ...] = ()
+    parameters: RequestParameters | None = None
+    outputs: tuple[RequestOutput, ...] = ()
 
 
-_DECODER = msgspec.json.Decoder(_Request)
-_NO_PARAMETERS = Parameters()
-_NO_INPUT_PARAMETERS = _InputParameters()
+_DECODER = msgspec.json.Decoder(InferRequest)
+_NO_PARAMETERS = RequestParameters()
+_NO_INPUT_PARAMETERS = RequestInputParameters()
+_Given: TypeAlias = json_data.Data | memoryview | msgspec.UnsetType | None
 
 
 class Form(NamedTuple):
@@ -124,7 +141,7 @@ class Parsed(NamedTuple):
     frames: list[Any]
     """A bytes-like for each input."""
     outputs: tuple[str, ...] | None
-    parameters: Parameters
+    parameters: RequestParameters
     wanted: Wanted
 
     @property
@@ -160,7 +177,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
         parameters = tensor.parameters or _NO_INPUT_PARAMETERS
         if parameters.shared_memory_region is not None:
             raise Unserved(f"input {tensor.name!r} is in shared memory, which is not served here")
-        data: json_data.Data | memoryview | None = tensor.data
+        data: _Given = tensor.data
         size = parameters.binary_data_size
         if size is not None:
             if not 0 <= size <= len(body) - offset:
@@ -186,7 +203,7 @@ def parse(signature: Signature, body: memoryview, json_bytes: int | None, max_js
     )
 
 
-def _decode(signature: Signature, text: memoryview) -> _Request | _LooseRequest:
+def _decode(signature: Signature, text: memoryview) -> InferRequest | _LooseRequest:
     if len(text) > _UNCOUNTED_BYTES:
         _check_count(signature, text)
     request = _decoded(text)
@@ -221,7 +238,7 @@ def _check_count(signature: Signature, text: memoryview) -> None:
         )
 
 
-def _decoded(text: memoryview) -> _Request | _LooseRequest:
+def _decoded(text: memoryview) -> InferRequest | _LooseRequest:
     try:
         return _DECODER.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -270,7 +287,9 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
 
 
 def _tensor(
-    signature: Signature, tensor: _Input | _LooseInput, data: json_data.Data | memoryview | None
+    signature: Signature,
+    tensor: RequestInput | _LooseInput,
+    data: json_data.Data | memoryview | msgspec.UnsetType | None,
 ) -> tuple[TensorHeader, Any]:
     """Return an input's header and bytes; no bytes if the header alone says that it can't be served."""
     index = signature.inputs.get(tensor.name)
@@ -283,7 +302,7 @@ def _tensor(
     rows = rows_of(signature, spec, tensor.shape)
     if not rows:
         return header, b""
-    if data is None or data is _NO_DATA:
+    if data is None or isinstance(data, msgspec.UnsetType):
         raise Unfit(
             Reason.BAD_INPUT, f"input {tensor.name!r} has neither data nor the parameter binary_data_size"
         )
@@ -300,7 +319,7 @@ def _content(spec: TensorSpec, rows: int, data: json_data.Data | memoryview) -> 
     return elements.to_slots(spec.name, found, slot)
 
 
-def _wanted(signature: Signature, request: _Request | _LooseRequest) -> Wanted:
+def _wanted(signature: Signature, request: InferRequest | _LooseRequest) -> Wanted:
     binary = request.parameters is not None and request.parameters.binary_data_output
     default = BINARY if binary else JSON
     forms = {}

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.oip import elements, json_data
 from mainspring.gateway.oip.classification import classify
-from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, datatype_of
+from mainspring.gateway.oip.datatypes import BYTES, DATATYPES, Datatype, datatype_of
 from mainspring.gateway.oip.request import BINARY, Form, Wanted
 from mainspring.gateway.oip.steps import SLICE_VALUES, Steps, mapped
 from mainspring.messages.clients import Timing
 from mainspring.messages.model import slot_bytes
 from mainspring.messages.peers import TensorHeader
 
+_DATA = msgspec.Meta(extra_json_schema={"type": "array"})
 
-class _Binary(msgspec.Struct):
+
+class ResponseOutputParameters(msgspec.Struct):
+    """Of an output whose bytes follow the JSON."""
+
     binary_data_size: int
 
 
-class _Output(msgspec.Struct, omit_defaults=True):
+class ResponseOutput(msgspec.Struct, omit_defaults=True):
+    """An output: with data, or with the size of its part behind the JSON."""
+
     name: str
-    datatype: str
+    datatype: Datatype
     shape: tuple[int, ...]
-    data: msgspec.Raw | None = None
-    parameters: _Binary | None = None
+    data: Annotated[msgspec.Raw, _DATA] | msgspec.UnsetType = msgspec.UNSET
+    parameters: ResponseOutputParameters | msgspec.UnsetType = msgspec.UNSET
 
 
 class ResponseParameters(msgspec.Struct, omit_defaults=True):
@@ -45,10 +51,12 @@ class ResponseParameters(msgspec.Struct, omit_defaults=True):
     """Whether the outputs are those of an earlier request of equal inputs."""
 
 
-class _Response(msgspec.Struct, omit_defaults=True):
+class InferResponse(msgspec.Struct, omit_defaults=True):
+    """What a model made of a request."""
+
     model_name: str
     model_version: str
-    outputs: list[_Output]
+    outputs: list[ResponseOutput]
     parameters: ResponseParameters
     id: str = ""
 
@@ -96,15 +104,19 @@ def render_small(model: str, version: str, wanted: Wanted, answer: Answer) -> Bo
         if datatype is None or form.classes:
             return None
         if form.binary:
-            outputs.append(_Output(header.name, datatype, header.shape, None, _Binary(len(frame))))
+            outputs.append(
+                ResponseOutput(
+                    header.name, datatype, header.shape, parameters=ResponseOutputParameters(len(frame))
+                )
+            )
             tensors.append(frame)
             continue
         size += len(frame)
         if size > _SLICE_BYTES:
             return None
         data = msgspec.Raw(json_data.encoded(frame, header.dtype))
-        outputs.append(_Output(header.name, datatype, header.shape, data))
-    response = _Response(model, version, outputs, parameters_of(answer.timing), wanted.id)
+        outputs.append(ResponseOutput(header.name, datatype, header.shape, data))
+    response = InferResponse(model, version, outputs, parameters_of(answer.timing), wanted.id)
     return Body([_ENCODER.encode(response)], tensors)
 
 
@@ -127,7 +139,7 @@ def render(model: str, version: str, wanted: Wanted, answer: Answer) -> Steps[Bo
             output.data = msgspec.Raw(text[0])
         outputs.append(output)
         tensors += content
-    response = _Response(model, version, outputs, parameters_of(answer.timing), wanted.id)
+    response = InferResponse(model, version, outputs, parameters_of(answer.timing), wanted.id)
     encoded = _ENCODER.encode(response)
     return Body(_filled(encoded, texts) if texts else [encoded], tensors)
 
@@ -143,7 +155,7 @@ def _filled(encoded: bytes, texts: list[list[bytes]]) -> list[bytes]:
 
 def _output(
     header: TensorHeader, frame: Any, form: Form, labels: Sequence[str]
-) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
+) -> Steps[tuple[ResponseOutput, list[bytes], list[Any]]]:
     """Return an output's JSON without its data, this as text, and its bytes if they follow the JSON."""
     slot = slot_bytes(header.dtype)
     if slot is not None:
@@ -154,9 +166,9 @@ def _output(
         shape: tuple[int, ...] = (len(found), len(found[0]) if found else 0)
         shape = shape[1:] if form.whole else shape
         return (yield from _bytes(header.name, shape, found, form.binary))
-    output = _Output(header.name, datatype_of(header.dtype), header.shape)
+    output = ResponseOutput(header.name, datatype_of(header.dtype), header.shape)
     if form.binary:
-        output.parameters = _Binary(len(frame))
+        output.parameters = ResponseOutputParameters(len(frame))
         return output, [], [frame]
     lists: list[bytes] = []
     for each in json_data.from_bytes(frame, header.dtype):
@@ -168,12 +180,12 @@ def _output(
 
 def _bytes(
     name: str, shape: tuple[int, ...], found: Iterable[list[bytes]], binary: bool
-) -> Steps[tuple[_Output, list[bytes], list[Any]]]:
+) -> Steps[tuple[ResponseOutput, list[bytes], list[Any]]]:
     """Return the same for an output of BYTES, whose elements come some at a time."""
-    output = _Output(name, BYTES, shape)
+    output = ResponseOutput(name, BYTES, shape)
     if binary:
         pieces = yield from mapped(found, elements.join)
-        output.parameters = _Binary(sum(map(len, pieces)))
+        output.parameters = ResponseOutputParameters(sum(map(len, pieces)))
         return output, [], pieces
     lists = yield from mapped(found, _text)
     return output, json_data.joined([each for each in lists if each != _EMPTY] or [_EMPTY]), []

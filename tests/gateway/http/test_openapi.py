@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from mainspring.gateway.http.openapi import description
+from mainspring.gateway.http.schemas import EXAMPLE
 from tests.gateway.http.conftest import Served, faked
 from tests.gateway.http.raw import Peer, infer_body
 
@@ -20,6 +22,7 @@ CHECKS = (
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
     *("response_schema_conformance", "response_headers_conformance", "unsupported_method"),
 )
+KINDS = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", type(None): "null"}
 VALUES = {"model": "double", "version": "1", "region": "r"}
 
 
@@ -52,6 +55,47 @@ def test_names_and_references_are_sound() -> None:
     assert len(set(names)) == len(names)
     schemas = description()["components"]["schemas"]
     assert set(re.findall(r"#/components/schemas/(\w+)", repr(description()))) <= schemas.keys()
+
+
+def misfit(value: Any, schema: dict[str, Any]) -> str:
+    """Return the first place in a reply that its schema does not describe; empty if there is none."""
+    if "$ref" in schema:
+        return misfit(value, description()["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
+    if "anyOf" in schema:
+        found = [misfit(value, each) for each in schema["anyOf"]]
+        return "" if "" in found else found[0]
+    if "enum" in schema:
+        return "" if value in schema["enum"] else f"{value!r} is none of {schema['enum']}"
+    kind, allowed = KINDS.get(type(value), "number"), schema.get("type", [])
+    if kind not in allowed and not (kind == "integer" and "number" in allowed):
+        return f"{value!r} is not of type {allowed}"
+    if isinstance(value, list):
+        return next(filter(None, (misfit(each, schema["items"]) for each in value if "items" in schema)), "")
+    if not isinstance(value, dict) or "properties" not in schema:
+        return ""
+    if value.keys() - schema["properties"].keys() or schema["required"] - value.keys():
+        return f"{sorted(value)} are not the fields {sorted(schema['properties'])}"
+    return next(filter(None, (misfit(each, schema["properties"][key]) for key, each in value.items())), "")
+
+
+@pytest.mark.parametrize(("method", "path", "operation"), operations())
+def test_what_is_read_and_written_is_what_is_described(
+    served: Served, method: str, path: str, operation: dict[str, Any]
+) -> None:
+    with Peer(served.host) as peer:
+        for name, value in VALUES.items():
+            path = path.replace(f"{{{name}}}", value)
+        body = infer_body() if path.endswith("/infer") else b"{}" if method == "post" else b""
+        assert peer.ask("POST", "/v2/models/double/infer", infer_body()).status == 200, (
+            "statistics have numbers"
+        )
+        reply = peer.ask(method.upper(), path, body)
+        described = operation["responses"][str(reply.status)]["content"]["application/json"]["schema"]
+        assert not misfit(reply.json, described)
+    if path.endswith("/infer"):
+        asked = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert not misfit(json.loads(body), asked)
+        assert not misfit(EXAMPLE, asked)
 
 
 def test_the_description_is_served(served: Served) -> None:
