@@ -78,6 +78,8 @@ class WorkerPicture(msgspec.Struct, frozen=True):
     last_result_ns: int | None
     detail: str = ""
     """Why it is gone, or what else a person should know."""
+    load_error_p99_us: float | None = None
+    """p99 of |predicted - actual| duration over its last LOADs."""
 
 
 class RequestLine(msgspec.Struct, frozen=True):
@@ -116,7 +118,7 @@ class HappeningLine(msgspec.Struct, frozen=True):
 
     at_ns: int
     kind: str
-    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow`` or ``controller``."""
+    """``gone``, ``back``, ``stopping``, ``drained``, ``resumed``, ``slow``, ``failed`` or ``controller``."""
     worker: str
     """Empty for the controller."""
     text: str
@@ -200,6 +202,19 @@ class Lane(msgspec.Struct, frozen=True):
     """``EXEC``, ``LOAD`` or ``OTHER``."""
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """The requests of one model that wait for an INFER."""
+
+    model: str
+    requests: int
+    deadline_ns: int | None
+    """The earliest deadline among them; None if none has one."""
+    slack_ns: int | None
+    """What is left until then after INFER, and LOAD where the model is resident nowhere, by the estimates."""
+    workers: list[str]
+    """Where the model is resident or being loaded."""
+
+
 class Schedule(msgspec.Struct, frozen=True):
     """Query ``schedule``: actions that lie in ``[from_ns, to_ns]``, past and planned."""
 
@@ -217,6 +232,10 @@ class Schedule(msgspec.Struct, frozen=True):
     happenings: list[HappeningLine] = []
     """What happened to these workers and to the controller, newest first; unless `whole`, only what lies in
     the span."""
+    waiting: list[Waiting] = []
+    """Who waits at `Head.now_ns`, the least slack first, unless that lies behind the span."""
+    waiting_requests: int = 0
+    """How many requests wait in all."""
 
 
 class ModelLine(msgspec.Struct, frozen=True):
@@ -242,6 +261,14 @@ class ModelLine(msgspec.Struct, frozen=True):
     pinned: bool = False
     slo_ms: float | None = None
     """Default SLO that an operator set."""
+    loads_pm: float = 0.0
+    evictions_pm: float = 0.0
+    """LOADs sent and pages given up, a minute, over the last 300 s at most."""
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    """Latency of its newest requests (128 at most) that were executed; None where there were none."""
+    thrashes: bool = False
+    """Whether it was evicted at least three times over those 300 s and loaded again nearly each time."""
 
 
 class Models(msgspec.Struct, frozen=True):
@@ -271,6 +298,35 @@ class ModelPage(msgspec.Struct, frozen=True):
     """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``failed: why``."""
     recent: list[RequestLine]
     """Its newest requests of any outcome."""
+    evicted_for: dict[str, int] = {}
+    """How often it made room for which model, most often first; of evictions that are remembered."""
+    evicted: dict[str, int] = {}
+    """How often which model made room for it."""
+    load_now_ms: float | None = None
+    """The present estimate of LOAD, of the device kind that most workers have."""
+
+
+class Norm(msgspec.Struct, frozen=True):
+    """Prediction errors of the workers of one kind: p99 of each, of which this is the median."""
+
+    workers: int
+    infer_error_us: float | None
+    load_error_us: float | None
+
+
+class WorkerPage(msgspec.Struct, frozen=True):
+    """Query ``worker``: one worker in full."""
+
+    picture: WorkerPicture
+    norm: Norm
+    """Of the other workers of its kind."""
+    first_ns: int
+    """Instant at which the series begin; one number for each second."""
+    infer_worst_ms: list[float | None]
+    load_worst_ms: list[float | None]
+    """The longest that an INFER or LOAD took beyond its prediction; None where none ended."""
+    resident: list[str]
+    happenings: list[HappeningLine]
 
 
 class Step(msgspec.Struct, frozen=True):

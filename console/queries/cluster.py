@@ -62,6 +62,7 @@ def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
         failed=dict(history.failed),
         last_result_ns=history.last_result_ns,
         detail=detail,
+        load_error_p99_us=_p99_us(sorted(history.load_errors_ns)),
     )
 
 

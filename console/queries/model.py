@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 
 from mainspring.console.payloads import ModelPage
 from mainspring.console.queries.asking import Unknown
@@ -11,6 +12,9 @@ from mainspring.console.queries.models import commonest_kind, model_line
 from mainspring.console.view.models import BROKEN, FAILED, ModelState, Placement
 from mainspring.console.view.view import View
 from mainspring.messages.model import TensorSpec
+
+ROOM = 10
+"""Models that are named which it made room for, and which made room for it."""
 
 
 def model(view: View, name: str) -> ModelPage:
@@ -35,7 +39,28 @@ def model(view: View, name: str) -> ModelPage:
         else {kind: profile.load_ns / 1e6 for kind, profile in sorted(spec.profiles.items())},
         placements={worker: _where(each) for worker, each in known.placements.items()},
         recent=[request_line(each) for each in reversed(known.recent or ())],
+        evicted_for=_room(view, name, of_it=True),
+        evicted=_room(view, name, of_it=False),
+        load_now_ms=_load_ms(view, known),
     )
+
+
+def _room(view: View, name: str, *, of_it: bool) -> dict[str, int]:
+    """Return how often a model made room for which others, or (not ``of_it``) which others for it."""
+    counts: Counter[str] = Counter()
+    for history in view.fleet.histories.values():
+        for each in history.evictions:
+            giver, taker = each.model, each.for_model
+            if (giver if of_it else taker) == name and taker:
+                counts[taker if of_it else giver] += 1
+    return dict(counts.most_common(ROOM))
+
+
+def _load_ms(view: View, known: ModelState) -> float | None:
+    kind = commonest_kind(view)
+    if known.spec is None or not kind:
+        return None
+    return view.fleet.durations.loads(kind, known.spec).time.ns / 1e6
 
 
 def find_model(view: View, name: str) -> ModelState:

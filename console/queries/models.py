@@ -11,10 +11,12 @@ from mainspring.console.queries.asking import BadQuery
 from mainspring.console.view.models import (
     BROKEN,
     COLD,
+    EVICTIONS,
     FAILED,
     IN_TIME,
     LATE,
     LOADING,
+    LOADS,
     READY,
     REJECTED,
     RESIDENT,
@@ -33,9 +35,13 @@ _KEYS: dict[str, Callable[[ModelState], Any]] = {
     "pages": lambda model: 0 if model.spec is None else model.spec.pages,
     "resident": lambda model: len(model.where(RESIDENT)),
     "last_load": lambda model: model.last_load_ns or 0,
+    "loads": lambda model: model.counts[LOADS],
+    "evictions": lambda model: model.counts[EVICTIONS],
 }
 SORTS = tuple(_KEYS)
 """By which columns the table can be sorted."""
+THRASHES = 3
+"""Evictions within the last minutes from which on a model that is loaded again each time thrashes."""
 LIMIT = 1_000
 """Rows that one answer holds at most."""
 
@@ -72,6 +78,8 @@ def models(
 def model_line(view: View, model: ModelState, kind: str) -> ModelLine:
     """Return one row; ``kind`` is the kind of device whose estimates it shows."""
     spec, counts = model.spec, model.counts
+    minutes = max(1, view.traffic.seconds.in_window(300)) / 60
+    latencies_ns = sorted(model.latencies_ns or ())
     seconds = max(1, view.traffic.seconds.in_window(10))
     slo_ns = view.operations.slos_ns.get(model.name if spec is None else spec.public_name)
     infer_ms: dict[int, float] = {}
@@ -95,7 +103,17 @@ def model_line(view: View, model: ModelState, kind: str) -> ModelLine:
         infer_ms=infer_ms,
         pinned=model.name in view.operations.pinned,
         slo_ms=None if slo_ns is None else slo_ns / 1e6,
+        loads_pm=counts[LOADS] / minutes,
+        evictions_pm=counts[EVICTIONS] / minutes,
+        p50_ms=_rank_ms(latencies_ns, 50),
+        p99_ms=_rank_ms(latencies_ns, 99),
+        thrashes=counts[EVICTIONS] >= THRASHES and counts[LOADS] >= counts[EVICTIONS] - 1,
     )
+
+
+def _rank_ms(ascending_ns: list[int], percent: int) -> float | None:
+    """Return a percentile by nearest rank."""
+    return ascending_ns[-(-percent * len(ascending_ns) // 100) - 1] / 1e6 if ascending_ns else None
 
 
 def commonest_kind(view: View) -> str:

@@ -17,12 +17,24 @@ LIMIT = 1_000
 
 
 def recent(
-    view: View, *, outcomes: tuple[str, ...] = ("rejected", "late", "lost"), model: str = "", limit: int = 100
+    view: View,
+    *,
+    outcomes: tuple[str, ...] = ("rejected", "late", "lost"),
+    model: str = "",
+    limit: int = 100,
+    from_ns: int | None = None,
+    to_ns: int | None = None,
 ) -> list[RequestLine]:
-    """Return at most ``limit`` requests that ended so, newest first; of one ``model`` if one is named."""
+    """Return at most ``limit`` requests that ended so, newest first; of one ``model`` if one is named.
+
+    With ``from_ns`` and ``to_ns`` only those that ended in ``[from_ns, to_ns)``.
+    """
     for outcome in outcomes:
         if outcome not in OUTCOMES:
             raise BadQuery(f"there is no outcome {outcome!r}: choose of {', '.join(OUTCOMES)}")
     if not 0 <= limit <= LIMIT:
         raise BadQuery(f"limit is {limit}; it must be from 0 to {LIMIT}")
-    return [request_line(each) for each in islice(view.traffic.book.newest(outcomes, model), limit)]
+    found = view.traffic.book.newest(outcomes, model)
+    if from_ns is not None and to_ns is not None:
+        found = (each for each in found if from_ns <= each.ended_ns < to_ns)
+    return [request_line(each) for each in islice(found, limit)]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from mainspring.console.payloads import ActionLine, Lane, Schedule
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.happenings import happenings
+from mainspring.console.queries.waiting import waiting
 from mainspring.console.view.actions import Action
 from mainspring.console.view.actions import Lane as Executor
 from mainspring.console.view.view import View
@@ -60,6 +61,8 @@ def schedule(
         truncated=truncated,
         whole=whole,
         happenings=[each for each in happenings(view, workers) if whole or from_ns <= each.at_ns <= to_ns],
+        waiting=waiting(view, workers) if to_ns >= view.now_ns else [],
+        waiting_requests=sum([model.queued for model in view.fleet.models.values()]),
     )
 
 

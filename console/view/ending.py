@@ -82,7 +82,7 @@ class Ending:
         ok = action.status == _OK
         duration_ns = action.end_ns - action.begin_ns
         if ok:
-            worker.history.errors_ns.append(abs(action.predicted_duration_ns - duration_ns))
+            worker.history.erred(now_ns, duration_ns - action.predicted_duration_ns, load=False)
         spec = placement.model.spec
         if spec is None or action.batch_size not in spec.batch_sizes or not self._durations.holds(spec):
             return
@@ -125,13 +125,15 @@ class Ending:
             return
         placement.enter(RESIDENT)
         placement.failures = 0
+        took_ns = action.end_ns - action.begin_ns
+        worker.history.erred(now_ns, took_ns - action.predicted_duration_ns, load=True)
         spec = placement.model.spec
         if spec is not None and self._durations.holds(spec):
             loads = self._durations.loads(worker.device_kind, spec)
-            before_ns, duration_ns = loads.time.ns, action.end_ns - action.begin_ns
-            loads.time.add(now_ns, duration_ns)
+            before_ns = loads.time.ns
+            loads.time.add(now_ns, took_ns)
             loads.note(seq, before_ns)
-            self._durations.loaded(worker.device_kind, spec, duration_ns)
+            self._durations.loaded(worker.device_kind, spec, took_ns)
 
     def _prepared(self, worker: WorkerState, placement: Placement, action: Action) -> None:
         """A model is prepared, or can't be."""

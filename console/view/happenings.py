@@ -19,13 +19,14 @@ SLOW_NS = 20_000_000
 """and longer by at least this."""
 PAUSE_NS = 10 * SECOND_NS
 """Between two marks that say that the same executor was slow."""
-GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, CONTROLLER = (
+GONE, BACK, STOPPING, DRAINED, RESUMED, SLOW, FAILED, CONTROLLER = (
     "gone",
     "back",
     "stopping",
     "drained",
     "resumed",
     "slow",
+    "failed",
     "controller",
 )
 
@@ -104,6 +105,12 @@ class Happenings:
             f"predicted {predicted_ns / 1e6:.1f} ms"
         )
         self._add(Happening(unix_ns, SLOW, worker, text))
+
+    def failed(self, unix_ns: int, worker: str, action: Action, *, left_out: bool) -> None:
+        """A LOAD or PREPARE failed; ``left_out`` if the model gets no more of them on that worker."""
+        why = f": {action.detail}" if action.detail else f": {action.status.replace('_', ' ')}"
+        end = "; the model is left out there" if left_out else ""
+        self._add(Happening(unix_ns, FAILED, worker, f"{action.kind} of {action.model} failed{why}{end}"))
 
     def _add(self, happening: Happening) -> None:
         """Put one into its place; a log that is played again tells of the same once more."""

@@ -19,8 +19,10 @@ PREPARING, FAILED, PREPARED, LOADING, RESIDENT, RELEASING, BROKEN = (
 """Where a model is on a worker; one that the worker merely knows of has no `Placement`. BROKEN is like
 FAILED, but prepared: LOADs failed again and again."""
 READY = (PREPARED, LOADING, RESIDENT)
-ARRIVED, IN_TIME, LATE, REJECTED, COLD = range(5)
-"""What is counted of each model's requests."""
+ARRIVED, IN_TIME, LATE, REJECTED, COLD, LOADS, EVICTIONS = range(7)
+"""What is counted of each model: its requests, and how often it was loaded and gave its pages up."""
+LATENCIES = 128
+"""Of how many of its newest requests a model's latencies are remembered."""
 SPAN_NS = 10_000_000_000
 """Old counts are dropped in steps of so much time."""
 
@@ -72,6 +74,7 @@ class ModelState:
         "counts",
         "demand",
         "last_load_ns",
+        "latencies_ns",
         "name",
         "placements",
         "queued",
@@ -87,8 +90,10 @@ class ModelState:
         """By worker, without those that are leaving."""
         self.queued = 0
         """Requests that wait for an INFER."""
-        self.counts = [0] * 5
-        """Requests of the last minutes, as `ARRIVED` and so on say."""
+        self.counts = [0] * (EVICTIONS + 1)
+        """Of the last minutes, as `ARRIVED` and so on say."""
+        self.latencies_ns: deque[int] | None = None
+        """Of its newest requests that were executed, the newest last; None before the first."""
         self.demand = 0
         """Arrivals in the last ten whole seconds."""
         self.recent: deque[Request] | None = None
@@ -113,11 +118,11 @@ class Counts:
         self._new: dict[ModelState, list[int]] = {}
 
     def add(self, model: ModelState, what: int) -> None:
-        """Count one of a model's requests."""
+        """Count one thing of a model."""
         model.counts[what] += 1
         counts = self._new.get(model)
         if counts is None:
-            counts = self._new[model] = [0] * 5
+            counts = self._new[model] = [0] * (EVICTIONS + 1)
         counts[what] += 1
 
     def reach(self, now_ns: int) -> None:

@@ -7,7 +7,15 @@ from collections import deque
 from mainspring.console.view.actions import Action
 from mainspring.console.view.fleet import Fleet
 from mainspring.console.view.limits import SECOND_NS, Limits
-from mainspring.console.view.models import ARRIVED, COLD, SPAN_NS, Counts, Demand, ModelState
+from mainspring.console.view.models import (
+    ARRIVED,
+    COLD,
+    LATENCIES,
+    SPAN_NS,
+    Counts,
+    Demand,
+    ModelState,
+)
 from mainspring.console.view.models import IN_TIME as COUNT_IN_TIME
 from mainspring.console.view.models import LATE as COUNT_LATE
 from mainspring.console.view.models import REJECTED as COUNT_REJECTED
@@ -128,6 +136,15 @@ class Traffic:
                 self._counts.add(model, COUNT_LATE if late else COUNT_IN_TIME)
                 if request.cold:
                     self._counts.add(model, COLD)
+                if model.latencies_ns is None:
+                    model.latencies_ns = deque(maxlen=LATENCIES)
+                model.latencies_ns.append(end_ns - request.arrived_ns)
+
+    def moved(self, name: str, what: int) -> None:
+        """A model was loaded somewhere, or gave its pages up: `LOADS` or `EVICTIONS`."""
+        model = self._fleet.models.get(name)
+        if model is not None:
+            self._counts.add(model, what)
 
     def failed(self, seq: int, worker: str, action: Action) -> None:
         """An INFER ended without outputs; its requests wait again until more is heard of them."""

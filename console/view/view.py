@@ -10,6 +10,7 @@ from mainspring.console.view.ending import Ending, close, take_out
 from mainspring.console.view.fleet import Fleet
 from mainspring.console.view.happenings import Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
+from mainspring.console.view.models import BROKEN, EVICTIONS, FAILED, LOADS
 from mainspring.console.view.operations import Operations
 from mainspring.console.view.settings import Settings
 from mainspring.console.view.traffic import Traffic
@@ -32,6 +33,7 @@ from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.log import SegmentHeader
 
 _OK = Status.OK.value
+_ENGINE_ERROR = Status.ENGINE_ERROR.value
 _UNREACHABLE = Reason.DEADLINE_UNREACHABLE
 
 
@@ -198,6 +200,7 @@ class View:
         if command.action_id in lane.outstanding or command.action_id in self._last_ended:
             return
         self.fleet.load(now_ns, worker, command, self.seq)
+        self.traffic.moved(command.model, LOADS)
         lane.outstanding[command.action_id] = Action(
             id=command.action_id,
             kind="LOAD",
@@ -227,6 +230,7 @@ class View:
                 kind, model = "RELEASE", fleet.release(worker, command)
             case Unload():
                 kind, model = "UNLOAD", fleet.unload(now_ns, worker, command)
+                self.traffic.moved(model, EVICTIONS)
         lane.outstanding[command.action_id] = Action(
             command.action_id, kind, model, 0, 0, (), self.seq, now_ns, now_ns, now_ns, now_ns, 0
         )
@@ -251,6 +255,10 @@ class View:
                 self.traffic.failed(self.seq, worker.name, action)
         elif action.kind == "LOAD" and action.status == _OK:
             self.happenings.ran(self._unix_offset_ns + now_ns, worker.name, action)
+        elif action.status == _ENGINE_ERROR or (action.kind == "PREPARE" and action.status != _OK):
+            placement = worker.placements.get(action.model)
+            left_out = placement is not None and placement.state in (BROKEN, FAILED)
+            self.happenings.failed(self._unix_offset_ns + now_ns, worker.name, action, left_out=left_out)
 
     def _remember(self, lane: Lane, action: Action) -> None:
         lane.end(action)

@@ -6,12 +6,17 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from mainspring.console.view.actions import Lane
+from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.models import Placement
 
 MOST_PAGES = 1 << 20
 """A worker that names a page beyond this is not believed: 16 TiB of weights."""
 EXECUTORS = ("EXEC", "LOAD", "OTHER")
 """An executor's name by the lane that its actions are in; UNLOAD, PREPARE and RELEASE are in the last."""
+WORST_SECONDS = 300
+"""Seconds of which the worst prediction error is remembered, of each worker."""
+NO_ERROR = -(1 << 62)
+"""Nothing of the kind ended in a second."""
 ERRORS = 1_000
 """INFERs whose prediction error is remembered, of each worker."""
 
@@ -32,7 +37,17 @@ class Evicted:
 class History:
     """What is remembered under one worker's name, whichever session it was in."""
 
-    __slots__ = ("errors_ns", "evictions", "exec", "failed", "last_result_ns", "load", "other")
+    __slots__ = (
+        "errors_ns",
+        "evictions",
+        "exec",
+        "failed",
+        "last_result_ns",
+        "load",
+        "load_errors_ns",
+        "other",
+        "worst",
+    )
 
     def __init__(self, worker: str, evictions: int) -> None:
         self.exec, self.load, self.other = (Lane(worker, executor) for executor in EXECUTORS)
@@ -42,7 +57,21 @@ class History:
         """Actions that did not end well, by kind and status."""
         self.errors_ns: deque[int] = deque(maxlen=ERRORS)
         """|predicted - actual| duration of its last INFERs that ended well."""
+        self.load_errors_ns: deque[int] = deque(maxlen=ERRORS)
+        """The same of its last LOADs."""
+        self.worst: deque[list[int]] = deque(maxlen=WORST_SECONDS)
+        """By second in which actions ended, the newest last: the second, and the longest that an INFER and a
+        LOAD took beyond their predictions in it, or the shortest if none took longer."""
         self.last_result_ns: int | None = None
+
+    def erred(self, now_ns: int, error_ns: int, *, load: bool) -> None:
+        """Remember by how much longer an INFER, or a LOAD, took than was predicted."""
+        (self.load_errors_ns if load else self.errors_ns).append(abs(error_ns))
+        second = now_ns // SECOND_NS
+        if not self.worst or self.worst[-1][0] != second:
+            self.worst.append([second, NO_ERROR, NO_ERROR])
+        worst = self.worst[-1]
+        worst[1 + load] = max(worst[1 + load], error_ns)
 
     def lanes(self) -> tuple[Lane, Lane, Lane]:
         """Return its lanes in the order of `EXECUTORS`."""

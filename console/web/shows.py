@@ -18,6 +18,7 @@ from mainspring.console.queries.models import models
 from mainspring.console.queries.recent import recent
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
+from mainspring.console.queries.worker import worker
 from mainspring.console.view.view import View
 from mainspring.console.web.answers import encode
 
@@ -29,13 +30,32 @@ _MOST_ACTIONS = 8_000
 Name = Annotated[str, Meta(min_length=1, max_length=_LONGEST_NAME)]
 Instant = Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)]
 Sort = Literal[
-    "name", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "resident", "last_load"
+    "name",
+    "queued",
+    "demand",
+    "in_time",
+    "late",
+    "rejected",
+    "cold",
+    "pages",
+    "resident",
+    "last_load",
+    "loads",
+    "evictions",
 ]
 Outcome = Literal["in_time", "late", "rejected", "cancelled", "lost"]
 
 
 class BadParams(ValueError):
     """What a page asks for can't be shown to anybody; the text says what would be right."""
+
+
+def _check_span(from_ns: int | None, to_ns: int | None) -> None:
+    """Raise ValueError unless both instants are there, in their order, or neither is."""
+    if (from_ns is None) != (to_ns is None):
+        raise ValueError("give both from_ns and to_ns for a time that stands still, or neither")
+    if from_ns is not None and to_ns is not None and from_ns > to_ns:
+        raise ValueError(f"from_ns, {from_ns}, must not be after to_ns, {to_ns}")
 
 
 class ClusterParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,10 +87,7 @@ class ScheduleParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     def __post_init__(self) -> None:
         """Check the values together."""
-        if (self.from_ns is None) != (self.to_ns is None):
-            raise ValueError("give both from_ns and to_ns for a time that stands still, or neither")
-        if self.from_ns is not None and self.to_ns is not None and self.from_ns > self.to_ns:
-            raise ValueError(f"from_ns, {self.from_ns}, must not be after to_ns, {self.to_ns}")
+        _check_span(self.from_ns, self.to_ns)
 
 
 class ModelsParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -104,6 +121,19 @@ class RecentParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     model: Annotated[str, Meta(max_length=_LONGEST_NAME)] = ""
     """Those of this model alone; of all if it is empty."""
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
+    from_ns: Instant | None = None
+    to_ns: Instant | None = None
+    """Those that ended in ``[from_ns, to_ns)``; of all that is remembered if they are not there."""
+
+    def __post_init__(self) -> None:
+        """Check the values together."""
+        _check_span(self.from_ns, self.to_ns)
+
+
+class WorkerParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Of ``worker``."""
+
+    name: Name
 
 
 class Broken(Exception):
@@ -159,9 +189,15 @@ SHOWS: dict[str, Show] = {
     "recent": Show(
         RecentParams,
         lambda view, params, _: recent(
-            view, outcomes=params.outcomes, model=params.model, limit=params.limit
+            view,
+            outcomes=params.outcomes,
+            model=params.model,
+            limit=params.limit,
+            from_ns=params.from_ns,
+            to_ns=params.to_ns,
         ),
     ),
+    "worker": Show(WorkerParams, lambda view, params, _: worker(view, params.name)),
 }
 
 

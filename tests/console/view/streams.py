@@ -121,7 +121,7 @@ def _check_worker(seen: WorkerState, worker: Worker) -> None:
 
 def counted(view: View, name: str) -> tuple[int, int, int, int]:
     """Return a model's requests that arrived, ended in time, ended late and were rejected."""
-    arrived, in_time, late, rejected, _ = view.fleet.models[name].counts
+    arrived, in_time, late, rejected, *_ = view.fleet.models[name].counts
     return arrived, in_time, late, rejected
 
 

@@ -13,6 +13,7 @@ from mainspring.console.queries.recent import recent
 from mainspring.console.queries.request import request
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.limits import Limits
+from mainspring.console.view.models import EVICTIONS
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
@@ -162,5 +163,5 @@ def test_what_is_over_is_forgotten_in_time_and_by_number() -> None:
     view.take(view.now_ns + 100 * SECOND, Wakeup())
     assert len(book) == 0
     assert sum(len(lane) for lane in history.lanes()) == 0
-    assert view.fleet.models["m"].counts == [0] * 5
+    assert view.fleet.models["m"].counts == [0] * (EVICTIONS + 1)
     assert view.fleet.models["m"].demand == 0

@@ -1,0 +1,62 @@
+"""Query ``worker``: one worker in full, beside the others of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from mainspring.console.payloads import Norm, WorkerPage, WorkerPicture
+from mainspring.console.queries.asking import Unknown
+from mainspring.console.queries.cluster import worker_picture
+from mainspring.console.queries.happenings import happenings
+from mainspring.console.view.limits import SECOND_NS
+from mainspring.console.view.models import RESIDENT
+from mainspring.console.view.view import View
+from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
+
+
+def worker(view: View, name: str) -> WorkerPage:
+    """Return one worker, there or gone; raise `Unknown` for a worker that there is not."""
+    everyone = {**view.fleet.gone(), **view.fleet.workers}
+    known = everyone.get(name)
+    if known is None:
+        raise Unknown(
+            f"there is no worker {name[:200]!r}; there are: {', '.join(sorted(everyone)) or 'none'}"
+        )
+    pictures = {each.name: worker_picture(view, each) for each in everyone.values()}
+    own = pictures.pop(name)
+    first = max(view.first_ns, view.now_ns - WORST_SECONDS * SECOND_NS) // SECOND_NS
+    infers, loads = _series(known.history, first, view.now_ns // SECOND_NS)
+    return WorkerPage(
+        picture=own,
+        norm=_norm([each for each in pictures.values() if each.device_kind == own.device_kind]),
+        first_ns=first * SECOND_NS,
+        infer_worst_ms=infers,
+        load_worst_ms=loads,
+        resident=sorted([model for model, each in known.placements.items() if each.state == RESIDENT]),
+        happenings=happenings(view, (name,)),
+    )
+
+
+def _series(history: History, first: int, now: int) -> tuple[list[float | None], list[float | None]]:
+    """Return the worst error of INFER and of LOAD in each second from ``first`` to ``now``."""
+    infers: list[float | None] = [None] * (now - first + 1)
+    loads = [*infers]
+    for second, infer_ns, load_ns in history.worst:
+        if first <= second <= now:
+            infers[second - first] = None if infer_ns == NO_ERROR else infer_ns / 1e6
+            loads[second - first] = None if load_ns == NO_ERROR else load_ns / 1e6
+    return infers, loads
+
+
+def _norm(peers: list[WorkerPicture]) -> Norm:
+    return Norm(
+        len(peers),
+        _median(each.infer_error_p99_us for each in peers),
+        _median(each.load_error_p99_us for each in peers),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
