@@ -13,10 +13,11 @@ from collections.abc import Iterator
 import msgspec
 
 from mainspring.console.log_reader import LogReader, Place, Timed
+from mainspring.console.overview import RunOverview
 from mainspring.messages.actions import Load, Release, Unload
 from mainspring.messages.events import ModelAdded, WorkerJoined
 from mainspring.messages.observing import Holding, OfPicture
-from mainspring.telemetry.lives import Held, Lives
+from mainspring.telemetry.lives import Held, Lives, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
@@ -67,7 +68,9 @@ class Checkpoints:
         """Whether the whole run has been gone through."""
         self._reader = LogReader(run.paths)
         self._step_bytes = max(STEP_BYTES, run.size_bytes // MOST)
-        self._lives = Lives()
+        self.overview = RunOverview(run.first_ns)
+        """What became of the requests of the part that has been gone through."""
+        self._lives = Lives(on_request=self._count)
         self._header: Timed | None = None
         self._models: tuple[ModelAdded, ...] = ()
         self._since_bytes = 0
@@ -105,6 +108,10 @@ class Checkpoints:
     def close(self) -> None:
         """Close the log."""
         self._reader.close()
+
+    def _count(self, life: RequestLife) -> None:
+        if life.ended_ns is not None:
+            self.overview.ended(life.arrived_ns, life.ended_ns, life.outcome)
 
     def _note(self, at_ns: int) -> Checkpoint:
         lives = self._lives

@@ -56,6 +56,22 @@ class Series(msgspec.Struct, frozen=True):
     p99_ms: list[float | None]
 
 
+class Overview(msgspec.Struct, frozen=True):
+    """A whole recorded run: one number for each step of it, oldest first."""
+
+    first_ns: int
+    step_ns: int
+    reached_ns: int
+    """How far the run has been gone through: what comes later is not counted yet."""
+    whole: bool
+    """Whether that is its end."""
+    offered: list[int]
+    in_time: list[int]
+    late: list[int]
+    rejected: list[int]
+    p99_ms: list[float | None]
+
+
 class WorkerPicture(msgspec.Struct, frozen=True):
     """One worker at one moment."""
 

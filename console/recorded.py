@@ -15,6 +15,7 @@ from typing import Literal
 from mainspring.console.checkpoints import Checkpoints
 from mainspring.console.live import Observed, Taker
 from mainspring.console.log_reader import BEGINNING, LogReader, Place
+from mainspring.console.payloads import Overview
 from mainspring.messages.events import Wakeup
 from mainspring.telemetry.runs import choose_run
 
@@ -72,6 +73,11 @@ class Recording:
     def reached_ns(self) -> int:
         """The instant up to which the run was gone through; what is behind it takes a while to be shown."""
         return max(self.run.first_ns, self._checkpoints.reached_ns)
+
+    def overview(self) -> Overview:
+        """Return what became of the run's requests, as far as the run has been gone through."""
+        checkpoints = self._checkpoints
+        return checkpoints.overview.payload(self.reached_ns, whole=checkpoints.ended)
 
     def seek(
         self, at_ns: int | None = None, *, speed: float | None = None, playing: bool | None = None

@@ -45,6 +45,7 @@ class Api:
             Route("/api/console", self._console),
             Route("/api/operate", self._changes.operate, methods=["POST"]),
             Route("/api/replay", self._seek, methods=["POST"]),
+            Route("/api/overview", self._overview),
             Route("/api/{show}", self._picture),
         ]
 
@@ -87,6 +88,15 @@ class Api:
         except Broken as error:
             return failure(500, str(error))
         return Response(picture.message(), media_type=JSON)
+
+    async def _overview(self, request: Request) -> Response:
+        problem = self.refused(from_header(request.headers.get("authorization")))
+        if problem:
+            return failure(401, problem, {"WWW-Authenticate": "Bearer"})
+        found = self._source.overview()
+        if found is None:
+            return failure(404, "this console shows a live cluster; only a recorded run has an overview")
+        return answer(found)
 
     async def _seek(self, request: Request) -> Response:
         problem = self.refused(from_header(request.headers.get("authorization")))

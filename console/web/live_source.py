@@ -10,7 +10,7 @@ import msgspec
 
 from mainspring.console.config import ConsoleConfig
 from mainspring.console.live import Batch, LiveStream
-from mainspring.console.payloads import Head
+from mainspring.console.payloads import Head, Overview
 from mainspring.console.queries.head import head
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
@@ -57,6 +57,10 @@ class LiveSource:
         return head(self.view, self._stream.state, self._operable)
 
     def replay(self) -> Replay | None:
+        """Return None: this is no recorded run."""
+        return None
+
+    def overview(self) -> Overview | None:
         """Return None: this is no recorded run."""
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.console.config import ConsoleConfig
-from mainspring.console.payloads import Head
+from mainspring.console.payloads import Head, Overview
 from mainspring.console.queries.head import head
 from mainspring.console.recorded import Recording
 from mainspring.console.view.limits import Limits
@@ -62,6 +62,10 @@ class RecordedSource:
             playing=recording.playing,
             reached_ns=recording.reached_ns,
         )
+
+    def overview(self) -> Overview:
+        """Return what became of the run's requests, as far as it has been gone through."""
+        return self._recording.overview()
 
     def seek(self, to: Seek) -> None:
         """Look elsewhere at the run; raise ValueError for a speed that is none."""

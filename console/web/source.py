@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from mainspring.console.payloads import Head
+from mainspring.console.payloads import Head, Overview
 from mainspring.console.view.view import View
 from mainspring.messages.operating import Wish
 
@@ -72,6 +72,9 @@ class Source(Protocol):
 
     def replay(self) -> Replay | None:
         """Return where a recorded run is looked at; None for a live one."""
+
+    def overview(self) -> Overview | None:
+        """Return what became of a recorded run's requests; None for a live one."""
 
     def seek(self, to: Seek) -> None:
         """Look elsewhere at a recorded run. Raises ValueError if it can't be, or nothing is recorded."""

@@ -1,6 +1,8 @@
 // Lines and stacked areas over the seconds of the last minutes.
 
+import { el } from "../dom.js";
 import { colour } from "../palette.js";
+import { when } from "../text.js";
 import { pairs, surface, tip } from "./canvas.js";
 
 const LEFT = 54;
@@ -24,32 +26,56 @@ function at(seconds, until) {
 
 /**
  * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}: areas are stacked in their order,
- * lines are drawn over them. `unit(value)` writes a value. `set(series, seconds, limit)` draws the last seconds of
- * a payload's series; `limit` is a level to mark, {value, name}, or null; `happenings` are
- * {at_ns, kind, worker, text}, each marked at its instant and told where the pointer is near.
+ * lines are drawn over them. `unit(value)` writes a value, `axis` says what the values are of. `cursor` (cursor.js)
+ * is shared by charts of the same time: what one points at all show, and a click or Enter chooses it.
+ * `set(series, seconds, head, limit, happenings)` draws the last seconds of a payload's series; `limit` is a level
+ * to mark, {value, name}, or null; `happenings` are {at_ns, kind, worker, text}, each marked at its instant and
+ * told where the pointer is near.
  */
-export function chart(holder, { layers, unit, label }) {
+export function chart(holder, { layers, unit, axis, label, cursor }) {
   holder.classList.add("plot");
   let view = null;
-  let hover = null;
   let later = 0;
   const { canvas, redraw, close } = surface(holder, paint);
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", label);
+  const own = { redraw };
+  cursor.charts.add(own);
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application");
+  canvas.setAttribute("aria-roledescription", "chart");
+  const name = (text) => canvas.setAttribute("aria-label", `${text}. Left and right move the cursor, Enter shows that second's requests, Escape lets it go.`);
+  name(label);
   const box = tip(holder);
+  const instantOf = (column) => view.first_ns + (view.first + column) * SECOND_NS;
+  const columnOf = (at_ns) => Math.floor((at_ns - view.first_ns) / SECOND_NS) - view.first;
 
+  function columnAt(event) {
+    const share = (event.offsetX - LEFT) / (holder.clientWidth - RIGHT - LEFT);
+    const column = Math.round(view.count - 1 - (1 - share) * (view.seconds - 1));
+    return column >= 0 && column < view.count ? column : null;
+  }
   canvas.addEventListener("pointermove", (event) => {
-    if (!view) return;
-    hover = event.offsetX;
-    redraw();
+    const column = view ? columnAt(event) : null;
+    cursor.move(column === null ? null : instantOf(column));
   });
-  canvas.addEventListener("pointerleave", () => {
-    hover = null;
-    box.hide();
-    redraw();
+  canvas.addEventListener("pointerleave", () => cursor.move(null));
+  canvas.addEventListener("blur", () => cursor.move(null));
+  canvas.addEventListener("click", (event) => {
+    const column = view ? columnAt(event) : null;
+    if (column !== null) cursor.pin(instantOf(column));
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (!view?.count || event.ctrlKey || event.metaKey || event.altKey) return;
+    const now = cursor.at_ns ?? cursor.pinned_ns;
+    const column = now === null ? view.count - 1 : columnOf(now);
+    const to = { ArrowLeft: column - (now !== null), ArrowRight: column + 1, Home: 0, End: view.count - 1 }[event.key];
+    if (to !== undefined) cursor.move(instantOf(Math.max(0, Math.min(view.count - 1, to))));
+    else if (event.key === "Enter" && cursor.at_ns !== null) cursor.pin(cursor.at_ns);
+    else if (event.key === "Escape") cursor.pin(null);
+    else return;
+    event.preventDefault();
   });
 
-  function set(series, seconds, limit = null, happenings = []) {
+  function set(series, seconds, head, limit = null, happenings = []) {
     const columns = layers.map((layer) => layer.pick(series));
     const length = columns[0]?.length ?? 0;
     const first = Math.max(0, length - seconds);
@@ -58,7 +84,7 @@ export function chart(holder, { layers, unit, label }) {
     // The last second grows with each picture; to see it grow, a few times a second do.
     clearTimeout(later);
     if (view && now_ms - view.set_ms < REDRAW_MS && view.seconds === seconds && view.first_ns === series.first_ns) {
-      later = setTimeout(() => set(series, seconds, limit, happenings), REDRAW_MS);
+      later = setTimeout(() => set(series, seconds, head, limit, happenings), REDRAW_MS);
       return;
     }
     const marks = happenings
@@ -66,7 +92,7 @@ export function chart(holder, { layers, unit, label }) {
       .filter((one) => one.column >= 0 && one.column < length - first);
     const key = `${series.first_ns} ${seconds} ${limit?.value} ${marks.map((one) => one.column + one.text).join()} ${cut.map((column) => column.join()).join(";")}`;
     if (view?.key === key) return;
-    view = { key, cut, seconds, limit, marks, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
+    view = { key, cut, seconds, limit, marks, head, first, count: length - first, set_ms: now_ms, first_ns: series.first_ns };
     redraw();
   }
 
@@ -101,7 +127,18 @@ export function chart(holder, { layers, unit, label }) {
     });
     for (const one of view.marks) flag(context, Math.round(x(one.column)) + 0.5, height - BOTTOM);
     if (view.limit) mark(context, view.limit, y, right);
-    if (hover !== null) point(context, x, height, width);
+    if (cursor.pinned_ns !== null) stroke(context, x, columnOf(cursor.pinned_ns), height, "accent", 2);
+    point(context, x, y, height);
+  }
+
+  function stroke(context, x, column, height, ink, wide) {
+    if (column < 0 || column >= view.count) return;
+    context.strokeStyle = colour(ink);
+    context.lineWidth = wide;
+    context.beginPath();
+    context.moveTo(Math.round(x(column)) + 0.5, TOP);
+    context.lineTo(Math.round(x(column)) + 0.5, height - BOTTOM);
+    context.stroke();
   }
 
   function grid(context, width, height, top, y) {
@@ -120,6 +157,8 @@ export function chart(holder, { layers, unit, label }) {
       context.fillText(unit(top * share), LEFT - 8, level);
     }
     context.textBaseline = "alphabetic";
+    context.textAlign = "left";
+    context.fillText(axis, LEFT + 4, TOP + 12);
     const step = view.seconds >= 240 ? 60 : view.seconds >= 60 ? 20 : 5;
     for (let ago = 0; ago <= view.seconds; ago += step) {
       const where = width - RIGHT - (ago / Math.max(1, view.seconds - 1)) * (width - RIGHT - LEFT);
@@ -129,31 +168,30 @@ export function chart(holder, { layers, unit, label }) {
     }
   }
 
-  function point(context, x, height, width) {
-    const share = (hover - LEFT) / (width - RIGHT - LEFT);
-    const column = Math.round(view.count - 1 - (1 - share) * (view.seconds - 1));
+  /** The second that is pointed at: a line, and what the values were. */
+  function point(context, x, y, height) {
+    const column = cursor.at_ns === null ? -1 : columnOf(cursor.at_ns);
     if (column < 0 || column >= view.count) {
       box.hide();
       return;
     }
-    context.strokeStyle = colour("soft");
-    context.beginPath();
-    context.moveTo(Math.round(x(column)) + 0.5, TOP);
-    context.lineTo(Math.round(x(column)) + 0.5, height - BOTTOM);
-    context.stroke();
+    stroke(context, x, column, height, "soft", 1);
     const values = layers.map((layer, index) => {
       const value = view.cut[index][column];
       return [layer.name, value === null || value === undefined ? "–" : unit(value)];
     });
-    box.show(x(column), TOP + 40, pairs([["", at(column - view.count + 1, 0)], ...values.reverse(), ...view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => ["▼", one.text])]));
+    const told = view.marks.filter((one) => Math.abs(one.column - column) <= 1).map((one) => ["▼", one.text]);
+    const heading = `${when(instantOf(column), view.head)}, ${at(column - view.count + 1, 0)}`;
+    box.show(x(column), TOP + 40, el("b", {}, heading), pairs([...values.reverse(), ...told]));
   }
 
   function end() {
     clearTimeout(later);
+    cursor.charts.delete(own);
     close();
   }
 
-  return { set, redraw, close: end, label: (text) => canvas.setAttribute("aria-label", text) };
+  return { set, redraw, close: end, label: name };
 }
 
 function area(context, values, base, x, y, ink) {

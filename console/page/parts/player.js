@@ -2,6 +2,7 @@
 
 import { el, icon, put, write } from "../dom.js";
 import { span, when } from "../text.js";
+import { density } from "./density.js";
 
 const PLAY = "M7 4l13 8-13 8z";
 const PAUSE = "M8 5v14M16 5v14";
@@ -18,7 +19,9 @@ export function player(root, seek) {
   const speed = el("select", { "aria-label": "Speed", onchange: () => seek({ speed: Number(speed.value) }) },
     ...SPEEDS.map((value) => el("option", { value: String(value) }, `${value}×`)));
   speed.value = "1";
-  root.append(button, slider, place, speed);
+  const strip = el("div.density");
+  const glance = density(strip, (at_ns) => seek({ at_ns, playing: false }));
+  root.append(button, el("div.track", {}, strip, slider), place, speed);
 
   const chosen = () => Math.round(replay.first_ns + (Number(slider.value) / STEPS) * (replay.last_ns - replay.first_ns));
   let due = 0;
@@ -51,6 +54,7 @@ export function player(root, seek) {
       if (!dragging) slider.value = String(Math.round(((now.at_ns - now.first_ns) / length_ns) * STEPS));
       const text = `${when(now.at_ns, head)} · ${span(now.at_ns - now.first_ns)} of ${span(length_ns)}`;
       write(place, text);
+      glance.draw(now, head);
       put(slider, "aria-valuetext", text);
     },
   };

@@ -2,9 +2,11 @@
 
 import { choice, el, keyed, panel, put, write } from "../dom.js";
 import { chart } from "../parts/chart.js";
+import { Cursor } from "../parts/cursor.js";
 import { happeningPanel } from "../parts/happenings.js";
+import { momentPanel } from "../parts/moment.js";
 import { requestTable } from "../parts/requests.js";
-import { ago, count, ms, percent, words } from "../text.js";
+import { ago, count, instant, ms, percent, stamp, words } from "../text.js";
 import { workerCards } from "./workers.js";
 
 const WINDOWS = [["last_10s", "10 s"], ["last_60s", "1 min"], ["last_300s", "5 min"]];
@@ -19,7 +21,7 @@ function tile(name) {
   return { root: el("div.tile", {}, el("h3", {}, name), value, note), value, note };
 }
 
-function goodputPanel() {
+function goodputPanel(cursor) {
   const share = el("strong.hero");
   const rate = el("p.soft");
   const holder = el("div.tall");
@@ -34,6 +36,8 @@ function goodputPanel() {
   root.classList.add("goodput");
   root.append(el("div.pair", {}, share, rate), holder);
   const plot = chart(holder, {
+    cursor,
+    axis: "requests each second",
     label: "Requests each second",
     unit: (value) => `${count(value)}/s`,
     layers: [
@@ -46,16 +50,18 @@ function goodputPanel() {
   return { root, share, rate, plot };
 }
 
-function latencyPanel() {
+function latencyPanel(cursor) {
   const cells = ["p50", "p99", "p99.99"].map((name) => {
     const value = el("dd");
     return { root: el("div", {}, el("dt", {}, name), value), value };
   });
   const slo = el("span.soft.small");
   const holder = el("div.tall");
-  const root = panel("Latency, p99 each second", slo);
+  const root = panel("Latency", slo);
   root.append(el("dl.percentiles", {}, ...cells.map((cell) => cell.root)), holder);
   const plot = chart(holder, {
+    cursor,
+    axis: "p99 of each second, ms",
     label: "p99 of latency each second",
     unit: (value) => (value >= 1000 ? `${value / 1000} s` : `${count(value)} ms`),
     layers: [{ name: "p99", colour: "accent", line: true, pick: (series) => series.p99_ms }],
@@ -63,7 +69,7 @@ function latencyPanel() {
   return { root, cells, slo, plot };
 }
 
-function drawLatency(part, window, data, seconds) {
+function drawLatency(part, window, data, seconds, head) {
   const limit = window.slo_p50_ms;
   [window.p50_ms, window.p99_ms, window.p9999_ms].forEach((value, at) => {
     const over = value !== null && limit !== null && value > limit;
@@ -72,7 +78,7 @@ function drawLatency(part, window, data, seconds) {
     put(part.cells[at].value, "title", over ? "above the SLO" : null);
   });
   write(part.slo, limit === null ? "no request has a deadline" : `SLO ${ms(limit)} (median)`);
-  part.plot.set(data.series, seconds, limit === null ? null : { value: limit, name: "SLO" }, data.happenings);
+  part.plot.set(data.series, seconds, head, limit === null ? null : { value: limit, name: "SLO" }, data.happenings);
 }
 
 function drawReasons(list, rejected) {
@@ -91,8 +97,16 @@ export function cluster(root, rest, app, params) {
   if (!(chosen in NAMES)) chosen = "last_60s";
   app.keep({ window: NAMES[chosen] });
   let last = null;
-  const goodput = goodputPanel();
-  const latency = latencyPanel();
+  // The second that the address names can be chosen once a picture said how its calendar and the clock relate.
+  let opened = params.get("moment") === null;
+  const cursor = new Cursor((at_ns) => {
+    app.keep({ moment: at_ns === null ? null : stamp(at_ns, last.head) });
+    moment.draw(at_ns, last.head);
+    if (at_ns !== null) moment.root.scrollIntoView({ block: "nearest" });
+  });
+  const moment = momentPanel(() => cursor.pin(null));
+  const goodput = goodputPanel(cursor);
+  const latency = latencyPanel(cursor);
   const tiles = ["Offered", "Rejected", "Late", "Cold starts", "Queued"].map(tile);
   const [offered, rejected, late, cold, queued] = tiles;
   const reasons = el("ul.reasons", { "aria-label": "Rejected, by reason" });
@@ -115,21 +129,26 @@ export function cluster(root, rest, app, params) {
   windows.classList.add("end");
   root.append(
     el("div.head", {}, el("h1", {}, "Cluster"), windows),
-    el("div.two", {}, goodput.root, latency.root),
+    el("div.two", {}, goodput.root, latency.root), moment.root,
     el("div.tiles", {}, ...tiles.map((one) => one.root)),
     cards.root, happened.root, recentPanel, deedsPanel,
   );
 
   function draw(data, head) {
     last = { data, head };
+    if (!opened && head.unix_ns) {
+      opened = true;
+      cursor.pin(instant(params.get("moment"), head), true);
+      moment.draw(cursor.pinned_ns, head);
+    }
     const window = data[chosen];
     const share = window.offered_rps > 0 ? window.in_time_rps / window.offered_rps : null;
     write(goodput.share, percent(share === null ? null : Math.min(1, share)));
     write(goodput.rate, share === null ? "no request came" : `${count(window.in_time_rps)} of ${count(window.offered_rps)} requests/s in time`);
     const seconds = chosen === "last_300s" ? 300 : 60;
-    goodput.plot.set(data.series, seconds, null, data.happenings);
+    goodput.plot.set(data.series, seconds, head, null, data.happenings);
     goodput.plot.label(`Requests each second: ${count(window.offered_rps)} offered, ${count(window.in_time_rps)} in time`);
-    drawLatency(latency, window, data, seconds);
+    drawLatency(latency, window, data, seconds, head);
     happened.draw(data.happenings, head);
     const all = window.offered_rps * window.seconds;
     const refused = Object.values(window.rejected).reduce((sum, number) => sum + number, 0);
@@ -155,7 +174,7 @@ export function cluster(root, rest, app, params) {
 
   return {
     title: "Cluster",
-    ask: { show: "cluster", params: {} },
+    ask: { show: "cluster", params: { recent: 120 } },
     draw,
     close() {
       goodput.plot.close();

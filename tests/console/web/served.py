@@ -16,7 +16,7 @@ import msgspec
 from websockets.sync.client import ClientConnection, connect
 
 from mainspring.console.config import ConsoleConfig
-from mainspring.console.payloads import Head
+from mainspring.console.payloads import Head, Overview
 from mainspring.console.server import serve
 from mainspring.console.view.view import View
 from mainspring.console.web.listener import listen
@@ -56,6 +56,9 @@ class FedSource:
         return Head(self.view.now_ns, 0, "live", operable=self.operable)
 
     def replay(self) -> Replay | None:
+        return None
+
+    def overview(self) -> Overview | None:
         return None
 
     def seek(self, to: Seek) -> None:

@@ -1,0 +1,142 @@
+"""What operators ask: which model thrashes, is a worker ill, who waits, what happened in that second."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from mainspring.console.payloads import WorkerPage
+from mainspring.console.queries.asking import Unknown
+from mainspring.console.queries.cluster import cluster
+from mainspring.console.queries.model import ROOM, model
+from mainspring.console.queries.models import models
+from mainspring.console.queries.recent import recent
+from mainspring.console.queries.schedule import schedule
+from mainspring.console.queries.worker import worker
+from mainspring.console.view.view import View
+from mainspring.messages.actions import Load, Result, Unload
+from mainspring.messages.codes import Status
+from mainspring.messages.events import ModelRemoved
+from mainspring.telemetry.log import Entry
+from tests.console.view.streams import EVERYTHING, Watched, feed
+
+SECOND = 1_000_000_000
+
+
+def at(seed: int, ms: float) -> tuple[View, list[tuple[int, Entry]]]:
+    watched, view = Watched(seed), View(EVERYTHING)
+    stream = list(watched.run_ms(ms))
+    feed(view, stream)
+    return view, stream
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_models_are_counted_as_often_as_they_were_loaded_and_evicted(seed: int) -> None:
+    view, stream = at(seed, 900)
+    loads = Counter(entry.model for _, entry in stream if isinstance(entry, Load))
+    unloads = Counter(entry.model for _, entry in stream if isinstance(entry, Unload))
+    minutes = max(1, view.traffic.seconds.in_window(300)) / 60
+    found = models(view, sort="evictions", descending=True, limit=1_000).rows
+    assert sum(unloads.values()) > 0
+    # What was removed and added again is another model.
+    removed = {entry.name for _, entry in stream if isinstance(entry, ModelRemoved)}
+    for line in found:
+        if line.name in removed:
+            continue
+        assert line.loads_pm * minutes == pytest.approx(loads[line.name])
+        assert line.evictions_pm * minutes == pytest.approx(unloads[line.name])
+        assert line.thrashes == (unloads[line.name] >= 3 and loads[line.name] >= unloads[line.name] - 1)
+    assert [line.evictions_pm for line in found] == sorted(
+        (line.evictions_pm for line in found), reverse=True
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_made_room_for_whom_is_said_from_both_sides(seed: int) -> None:
+    view, _ = at(seed, 900)
+    pages = [model(view, line.name) for line in models(view, limit=1_000).rows]
+    given = {page.line.name: page.evicted_for for page in pages}
+    taken = {page.line.name: page.evicted for page in pages}
+    assert any(given.values())
+    for name, others in given.items():
+        for other, times in others.items():
+            # A page names the ten most frequent ones.
+            if other in taken and len(taken[other]) < ROOM:
+                assert taken[other][name] == times
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_workers_errors_are_those_of_its_results(seed: int) -> None:
+    view, stream = at(seed, 900)
+    sent = {entry.action_id: entry for _, entry in stream if isinstance(entry, Load)}
+    worst: dict[tuple[str, int], float] = {}
+    for now_ns, entry in stream:
+        if isinstance(entry, Result) and entry.action_id in sent and entry.status is Status.OK:
+            over_ms = (entry.end_ns - entry.begin_ns - sent[entry.action_id].predicted_duration_ns) / 1e6
+            key = entry.worker, now_ns // SECOND
+            worst[key] = max(worst.get(key, over_ms), over_ms)
+    names = {name for name, _ in worst}
+    assert names
+    for name in names:
+        page = worker(view, name)
+        shown = {
+            (name, page.first_ns // SECOND + place): value
+            for place, value in enumerate(page.load_worst_ms)
+            if value is not None
+        }
+        assert shown == pytest.approx({key: value for key, value in worst.items() if key[0] == name})
+        assert page.picture.load_error_p99_us is not None
+        assert msgspec.json.decode(msgspec.json.encode(page), type=WorkerPage) == page
+    with pytest.raises(Unknown, match="there is no worker 'nobody'"):
+        worker(view, "nobody")
+
+
+def test_a_worker_is_set_beside_the_others_of_its_kind() -> None:
+    view, _ = at(1, 900)
+    pictures = {each.name: each for each in cluster(view).workers}
+    for name, own in pictures.items():
+        peers = [
+            each for each in pictures.values() if each.device_kind == own.device_kind and each.name != name
+        ]
+        norm = worker(view, name).norm
+        assert norm.workers == len(peers)
+        known = [each.load_error_p99_us for each in peers if each.load_error_p99_us is not None]
+        assert (norm.load_error_us is None) == (not known)
+        assert norm.load_error_us is None or min(known) <= norm.load_error_us <= max(known)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_waits_is_in_the_schedule_with_the_least_slack_first(seed: int) -> None:
+    watched, view = Watched(seed), View(EVERYTHING)
+    seen = 0
+    for until_ms in range(10, 900, 10):
+        feed(view, watched.run_ms(until_ms))
+        now_ns = view.now_ns
+        found = schedule(view, now_ns - SECOND, now_ns)
+        queued = {line.name: line.queued for line in models(view, limit=1_000).rows if line.queued}
+        assert {each.model: each.requests for each in found.waiting} == queued
+        assert found.waiting_requests == sum(queued.values())
+        slacks = [each.slack_ns for each in found.waiting if each.slack_ns is not None]
+        assert slacks == sorted(slacks)
+        for each in found.waiting:
+            assert (each.slack_ns is None) == (each.deadline_ns is None)
+            assert (
+                each.slack_ns is None or each.deadline_ns is None or each.slack_ns < each.deadline_ns - now_ns
+            )
+        seen += len(found.waiting)
+        assert schedule(view, now_ns - SECOND, now_ns - 1).waiting == []
+    assert seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_requests_of_a_second_are_those_that_ended_in_it(seed: int) -> None:
+    view, _ = at(seed, 2_400)
+    series = cluster(view).series
+    outcomes = ("in_time", "late", "rejected", "lost")
+    assert sum(series.rejected) > 0
+    for place in range(len(series.offered)):
+        begin_ns = series.first_ns + place * SECOND
+        found = recent(view, outcomes=outcomes, limit=1_000, from_ns=begin_ns, to_ns=begin_ns + SECOND)
+        assert sum(each.outcome == "rejected" for each in found) == series.rejected[place]
