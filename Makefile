@@ -18,7 +18,8 @@ ARGS ?=
 BENCH_HTTP := out/bench-http/venv
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock native demo test fuzz schemathesis lint types docs suites clean
+.PHONY: help setup lock native demo fuzz schemathesis lint types docs suites clean
+.PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
@@ -67,8 +68,29 @@ demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
 	@$(BIN)/python -m mainspring.native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
-test: lint types $(STAMP) native ## Lint, check types and run every test
-	$(BIN)/python -m tests.halves $(ARGS)
+# Nothing is compiled for it: the pure cores run as Python. Lint and types run beside the unit tests.
+test: $(STAMP) ## Lint, check types, run the unit tests and the heart of the cluster's; or pytest with ARGS="..."
+	$(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.run quick)
+
+test-rest: $(STAMP) native ## Run the tests that make test leaves out, and the unit tests with compiled cores
+	$(BIN)/python -m tests.run rest
+
+test-all: test test-rest ## Run everything: make test, then make test-rest
+
+test-unit: $(STAMP) ## Run the tests of one part each, without sockets
+	$(BIN)/python -m tests.run unit
+
+test-cluster: $(STAMP) native ## Run the tests with real processes and sockets
+	$(BIN)/python -m tests.run cluster
+
+test-codegen: $(STAMP) native ## Run the tests of generated code: emulator, TVM, kernels, compiled cores
+	$(BIN)/python -m tests.run codegen
+
+test-browser: $(STAMP) native ## Run the tests of the console's page in a browser
+	$(BIN)/python -m tests.run browser
+
+test-lab: $(STAMP) native ## Run the tests of experiments, figures, benchmarks and the check of a GPU
+	$(BIN)/python -m tests.run lab
 
 fuzz: $(STAMP) native ## Send 105,000 messages of garbage to all sockets
 	FUZZ_MESSAGES=105000 $(BIN)/pytest tests/faults/test_fuzz.py --timeout 600 -s $(ARGS)
@@ -82,8 +104,7 @@ lint: $(STAMP) ## Check style with ruff
 	$(BIN)/ruff format --check .
 
 types: $(STAMP) ## Check types with mypy --strict
-	$(BIN)/mypy -p mainspring
-	$(BIN)/mypy tests
+	$(BIN)/mypy -p mainspring -p tests
 
 docs: $(WRITES) ## Build the documentation as a site in out/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -168,6 +168,11 @@ class LoggedScheduler:
         """Workers that left or were dropped, and models that were removed, up to the last `settle`."""
         return self._tally.departures
 
+    @property
+    def requests(self) -> int:
+        """Requests that came, up to the last `settle`."""
+        return self._tally.requests
+
     def status(self) -> ClusterStatus:
         """Return the scheduler's status, with each model's counts and the number of unlogged records."""
         self.settle()

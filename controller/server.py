@@ -37,6 +37,10 @@ IDLE_NS = 5_000_000
 """Garbage is collected when no message has arrived, and nothing is due, for this long."""
 COLLECT_INTERVAL_NS = 1_000_000_000
 """The time between two collections at least."""
+QUIET_NS = 10_000_000_000
+"""Everything is collected, which is a pause, when no request has come for this long."""
+MOST_GONE = 1_000
+"""So many models and workers that are gone are not kept in memory until requests pause."""
 BACKLOG_BYTES = 256 << 20
 """Bytes that may wait for one peer, beside the bound in messages."""
 MOST_TENSORS = 4
@@ -86,7 +90,8 @@ class Controller:
         self._error_limit = AnswerLimit()
         self._arrived_ns = self._collected_ns = time.monotonic_ns()
         self._drain_until_ns = self._drain_check_ns = 0
-        self._departures = 0
+        self._departures = self._requests = 0
+        self._quiet_since_ns = self._collected_ns
         try:
             self._add(models, served)
         except ValueError:
@@ -182,19 +187,23 @@ class Controller:
         idle = now_ns - self._arrived_ns > IDLE_NS and until_ns - now_ns > IDLE_NS
         if idle and now_ns - self._collected_ns > COLLECT_INTERVAL_NS:
             self._collected_ns = now_ns
-            self._collect()
+            self._collect(now_ns)
         while not self._hub.wait(max(0, until_ns - time.monotonic_ns())):
             if time.monotonic_ns() >= until_ns:
                 return
 
-    def _collect(self) -> None:
+    def _collect(self, now_ns: int) -> None:
         """Collect garbage, and freeze what is left, so that the next collections are short.
 
         What a worker or a model leaves behind was frozen before, so that only a collection of everything
-        frees it.
+        frees it. That takes as long as many requests, so it waits until none has come for a while.
         """
-        if self._departures != self._logged.departures:
-            self._departures = self._logged.departures
+        if self._requests != self._logged.requests:
+            self._requests = self._logged.requests
+            self._quiet_since_ns = now_ns
+        gone = self._logged.departures - self._departures
+        if gone >= MOST_GONE or (gone and now_ns - self._quiet_since_ns >= QUIET_NS):
+            self._departures += gone
             gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -36,6 +36,8 @@ class Tally:
         self._out: dict[int, Infer] = {}
         self.departures = 0
         """Workers that left or were dropped, and models that were removed."""
+        self.requests = 0
+        """Requests that came."""
 
     def take(self, entry: Event | Command) -> None:
         """Take note of what goes in or comes out."""
@@ -48,6 +50,7 @@ class Tally:
         """Take note of what goes in."""
         match event:
             case RequestArrived(request_id=request_id, model=model):
+                self.requests += 1
                 if model in self._counts:
                     self._counts[model][_ARRIVED] += 1
                     self._open[request_id] = model, event.deadline_ns

@@ -2,7 +2,7 @@
 
 What is there after a collection is taken out of the next ones (``gc.freeze``): thousands of models'
 signatures would be looked through each time. What leaves was frozen while it was there, and nothing but a
-collection of everything frees it: that comes first then.
+collection of everything frees it: that comes when nothing is going on.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Garbage:
         self._turns = turns
         if now_ns - self._collected_ns > (COLLECT_NS if idle else COLLECT_BUSY_NS):
             self._collected_ns = now_ns
-            self._collect(held)
+            self._collect(held, whole=idle)
 
-    def _collect(self, held: int) -> None:
-        if held < self._held:
+    def _collect(self, held: int, *, whole: bool = True) -> None:
+        if whole and held < self._held:
             self._gc.unfreeze()
-        self._held = held
+        self._held = held if whole else max(held, self._held)
         self._gc.collect()
         self._gc.freeze()

@@ -84,10 +84,10 @@ async def _serve(
         if (few := shortage(config)) is not None:
             log.warning("%s", few)
         server.watch()
-        if on_ready is not None:
-            addresses = {name: each.address for name, each in front_ends.items()}
-            on_ready(Addresses(server.address, **addresses))
         with Garbage() as garbage:
+            if on_ready is not None:
+                addresses = {name: each.address for name, each in front_ends.items()}
+                on_ready(Addresses(server.address, **addresses))
             while not stop.is_set():
                 await asyncio.sleep(_STOP_POLL_S)
                 server.collect(garbage)

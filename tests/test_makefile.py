@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from tests.tiers import TIERS
+
 ROOT = Path(__file__).resolve().parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 RULES = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
@@ -36,7 +38,14 @@ def test_each_target_installs_what_it_needs() -> None:
     assert write in docs
     assert develop not in docs
     assert develop in test
-    assert test.index(develop) < test.index("ruff")
+    assert test.index(develop) < test.index("tests.run quick")
+    assert "mainspring.native" not in test, "compiling takes longer than all that it runs"
+    assert "mainspring.native" in recipe("test-rest")
+
+
+def test_every_tier_has_its_target() -> None:
+    assert {f"test-{tier}" for tier in TIERS} < RULES
+    assert "make test\nmake test-rest\n" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_modules_that_it_runs_exist() -> None:

@@ -58,7 +58,17 @@ def test_what_leaves_is_freed(collector: Collector) -> None:
         assert collector.did == ["unfreeze", "collect", "freeze"]
 
 
-def test_the_collector_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_leaves_is_freed_when_no_request_waits_for_that(collector: Collector) -> None:
+    with Garbage(collector) as garbage:
+        garbage.consider(2 * COLLECT_NS, turns=-1, in_flight=0, held=9)
+        collector.did.clear()
+        garbage.consider(2 * COLLECT_BUSY_NS, turns=1, in_flight=1, held=8)
+        assert collector.did == ["collect", "freeze"]
+        garbage.consider(3 * COLLECT_BUSY_NS, turns=1, in_flight=0, held=8)
+        assert collector.did == ["collect", "freeze", "unfreeze", "collect", "freeze"]
+
+
+def test_the_collector_is_put_back() -> None:
     assert gc.isenabled()
     with Garbage():
         assert not gc.isenabled()

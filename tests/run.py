@@ -1,0 +1,200 @@
+"""Run the tests tier by tier: ``python -m tests.run quick|rest|TIER``.
+
+* ``quick`` (`make test`): lint and types, beside them the unit tests on all cores; then the heart of the tier
+  *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
+* ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
+  browser and lab. Beside that runs what only computes, on the processor time that is left over (SCHED_IDLE):
+  codegen, and the unit tests again, with the compiled cores.
+* a tier alone (`make test-cluster` ...).
+
+A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
+alone failed, each of those runs once more when all else has ended, and what the host took from this machine
+is printed for both runs. How long each test took is kept in `out/tests/` as JUnit's XML; pytest prints the
+ten slowest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+from xml.etree import ElementTree
+
+from tests.tiers import TESTS, TIERS
+
+ROOT = TESTS.parent
+KEPT = ROOT / "out" / "tests"
+PYTEST = (sys.executable, "-m", "pytest")
+CHECKS = ("make", "--no-print-directory", "lint", "types")
+INTERPRETED = {"MAINSPRING_NATIVE": "0"}
+IDLE_TIMEOUT_S = 1_500
+"""Longest that a test may take where others come first."""
+FAILED = 1
+"""Pytest's exit code where all ran and some failed."""
+
+
+class Part(NamedTuple):
+    """One run of pytest."""
+
+    name: str
+    """Of the file below `out/tests/` that keeps its durations."""
+    options: Sequence[str]
+    interpreted: bool = False
+    """Whether the pure cores run as Python, compiled or not."""
+
+    @property
+    def kept(self) -> Path:
+        """The file that keeps how long its tests took."""
+        return KEPT / f"{self.name}.xml"
+
+    @property
+    def command(self) -> list[str]:
+        """What to run."""
+        return [*PYTEST, *self.options, "--durations=10", f"--junitxml={self.kept}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables to run it with."""
+        return {**os.environ, **(INTERPRETED if self.interpreted else {})}
+
+
+class Failure(NamedTuple):
+    """A test that failed, as the kept durations have it."""
+
+    timing: str | None
+    """How to run it again, if it has the marker `timing`."""
+    host: str
+
+
+def tier(name: str, *options: str) -> Part:
+    """Return the run of one whole tier, alone."""
+    return Part(name, ("--tier", name, *options), interpreted=name == "unit")
+
+
+UNIT = Part("unit", ("--tier", "unit", "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"), True)
+HEART = Part("heart", ("--tier", "heart"), True)
+COMPUTING = Part("computing", ("--tier", "codegen,unit", "--timeout", str(IDLE_TIMEOUT_S)))
+WAITING = (Part("cluster", ("--tier", "cluster", "--not-heart")), tier("browser"), tier("lab"))
+
+
+def run(part: Part) -> int:
+    """Run one part; return pytest's exit code."""
+    print(f"\n== {part.name} ==", flush=True)
+    part.kept.unlink(missing_ok=True)
+    return subprocess.call(part.command, cwd=ROOT, env=part.environment)
+
+
+@contextmanager
+def beside(title: str, command: Sequence[str], *, idle: bool) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command beside the block, on idle processor time if so asked; then print what it said."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, cwd=ROOT)
+        if idle:
+            let_idle(process.pid)
+        try:
+            yield process
+            print(f"\n== {title}, which ran beside ==", flush=True)
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
+        _show(output)
+
+
+def let_idle(process: int) -> None:
+    """Give a process, and all that it will start, nothing but idle time, where the system lets it."""
+    try:
+        os.sched_setscheduler(process, os.SCHED_IDLE, os.sched_param(0))
+    except OSError:
+        os.setpriority(os.PRIO_PROCESS, process, 19)
+
+
+def quick() -> int:
+    """Run what `make test` runs; return the exit code."""
+    with beside("lint and types", CHECKS, idle=False) as checks:
+        codes = {UNIT: run(UNIT)}
+    # Not with the tests above: nothing may run beside what keeps real time.
+    codes[HEART] = run(HEART)
+    return settle(codes) or checks.returncode
+
+
+def rest() -> int:
+    """Run all that `make test` leaves out; return the exit code."""
+    print("codegen, and the unit tests with compiled cores, run beside what follows", flush=True)
+    COMPUTING.kept.unlink(missing_ok=True)
+    with beside("codegen, and unit with compiled cores", COMPUTING.command, idle=True) as computing:
+        codes = {part: run(part) for part in WAITING}
+    return settle({**codes, COMPUTING: computing.returncode})
+
+
+def settle(codes: dict[Part, int]) -> int:
+    """Return the exit code of parts that ended so; if timing tests alone failed, they run again before."""
+    # A part that ended without saying what failed was killed, or never began.
+    told = all(code == 0 or (code == FAILED and part.kept.exists()) for part, code in codes.items())
+    failed = (
+        [(part, failure) for part, code in codes.items() if code for failure in failures(part)]
+        if told
+        else []
+    )
+    if not failed or not all(failure.timing for _, failure in failed):
+        return max(map(abs, codes.values()))
+    return max(_once_more(part, failure) for part, failure in failed)
+
+
+def failures(part: Part) -> list[Failure]:
+    """Read which tests failed."""
+    cases = ElementTree.parse(part.kept).iter("testcase")
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    return [Failure(_property(case, "timing"), _property(case, "host") or "") for case in failed]
+
+
+def _property(case: ElementTree.Element, name: str) -> str | None:
+    return next((kept.get("value") for kept in case.iter("property") if kept.get("name") == name), None)
+
+
+def _once_more(part: Part, failure: Failure) -> int:
+    """Run a timing test again; print what the host took in both runs, and return the exit code."""
+    assert failure.timing is not None
+    second = part._replace(name=f"{part.name}-again", options=(failure.timing,))
+    print(f"\n{failure.timing} measures real time and failed: once more, alone", flush=True)
+    code = run(second)
+    case = next(ElementTree.parse(second.kept).iter("testcase"))
+    print(
+        f"  failed in {failure.host}",
+        f"  {'failed' if code else 'passed'} in {_property(case, 'host')}",
+        sep="\n",
+    )
+    return code
+
+
+def _show(output: IO[bytes]) -> None:
+    output.seek(0)
+    sys.stdout.flush()
+    sys.stdout.buffer.write(output.read())
+    sys.stdout.flush()
+
+
+RUNS: dict[str, Callable[[], int]] = {"quick": quick, "rest": rest}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tests that the arguments name; return the exit code."""
+    match arguments:
+        case [name] if name in RUNS:
+            code = RUNS[name]()
+        case [name] if name in TIERS:
+            code = run(tier(name))
+        case _:
+            print(f"usage: python -m tests.run {'|'.join((*RUNS, *TIERS))}", file=sys.stderr)
+            return 2
+    print(f"\n{arguments[0]}: {'FAILED' if code else 'passed'}", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

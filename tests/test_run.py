@@ -1,0 +1,79 @@
+"""What the commands of the Makefile make of tests that fail: real runs of pytest over small files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import run
+from tests.run import Part
+
+PASSES = "def test_it():\n    pass\n"
+FAILS = "def test_that():\n    assert False\n"
+DIES = "import os\ndef test_it():\n    os._exit(1)\n"
+FAILS_ONCE = """
+import pytest
+from pathlib import Path
+HERE = Path(__file__).with_suffix(".seen")
+@pytest.mark.timing("counts what the host takes")
+def test_late():
+    before = HERE.exists()
+    HERE.touch()
+    assert before
+"""
+FAILS_TWICE = FAILS_ONCE.replace("assert before", "assert False")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of tests with the fixture that watches the host."""
+    (tmp_path / "pytest.ini").write_text(
+        f"[pytest]\npythonpath = {run.ROOT}\naddopts = --import-mode=importlib -p no:cacheprovider\n"
+        "markers = timing\n"
+    )
+    (tmp_path / "conftest.py").write_text("from tests.conftest import watched_host\n")
+    monkeypatch.setattr(run, "ROOT", tmp_path)
+    monkeypatch.setattr(run, "KEPT", tmp_path / "out" / "tests")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "again"),
+    [
+        (PASSES, 0, False),
+        (PASSES + FAILS, 1, False),
+        (FAILS_ONCE, 0, True),
+        (FAILS_TWICE, 1, True),
+        (FAILS_ONCE + FAILS, 1, False),
+        (DIES, 1, False),
+    ],
+)
+def test_only_timing_tests_run_once_more_with_what_the_host_took(
+    project: Path, capfd: pytest.CaptureFixture[str], text: str, code: int, again: bool
+) -> None:
+    (project / "test_small.py").write_text(text)
+    part = Part("small", ("test_small.py",))
+    assert run.settle({part: run.run(part)}) == code
+    said = capfd.readouterr().out
+    assert ("once more, alone" in said) == (said.count("stolen by the host") == 2) == again
+    assert part.kept.exists() == (text != DIES)
+
+
+@pytest.mark.parametrize(("tested", "linted"), [(0, 0), (1, 0), (0, 3)])
+def test_what_runs_beside_is_shown_whole_and_counts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tested: int, linted: int
+) -> None:
+    monkeypatch.setattr(run, "CHECKS", (sys.executable, "-c", f"print('linted'); raise SystemExit({linted})"))
+    monkeypatch.setattr(run, "run", lambda part: 4 * tested if part is run.UNIT else 0)
+    assert run.main(["quick"]) == (4 * tested or linted)
+    said = capfd.readouterr().out
+    assert said.index("which ran beside") < said.index("linted")
+    assert said.endswith("quick: FAILED\n" if tested or linted else "quick: passed\n")
+
+
+def test_an_unknown_tier_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["all"]) == 2
+    assert "quick|rest|unit|cluster|codegen|browser|lab" in capsys.readouterr().err

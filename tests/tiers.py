@@ -1,0 +1,125 @@
+"""Which tier each test belongs to: the one table of it, by folder and file.
+
+`conftest.py` gives each test its tier as a marker, `tests.run` and the Makefile run them by tier.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+
+TIERS = {
+    "unit": "one part in the process of the tests: no socket, no real time; may run beside anything",
+    "cluster": "real sockets, processes and real time; never beside other tests that take processor time",
+    "codegen": "emulator, TVM, kernels, compiled cores, long simulations: computes much, knows no real time",
+    "browser": "the console's page in a browser",
+    "lab": "experiments, figures, benchmarks and the check of a GPU: that the commands work",
+}
+
+TIER_OF = {
+    "cli": "cluster",
+    "cli/configuration": "unit",
+    "cli/configuration/test_config": "cluster",
+    "cli/demonstration": "unit",
+    "cli/views": "unit",
+    "cli/verbs/test_auto_on_gpu": "codegen",
+    "cli/verbs/test_compile_and_zoo": "codegen",
+    "cli/verbs/test_simulate": "codegen",
+    "client": "cluster",
+    "client/test_delivery": "unit",
+    "client/test_durations": "unit",
+    "client/test_lists": "unit",
+    "client/test_outbox": "unit",
+    "client/test_paths": "unit",
+    "client/test_shown": "unit",
+    "client/test_surplus": "unit",
+    "cluster": "unit",
+    "compiler": "unit",
+    "compiler/test_zoo": "codegen",
+    "compiler/tvm": "codegen",
+    "console": "unit",
+    "console/page": "browser",
+    "console/test_live": "cluster",
+    "console/web": "cluster",
+    "controller": "cluster",
+    "controller/test_clock": "unit",
+    "controller/test_sessions": "unit",
+    "controller/test_shell": "unit",
+    "controller/test_tally": "unit",
+    "emulator": "codegen",
+    "examples": "cluster",
+    "experiments": "lab",
+    "faults": "cluster",
+    "gateway": "cluster",
+    "gateway/core": "unit",
+    "gateway/oip": "unit",
+    "gateway/test_back": "unit",
+    "gateway/test_catalog": "unit",
+    "gateway/test_descriptors": "unit",
+    "gateway/test_statistics": "unit",
+    "gateway/test_tracing": "unit",
+    "messages": "unit",
+    "native": "codegen",
+    "repository": "cluster",
+    "repository/test_book": "unit",
+    "repository/test_labels": "unit",
+    "repository/test_layout": "unit",
+    "repository/test_model_config": "unit",
+    "repository/test_textproto": "unit",
+    "scheduler": "unit",
+    "simulator": "unit",
+    "simulator/test_sweep_interrupted": "cluster",
+    "telemetry": "unit",
+    "test_architecture": "unit",
+    "test_extras": "unit",
+    "test_host": "unit",
+    "test_locks": "unit",
+    "test_makefile": "unit",
+    "test_run": "unit",
+    "test_tiers": "unit",
+    "traces": "unit",
+    "traces/test_replayer": "cluster",
+    "transport": "cluster",
+    "worker": "cluster",
+    "worker/core": "unit",
+    "worker/engines/cuda": "unit",
+    "worker/engines/cuda/test_generated_kernels": "codegen",
+    "worker/engines/cuda/test_served": "cluster",
+}
+"""Tier of what begins so below `tests/`; the longest beginning decides."""
+
+HEART = (
+    "cli/configuration/test_config",
+    "cli/launcher/test_local",
+    "client/test_client",
+    "controller/test_server",
+    "gateway/grpc/test_live",
+    "gateway/http/test_server",
+    "gateway/http/test_tritonclient",
+    "gateway/test_end_to_end",
+    "transport/test_conversations",
+    "worker/test_server",
+)
+"""What `make test` runs of the tier *cluster*: from request to reply by each way in, and a worker's death."""
+
+
+def name_of(path: Path) -> str:
+    """Return what the tables call a file or folder below `tests/`."""
+    return path.relative_to(TESTS).with_suffix("").as_posix()
+
+
+def tier_of(name: str) -> str | None:
+    """Return the tier of a file below `tests/`; None if the table has none."""
+    found = max((entry for entry in TIER_OF if covers(entry, name)), key=len, default=None)
+    return None if found is None else TIER_OF[found]
+
+
+def is_heart(name: str) -> bool:
+    """Say whether `make test` runs this file of the tier *cluster*."""
+    return any(covers(entry, name) for entry in HEART)
+
+
+def covers(entry: str, name: str) -> bool:
+    """Say whether an entry is of this file: its folder, its name, or a name before an underscore in it."""
+    return name == entry or name.startswith((f"{entry}/", f"{entry}_"))
