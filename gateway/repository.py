@@ -33,7 +33,7 @@ from mainspring.messages.repository import (
 )
 from mainspring.messages.roles import Role
 from mainspring.transport import streams
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import Ended
 from mainspring.transport.greeting import Pass, read_secret
 from mainspring.transport.handshake import Identity
 

@@ -13,7 +13,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.repository import MAX_MESSAGE_BYTES, NotChanged, Question, Reply
 from mainspring.messages.roles import Role
 from mainspring.transport import streams
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import Ended
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Violation
 

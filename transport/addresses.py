@@ -14,6 +14,7 @@ import ipaddress
 import os
 import socket
 import struct
+import threading
 from typing import Any, NamedTuple
 
 from mainspring.transport import local
@@ -176,3 +177,43 @@ def user_of(sock: socket.socket) -> int:
     """Return the user of the process at the other end of a Unix-domain socket."""
     data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(data)[1])
+
+
+class Lookup:
+    """Resolves a host's name in a thread, because the system's resolver may wait for many seconds.
+
+    ``fd`` is readable once there is an answer. A link has one lookup at a time, so there are at most as many
+    threads as links to hosts whose name can't be resolved.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._closed = False
+        self._found: Target | OSError | None = None
+        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        threading.Thread(target=self._run, name="lookup", daemon=True).start()
+
+    def result(self) -> Target:
+        """Return the answer once there is one; raise OSError if there is no such host."""
+        assert self._found is not None, f"{self._address} is still being looked up"
+        if isinstance(self._found, OSError):
+            raise self._found
+        return self._found
+
+    def close(self) -> None:
+        """Give the answer up; the thread ends when the resolver does."""
+        with self._lock:
+            self._closed = True
+            os.close(self.fd)
+
+    def _run(self) -> None:
+        try:
+            found: Target | OSError = resolve(self._address)
+        except OSError as error:
+            found = error
+        with self._lock:
+            # The descriptor's number may belong to another file once the lookup is closed.
+            if not self._closed:
+                self._found = found
+                os.eventfd_write(self.fd, 1)

@@ -1,4 +1,4 @@
-"""What a connection may cost, and what became of a message that was to be sent."""
+"""What a connection may cost, how sending a message ends, and how a connection does."""
 
 from __future__ import annotations
 
@@ -7,40 +7,52 @@ from enum import Enum
 import msgspec
 
 from mainspring.transport.framing import MAX_TENSORS
+from mainspring.transport.handshake import Violation
 
 PARTS_BYTES = 4
-"""Longest parts that one message may add up to, where nothing else is said."""
+"""How many times the longest part a whole message may have, unless its own bound is given."""
 PROGRESS_NS = 10_000_000_000
-"""In this time an unfinished message has to grow by `PROGRESS_BYTES`, or its connection is ended."""
+"""The time in which an unfinished message has to grow by `PROGRESS_BYTES`, or its connection is ended."""
 PROGRESS_BYTES = 1 << 16
 
 
+class Ended(Exception):
+    """The connection is over; the text says why."""
+
+
 class Delivery(Enum):
-    """What became of a message that was to be sent."""
+    """What becomes of a message when it is sent."""
 
     SENT = "sent"
-    """On its way, or kept until there is room."""
+    """The message is on its way, or kept until there is room."""
     GONE = "peer_gone"
-    """There is no connection."""
+    """There is no connection to the peer."""
     FULL = "peer_too_slow"
-    """As much as is allowed waits for that peer already."""
+    """As much as is allowed already waits for the peer."""
 
 
 class Limits(msgspec.Struct, frozen=True):
     """What one connection may cost."""
 
     part_bytes: int
-    """Longest message proper, or tensor, that is received; beyond it the connection is ended."""
+    """Bytes of the longest message proper, or tensor, that is received; a longer one ends the connection."""
     backlog_bytes: int
-    """Bytes that may wait to be sent; what is asked for beyond them is refused."""
+    """Bytes that may wait to be sent; further messages are refused."""
     backlog_messages: int
-    """The same in messages."""
+    """Messages that may wait to be sent; further ones are refused."""
     message_bytes: int = 0
-    """All parts of one message together; 0 for those of `PARTS_BYTES` times ``part_bytes``."""
+    """Bytes of all parts of one message together; 0 for `PARTS_BYTES` times ``part_bytes``."""
     tensors: int = MAX_TENSORS
-    """Of one message."""
+    """Tensors of one message."""
 
     @property
     def whole_bytes(self) -> int:
-        """All parts of one message together; beyond it the connection is ended."""
+        """Bytes of all parts of one message together; a longer message ends the connection."""
         return self.message_bytes or PARTS_BYTES * self.part_bytes
+
+    def refuse(self, longest: int, whole: int) -> None:
+        """Raise `Violation` if the longest part of a message, or all of it, is longer than is allowed."""
+        if longest > self.part_bytes:
+            raise Violation(f"a part of {longest} bytes came; at most {self.part_bytes} are allowed")
+        if whole > self.whole_bytes:
+            raise Violation(f"a message of {whole} bytes came; at most {self.whole_bytes} are allowed")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Limits
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Ended, Limits
 from mainspring.transport.framing import HEAD, head, size_of, sizes_of
 from mainspring.transport.handshake import Violation
 
@@ -110,7 +110,7 @@ class Channel:
         self._socket = sock
         self._epoll = epoll
         self._limits = limits
-        self._whole_bytes = limits.whole_bytes
+        self._part_bytes, self._whole_bytes = limits.part_bytes, limits.whole_bytes
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -210,10 +210,8 @@ class Channel:
         return True
 
     def _check(self, longest: int, whole: int) -> None:
-        if longest > self._limits.part_bytes:
-            raise Violation(f"a part of {longest} bytes came; at most {self._limits.part_bytes} are allowed")
-        if whole > self._whole_bytes:
-            raise Violation(f"a message of {whole} bytes came; at most {self._whole_bytes} are allowed")
+        if longest > self._part_bytes or whole > self._whole_bytes:
+            self._limits.refuse(longest, whole)
 
     def _begin_part(self, size: int) -> None:
         """Give a part that is not in the buffer memory of its own; what has come of it goes there."""
@@ -305,3 +303,29 @@ class Channel:
         """End the connection; what the kernel has taken still leaves."""
         self._epoll.unregister(self.fd)
         self._socket.close()
+
+
+class Sender(Protocol):
+    """A connection that may have something to send."""
+
+    fd: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits to be sent."""
+
+    def flush(self) -> bool:
+        """Send what the kernel takes; return whether nothing is left."""
+
+
+def flush_all(channels: Sequence[Sender], until_ns: int) -> None:
+    """Send, until an instant, what waits on the connections of a process that stops."""
+    waiting = {channel.fd: channel for channel in channels if channel.waits}
+    poller = select.poll()
+    for fd in waiting:
+        poller.register(fd, select.POLLOUT)
+    while waiting and (left_ns := until_ns - time.monotonic_ns()) > 0:
+        for fd, _ in poller.poll(left_ns / 1e6):
+            if waiting[fd].flush():
+                del waiting[fd]
+                poller.unregister(fd)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mainspring.transport import addresses
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import Ended
 from mainspring.transport.handshake import MIN_SECRET_BYTES, NONCE_BYTES, Handshake, Unproved
 
 FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL

@@ -18,15 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message
-from mainspring.transport.ended import Ended
-from mainspring.transport.flush import flush_all
+from mainspring.transport.bounds import Delivery, Ended, Limits
+from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
 from mainspring.transport.framing import size_of
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Connecting, Identity, Unproved, Violation
 from mainspring.transport.hub import Hub
-from mainspring.transport.lookup import Lookup
 
 LOG = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ class Link:
         self._keeps = keeps
         self._kept: deque[Sequence[Any]] = deque()
         self._kept_bytes = 0
-        self._lookup: Lookup | None = None
+        self._lookup: addresses.Lookup | None = None
         self._attempt: socket.socket | None = None
         self._greeting: Greeting | None = None
         self._channel: Channel | None = None
@@ -180,7 +177,7 @@ class Link:
         if target is not None:
             self._attempt_at(target)
             return
-        self._lookup = Lookup(self.address)
+        self._lookup = addresses.Lookup(self.address)
         self._hub.own(self._lookup.fd, self)
         self._hub.epoll.register(self._lookup.fd, select.EPOLLIN)
 

@@ -17,15 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message
-from mainspring.transport.ended import Ended
-from mainspring.transport.flush import flush_all
+from mainspring.transport.bounds import PROGRESS_NS, Delivery, Ended, Limits
+from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Accepting, Identity, Violation
 from mainspring.transport.hub import Hub
 from mainspring.transport.local import Local, inode_of, remove_local
-from mainspring.transport.progress import Progress
 
 LOG = logging.getLogger(__name__)
 
@@ -38,6 +35,49 @@ AGAIN_NS = 100_000_000
 """Time until connections are accepted again after the process ran out of descriptors."""
 IDLE_NS = 1 << 61
 ACCEPTS_AT_ONCE = 64
+LOOK_AGAIN_NS = 1_000_000_000
+"""From the end of `PROGRESS_NS` to the verdict: a process that was suspended has read its sockets by then."""
+
+
+class Progress:
+    """Messages that have begun to come: one that stops growing ends its connection."""
+
+    def __init__(self) -> None:
+        self._due: dict[Channel, tuple[int, bool]] = {}
+        """When each connection is checked, and whether for the second time."""
+
+    def __bool__(self) -> bool:
+        return bool(self._due)
+
+    def unfinished(self, channel: Channel, now_ns: int) -> int:
+        """Note that a message has begun to come; return when `overdue` is to be called."""
+        if channel not in self._due:
+            channel.grows()
+            self._due[channel] = now_ns + PROGRESS_NS, False
+        return self._due[channel][0]
+
+    def finished(self, channel: Channel) -> None:
+        """Note that the message is complete, or the connection over."""
+        self._due.pop(channel, None)
+
+    def overdue(self, now_ns: int) -> list[Channel]:
+        """Return the connections whose message has stopped growing; `finished` must be called for each."""
+        found = []
+        for channel, (due_ns, again) in list(self._due.items()):
+            if due_ns > now_ns:
+                continue
+            if not channel.drained or channel.grows():
+                self._due[channel] = now_ns + PROGRESS_NS, False
+            elif again:
+                found.append(channel)
+            else:
+                self._due[channel] = now_ns + LOOK_AGAIN_NS, True
+        return found
+
+    @property
+    def next_ns(self) -> int:
+        """The instant of the next call of `overdue`."""
+        return min((due_ns for due_ns, _ in self._due.values()), default=IDLE_NS)
 
 
 class Listener:

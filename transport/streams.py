@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from mainspring.transport import addresses
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import Ended
 from mainspring.transport.greeting import Pass, new_nonce, trusted
 from mainspring.transport.handshake import Accepting, Connecting, Handshake, Identity, Unproved
 from mainspring.transport.local import Local

@@ -14,6 +14,7 @@ from typing import Any
 
 import zmq
 
+from mainspring.experiments.blocking import Server
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.peer_connections import WorkerLinks
@@ -23,7 +24,6 @@ from mainspring.gateway.zmtp.listener import ZmtpListener
 from mainspring.gateway.zmtp.receiver import Message as ClientMessage
 from mainspring.messages.codec import encode
 from mainspring.messages.peers import Input, Output
-from mainspring.transport.blocking import Server
 from mainspring.transport.channel import Message
 from mainspring.transport.hub import Hub
 

@@ -17,7 +17,7 @@ from typing import Protocol
 import zmq
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.transport.blocking import LIMITS, Client, Server
+from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport.channel import Message
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link

@@ -22,13 +22,13 @@ import numpy.typing as npt
 
 from mainspring.cli.launcher.plan import CONTROL_NICE
 from mainspring.experiments.bench.worker_bare import CALLS, serve
+from mainspring.experiments.blocking import LIMITS
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codec import TO_CONTROLLER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Input, Welcome, WorkerHello
-from mainspring.transport.blocking import LIMITS
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link

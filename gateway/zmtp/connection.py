@@ -14,10 +14,9 @@ from mainspring.gateway.bounds import Budget
 from mainspring.gateway.uploads import LARGE_BYTES, SLICE_BYTES
 from mainspring.gateway.zmtp import wire
 from mainspring.gateway.zmtp.receiver import Event, Receiver
-from mainspring.transport.bounds import Delivery
+from mainspring.transport.bounds import Delivery, Ended
 from mainspring.transport.bounds import Limits as BacklogLimits
 from mainspring.transport.channel import READABLE, WRITABLE, Backlog
-from mainspring.transport.ended import Ended
 
 READ_BYTES: Final = 1 << 14
 """What one read takes at most beside the rest of a large frame."""

@@ -21,10 +21,8 @@ from mainspring.gateway.zmtp.owner import Owner, Turns
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Delivery
-from mainspring.transport.channel import READABLE, WRITABLE
-from mainspring.transport.ended import Ended
-from mainspring.transport.flush import flush_all
+from mainspring.transport.bounds import Delivery, Ended
+from mainspring.transport.channel import READABLE, WRITABLE, flush_all
 from mainspring.transport.hub import Hub
 
 log = logging.getLogger("mainspring.gateway")

@@ -11,6 +11,7 @@ import msgspec
 
 from mainspring.controller.config import ControllerConfig
 from mainspring.controller.server import Controller
+from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codec import TO_GATEWAY, TO_WORKER, encode
@@ -29,7 +30,6 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.transport.blocking import Client
 from tests.patience import PATIENCE_S
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)

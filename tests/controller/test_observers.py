@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from mainspring.console.live import Batch, LiveStream
+from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
@@ -27,7 +28,6 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.telemetry.log import SegmentHeader, read_entries
-from mainspring.transport.blocking import Client
 from tests.controller.peers import FakeGateway, Stage, spec
 from tests.scheduler.replica import Replica, stands
 

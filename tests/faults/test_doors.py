@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.experiments.blocking import Server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION
@@ -19,8 +20,7 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.observing import ObserverHello
 from mainspring.messages.operating import Operate, SetDefaultSlo
 from mainspring.messages.peers import AdminRequest, Arrival, GatewayHello, Input, WorkerHello
-from mainspring.transport.blocking import Server
-from mainspring.transport.ended import Ended
+from mainspring.transport.bounds import Ended
 from mainspring.transport.greeting import Greeting, write_secret
 from mainspring.transport.handshake import Unproved
 from mainspring.transport.hub import Hub

@@ -16,12 +16,12 @@ import zmq
 from mainspring import Client, MainspringError
 from mainspring.client.connection import Connection
 from mainspring.client.errors import GatewayUnreachable
+from mainspring.experiments.blocking import Client as ClientSide
+from mainspring.experiments.blocking import Server as ServerSide
 from mainspring.messages import clients, peers
 from mainspring.messages.actions import Infer
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Status
-from mainspring.transport.blocking import Client as ClientSide
-from mainspring.transport.blocking import Server as ServerSide
 from mainspring.transport.bounds import Limits
 from mainspring.transport.framing import head
 from tests.controller.peers import FakeGateway, Peer, Stage

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mainspring.experiments.blocking import Server
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.front_ends import Addresses
@@ -20,7 +21,6 @@ from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, TensorSpec
-from mainspring.transport.blocking import Server
 from tests.patience import PATIENCE_S
 
 WORKER = "fake"

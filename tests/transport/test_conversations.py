@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mainspring.experiments.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport import addresses, listener
 from mainspring.transport import hub as hub_module
-from mainspring.transport.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.framing import MAX_TENSORS
 from mainspring.transport.hub import Hub

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from mainspring.experiments.blocking import LIMITS, Client, Server
 from mainspring.transport import listener as listener_module
-from mainspring.transport.blocking import LIMITS, Client, Server
 from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass, new_nonce
 from mainspring.transport.handshake import (
@@ -281,8 +281,8 @@ def test_a_message_is_bounded_as_a_whole_before_any_of_it_is_kept(server: Server
 
 
 def test_a_message_that_stops_growing_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.transport.progress.PROGRESS_NS", 200_000_000)
-    monkeypatch.setattr("mainspring.transport.progress.LOOK_AGAIN_NS", 100_000_000)
+    monkeypatch.setattr("mainspring.transport.listener.PROGRESS_NS", 200_000_000)
+    monkeypatch.setattr("mainspring.transport.listener.LOOK_AGAIN_NS", 100_000_000)
     seen: list[str] = []
     server.listener.on_violation = seen.append
     halves: list[socket.socket] = []
@@ -300,8 +300,8 @@ def test_a_message_that_stops_growing_is_given_up(server: Server, monkeypatch: p
 
 
 def test_a_message_that_grows_slowly_is_received(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainspring.transport.progress.PROGRESS_NS", 100_000_000)
-    monkeypatch.setattr("mainspring.transport.progress.LOOK_AGAIN_NS", 400_000_000)
+    monkeypatch.setattr("mainspring.transport.listener.PROGRESS_NS", 100_000_000)
+    monkeypatch.setattr("mainspring.transport.listener.LOOK_AGAIN_NS", 400_000_000)
     size = 20 * (1 << 17)
     raw = admitted(server.address, "tool", b"slow", server.poll)
     raw.sendall(size.to_bytes(4, "little") + bytes(4))

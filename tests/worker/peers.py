@@ -11,12 +11,12 @@ from typing import TypeVar
 
 import msgspec
 
+from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Result
 from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
-from mainspring.transport.blocking import Client, Server
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.server import run
 from tests.patience import PATIENCE_S

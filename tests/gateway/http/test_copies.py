@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 import uvloop
 
+from mainspring.experiments.blocking import Server
 from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
@@ -29,7 +30,6 @@ from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.uploads import Uploads
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.peers import Input, TensorHeader
-from mainspring.transport.blocking import Server
 from mainspring.transport.hub import Hub
 from tests.gateway.fakes import make_spec
 from tests.gateway.oip.models import TIMING

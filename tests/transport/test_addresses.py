@@ -1,4 +1,4 @@
-"""Hosts by name: whoever resolves them waits, and nobody else does."""
+"""Hosts by name: the thread that resolves them waits, and no other does."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mainspring.transport import addresses, lookup
-from mainspring.transport.blocking import LIMITS, Server
+from mainspring.experiments.blocking import LIMITS, Server
+from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery
 from mainspring.transport.greeting import Pass
 from mainspring.transport.hub import Hub
@@ -19,17 +19,20 @@ from tests.patience import PATIENCE_S
 
 SHOWS = Pass(secret=b"s" * 32)
 NAME = "worker.example"
+RESOLVE = addresses.resolve
 
 
 class Resolver:
-    """Stands in for the operating system's: it answers when the test says so."""
+    """Stands in for the operating system's resolver of names: it answers when the test says so."""
 
     def __init__(self) -> None:
         self.asked: list[addresses.Address] = []
         self.answer = threading.Event()
         self.fails = False
 
-    def __call__(self, address: addresses.Address) -> addresses.Target:
+    def __call__(self, address: addresses.Address, flags: int = 0) -> addresses.Target:
+        if flags:
+            return RESOLVE(address, flags)
         self.asked.append(address)
         assert self.answer.wait(PATIENCE_S)
         if self.fails:
@@ -40,7 +43,7 @@ class Resolver:
 @pytest.fixture
 def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
     made = Resolver()
-    monkeypatch.setattr(lookup, "resolve", made)
+    monkeypatch.setattr(addresses, "resolve", made)
     yield made
     made.answer.set()
 
