@@ -1,4 +1,4 @@
-"""Memory that stands before the first request: aligned, touched, on huge pages where the kernel has them."""
+"""Memory that is allocated before the first request: aligned, touched, on huge pages where there are any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 
 def allocate(size: int) -> Bytes:
-    """Return ``size`` zero bytes, 2 MiB-aligned and touched; raise `MemoryError` if they are too many."""
+    """Return ``size`` zero bytes, 2 MiB-aligned and touched; raise `MemoryError` if there are not enough."""
     try:
         mapping = mmap.mmap(-1, size + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A worker's configuration: one flat struct, read from TOML or flags by others."""
+"""A worker's configuration: one flat struct, which the command line reads from TOML or flags."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 MIB = 1024 * 1024
 DEVICE = re.compile(r"cpu|cuda:[0-9]{1,3}")
-"""How `WorkerConfig.device` is written."""
+"""The form of `WorkerConfig.device`."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,63}")
-"""How `WorkerConfig.name` is written."""
+"""The form of `WorkerConfig.name`."""
 DEFAULT_PAGES = 64
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a worker is told when it starts."""
+    """All settings of a worker."""
 
     name: str
     """Unique in the cluster; 1 to 64 letters, digits and ``. _ - : @ +``, the first a letter or digit."""

@@ -1,8 +1,8 @@
 """The protocol of a device: what the executors ask of it (design.md, section 4).
 
-Each method is called by one thread at a time, named below; the threads run beside each other. What goes
-wrong is raised as any `Exception` and becomes the action's ENGINE_ERROR; an engine must stay usable then, or
-raise `DeviceLost`, which ends the worker.
+One thread at a time calls each method, as named below; the threads run concurrently. A failure is raised as
+any `Exception` and becomes the action's ENGINE_ERROR; the engine must stay usable, or raise `DeviceLost`,
+which ends the worker.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class EngineError(Exception):
-    """The device could not do what was asked; the text says why, and what would help."""
+    """The device could not do what was requested; the text says why, and what would help."""
 
 
 class DeviceLost(EngineError):
-    """The device does nothing any more for this process: only a new process can go on."""
+    """The device no longer works for this process: only a new process can use it again."""
 
 
 class Engine(Protocol):
-    """One device with its memory, all of which stands before the first request."""
+    """One device with its memory, all of which is allocated before the first request."""
 
     io: Bytes
-    """IO memory on the host's side: `io_memory.Slot` offsets count from its start."""
+    """IO memory on the host's side: `Slot` offsets count from its start."""
 
     def prepare(self, model: ModelSpec) -> None:
         """PREPARE thread: make the model loadable, its executable opened and warmed."""
@@ -55,14 +55,14 @@ class Engine(Protocol):
 
 
 class Transfers(Protocol):
-    """What brings inputs to a device with memory of its own, and outputs back, beside EXEC and LOAD.
+    """Copies inputs to a device with memory of its own, and outputs back, concurrently with EXEC and LOAD.
 
-    The network thread calls it (Clockwork, section 5.2: INPUT and OUTPUT). Nothing is raised: what went wrong
-    with an input is raised by `Engine.execute`.
+    The network thread calls it (Clockwork, section 5.2: INPUT and OUTPUT). It raises nothing:
+    `Engine.execute` raises what went wrong with an input.
     """
 
     def send(self, io: Reservation, start: int, size: int) -> None:
-        """Begin to bring ``size`` bytes of IO memory, ``start`` bytes into the slot, to the device."""
+        """Begin to copy ``size`` bytes of IO memory, ``start`` bytes into the slot, to the device."""
 
     def receive(self, io: Reservation) -> str:
         """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
@@ -70,7 +70,7 @@ class Transfers(Protocol):
 
 @runtime_checkable
 class OwnMemory(Protocol):
-    """What an `Engine` has besides if its device has memory of its own, which it measures when it starts."""
+    """An `Engine` whose device has memory of its own, which the engine measures when it starts."""
 
     pages: int
     """Pages of weights memory."""
@@ -81,7 +81,7 @@ class OwnMemory(Protocol):
 
 @runtime_checkable
 class Noted(Protocol):
-    """What an `Engine` has besides if it knows what makes its device's timing unpredictable."""
+    """An `Engine` that knows what makes its device's timing unpredictable."""
 
     notes: tuple[str, ...]
     """Each a sentence for the operator."""
@@ -96,7 +96,7 @@ def wait_until(instant_ns: int, spin_ns: int) -> None:
 
 
 def spin_until(instant_ns: int) -> None:
-    """Spin to an instant; other threads of the interpreter get their turns but for the last microseconds."""
+    """Spin to an instant; other threads of the interpreter get their turns until the last microseconds."""
     clock = time.monotonic_ns
     while clock() < instant_ns - HARD_SPIN_NS:
         time.sleep(0)
@@ -105,4 +105,4 @@ def spin_until(instant_ns: int) -> None:
 
 
 HARD_SPIN_NS = 15_000
-"""The end of a spin, in which the interpreter's lock is kept: taking it back costs that much."""
+"""The end of a spin keeps the interpreter's lock for this time: taking the lock back takes that long."""

@@ -27,18 +27,17 @@ from mainspring.worker.store_watch import StoreWatch
 LOG = logging.getLogger(__name__)
 
 EXPIRY_MS = 5
-"""While a job runs, how late it may be seen that what waits behind it can begin in time no more."""
+"""While a job runs, how late a waiting action may be found unable to begin in its window."""
 LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
-"""Longest wait at a time. EXEC waits so short that an Infer which only has to be rejected some day wakes
-nobody when it comes: a wake-up costs the network thread its turn with the interpreter's lock. What comes for
-the others mostly begins at once, and wakes them."""
+"""Longest wait at a time. EXEC's is short, so that a new Infer which can only be rejected later need not wake
+the thread: a wake-up costs the network thread its turn with the interpreter's lock. A new action for LOAD or
+PREPARE mostly begins at once, and wakes its thread."""
 EXACT_NS = 300_000
-"""Time before an instant from which EXEC waits for nothing else: a wait that can be cut short, on a
-condition, ends up to 200 us late."""
+"""Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
 
 
 class _Ended(NamedTuple):
-    """How a job ended, before the core knows of it."""
+    """How a job ended, before the core is informed."""
 
     job: Job
     end_ns: int
@@ -82,7 +81,7 @@ class Outbox:
 
 
 class _Driving:
-    """Holds the core; made once, because a generator for each of a request's five times would cost more."""
+    """Holds the core; one object for all, because a request holds it five times and generators cost more."""
 
     def __init__(self, core: WorkerCore, lock: threading.Lock, wake: Callable[[], None]) -> None:
         self._core = core
@@ -104,7 +103,7 @@ class _Driving:
 
 
 class Executors:
-    """Threads around a core; whoever touches the core holds `driving`."""
+    """Threads around a core; a thread that touches the core holds `driving`."""
 
     def __init__(
         self,
@@ -127,12 +126,12 @@ class Executors:
         self._lock = threading.Lock()
         self._wakers = {executor: threading.Condition(self._lock) for executor in Executor}
         self._due_ns = dict.fromkeys(Executor, -1)
-        """Until when each thread waits; -1 while it doesn't."""
+        """Until when each thread waits; -1 while it does not wait."""
         self._chores: dict[Executor, deque[Callable[[], None]]] = {executor: deque() for executor in Executor}
         self._driving = _Driving(core, self._lock, self._wake)
         self._stopping = False
         self.broken = ""
-        """What ended a thread that should not have ended."""
+        """Why a thread ended that should not have ended; empty while all run."""
         self._threads = [
             threading.Thread(target=self._run, args=(executor,), name=executor, daemon=True)
             for executor in Executor
@@ -144,15 +143,15 @@ class Executors:
             thread.start()
 
     def driving(self) -> _Driving:
-        """Hold the core; afterwards, threads that now have something to do earlier are woken."""
+        """Hold the core; afterwards, threads whose next instant is now earlier are woken."""
         return self._driving
 
     def expire(self, longest_ms: int) -> int:
-        """Report what can begin in its window no more because of a job that takes long.
+        """Report waiting actions that can no longer begin in their windows because a job takes long.
 
-        Return after how many milliseconds, at most ``longest_ms``, this is to be asked for again.
+        Return the milliseconds, at most ``longest_ms``, after which to call this again.
         """
-        # Without the lock: a job that has just begun has not taken long.
+        # The lock is not needed: a job that has just begun has not taken long.
         if self._core.quiet:
             return longest_ms
         with self._lock:
@@ -164,7 +163,7 @@ class Executors:
         return min(longest_ms, EXPIRY_MS)
 
     def awaits_inputs(self, action_id: int) -> bool:
-        """Whether such an Infer waits; nothing changes, so this spares what `driving` costs."""
+        """Whether such an Infer waits; nothing changes, so the cost of `driving` is saved."""
         with self._lock:
             return self._core.reservation(action_id) is not None
 
@@ -183,7 +182,7 @@ class Executors:
         self._wakers[Executor.PREPARE].notify()
 
     def look_at_store(self, watch: StoreWatch) -> None:
-        """With the core held: have models that failed looked at before the next PREPARE."""
+        """With the core held: look at the files of failed models before the next PREPARE."""
         self._chores[Executor.PREPARE].append(watch.look)
         self._wakers[Executor.PREPARE].notify()
 
@@ -243,12 +242,12 @@ class Executors:
             try:
                 chore()
             except Exception as error:
-                LOG.warning("engine could not tidy up: %r", error)
+                LOG.warning("the engine could not clean up: %r", error)
             finally:
                 self._lock.acquire()
 
     def _wait(self, executor: Executor, wake_ns: int | None) -> None:
-        """With the lock held: wait for an instant, or be woken by `_wake`; EXEC waits in two steps."""
+        """With the lock held: wait for an instant, or until `_wake`; EXEC waits in two steps."""
         now_ns = time.monotonic_ns()
         due_ns = now_ns + LONGEST_WAIT_NS[executor]
         if wake_ns is not None:
@@ -267,7 +266,7 @@ class Executors:
         self._due_ns[executor] = -1
 
     def _wake(self) -> None:
-        """With the lock held: wake the threads that wait longer than they now should."""
+        """With the lock held: wake the threads whose next instant is now earlier."""
         now_ns = 0
         for executor, due_ns in self._due_ns.items():
             if due_ns < 0:

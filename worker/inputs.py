@@ -1,7 +1,7 @@
 """Tensors on their way through a worker: from frames into IO memory, from IO memory into frames.
 
-Used by the network thread alone. An `Input` may come before the Infer it belongs to, because they come by
-different sockets: such inputs are held, bounded in number, bytes and age.
+Only the network thread uses this file. An `Input` may come before its Infer, because they come over different
+sockets: such inputs are held, bounded in number, bytes and age.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class HeldInput(msgspec.Struct, frozen=True):
 
 
 class _Batch:
-    """An Infer that was accepted, and who gets which of its outputs."""
+    """An accepted Infer, and which gateway gets which of its outputs."""
 
     def __init__(self, action: Infer, model: ModelSpec, io: Reservation) -> None:
         self.action = action
         self.model = model
         self.io = io
         self.senders: dict[int, bytes | None] = {}
-        """Who sent each request's inputs; None if it was withdrawn."""
+        """The sender of each request's inputs; None if the request was withdrawn."""
         self.rows: dict[int, tuple[int, int]] = {}
         start = 0
         for request_id, count in zip(action.request_ids, action.rows, strict=True):
@@ -53,7 +53,7 @@ class Inputs:
     def __init__(
         self, memory: Bytes, limit: int, limit_bytes: int, age_ns: int, transfers: Transfers | None = None
     ) -> None:
-        """``transfers`` is of a device that can't read ``memory`` itself."""
+        """``transfers`` belongs to a device that can't read ``memory`` itself."""
         self._memory = memory
         self._transfers = transfers
         self._limit = limit
@@ -65,7 +65,7 @@ class Inputs:
         self._early_bytes = 0
 
     def open(self, action: Infer, model: ModelSpec, io: Reservation) -> list[tuple[int, HeldInput]]:
-        """An Infer was accepted: zero its padding; return the inputs that came before it."""
+        """Open the batch of an accepted Infer: zero its padding; return the inputs that came before it."""
         batch = _Batch(action, model, io)
         self._batches[action.action_id] = batch
         self._zero(batch, batch.used, action.batch_size)
@@ -104,8 +104,11 @@ class Inputs:
         return batch is not None and request_id in batch.rows and request_id not in batch.senders
 
     def hold(self, action_id: int, request_id: int, held: HeldInput) -> int:
-        """Keep inputs whose action has not come; return how many inputs were dropped to make room or as
-        unusable: those of actions that have ended or don't name the request, repeated ones, the oldest."""
+        """Keep inputs whose action has not come; return how many inputs were dropped.
+
+        The oldest are dropped to make room. Inputs of an ended action, of an action that does not name the
+        request, and repeated ones are dropped as unusable.
+        """
         key = (action_id, request_id)
         if action_id in self._batches or action_id in self._ended or key in self._early:
             return 1
@@ -128,12 +131,12 @@ class Inputs:
         return dropped
 
     def close(self, action_id: int) -> None:
-        """The action has ended."""
+        """Forget an action that has ended."""
         self._batches.pop(action_id, None)
         self._ended.add(action_id)
 
     def refuse(self, action_id: int) -> None:
-        """An action was refused; one of the same id that was accepted before goes on."""
+        """Note a refused action; an accepted action of the same id goes on."""
         if action_id not in self._batches:
             self._ended.add(action_id)
 

@@ -1,7 +1,7 @@
 """The network thread's work: what comes from the controller and the gateways, and what goes back to them.
 
-Tensors go from frames straight into IO memory and back, beside EXEC (Clockwork, section 4.4: INPUT and
-OUTPUT). Whatever arrives, nothing stops the thread: what can't be used is counted by reason and dropped.
+Tensors go from frames straight into IO memory and back, concurrently with EXEC (Clockwork, section 4.4: INPUT
+and OUTPUT). No message stops the thread: unusable ones are counted by reason and dropped.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOG = logging.getLogger(__name__)
 BURST = 64
 """Messages taken from one socket before the others get a turn."""
 TICK_NS = 5_000_000
-"""Time between two looks at what is due: hellos, silence, old inputs."""
+"""Time between two checks of what is due: hellos, silence, old inputs."""
 LONGEST_HELLO_NS = 400_000_000
 """Longest time between two hellos. A controller that has just started keeps requests for its first worker for
 several times as long (`ControllerConfig.start_grace_ms`), so that none is rejected for lack of a worker."""
@@ -84,14 +84,14 @@ class Network:
         self._acted_ns = now_ns
         self._collected = False
         self.dropped: Counter[str] = Counter()
-        """Messages that could not be used or delivered, by why."""
+        """Messages that could not be used or delivered, by reason."""
 
     def step(self, timeout_ms: int) -> None:
         """Wait for something to do, at most this long, and do it."""
         bell, controller, data = self._sockets.poll(timeout_ms)
         self.flush()
         if bell:
-            # What rang for what has just been sent; for anything later there is the flush below.
+            # The bell rang for what has just been sent; the flush below sends anything later.
             self._outbox.silence()
         if controller:
             for frames in self._sockets.from_controller(BURST):
@@ -107,7 +107,7 @@ class Network:
         while (end := self._outbox.pop()) is not None:
             result, io = end
             if io is not None:
-                # Also those that nobody wants: afterwards the memory is another's.
+                # Abandoned outputs too: afterwards the memory may be another action's.
                 fault = self._inputs.received(io)
                 if result is not None:
                     result = self._send_outputs(result, fault)
@@ -117,7 +117,7 @@ class Network:
                 self._finish(result)
 
     def goodbye(self, detail: str) -> None:
-        """Take leave of the controller."""
+        """Say goodbye to the controller."""
         if self._session.welcomed:
             self._to_controller(encode(Goodbye(detail)))
 
@@ -158,13 +158,13 @@ class Network:
                 self._accept(now_ns, message)
 
     def _describe(self, asked: Describe) -> None:
-        """Say what is prepared under these names."""
+        """Report what is prepared under these names."""
         with self._executors.driving() as core:
             found = [core.residency.find(name) for name in asked.models]
         self._to_controller(encode(Described(tuple(each.model for each in found if each is not None))))
 
     def _look_at_store(self, now_ns: int) -> None:
-        """Have models that failed looked at, and tell of those whose files have changed."""
+        """Have the files of failed models checked, and report the models whose files have changed."""
         if self._watch is None:
             return
         if self._watch.due(now_ns):
@@ -212,7 +212,7 @@ class Network:
             LOG.warning("%s", said)
 
     def _abandon(self, why: str) -> None:
-        """The controller has lost us: drop what it had asked for, so that the next hello tells the truth."""
+        """Drop the actions of a controller that has lost this worker, so that the next hello is true."""
         LOG.warning("greeting the controller again: %s", why)
         self.flush()
         with self._executors.driving() as core:
@@ -263,9 +263,9 @@ class Network:
     def _awaited(self, action_id: int, request_id: int) -> bool:
         """Whether a request's inputs may be copied to their rows now.
 
-        The core is asked as well: an executor may have ended the action a moment ago, and its IO memory may
-        be another action's already. It stays this action's while its inputs are copied, even if the action
-        ends meanwhile, because only this thread gives IO memory out.
+        The core has to agree: an executor may have ended the action a moment ago, and its IO memory may
+        already belong to another action. It stays this action's while its inputs are copied, even if the
+        action ends meanwhile, because only this thread allocates IO memory.
         """
         return self._inputs.expects(action_id, request_id) and self._executors.awaits_inputs(action_id)
 
@@ -286,11 +286,11 @@ class Network:
             self._finish(result)
 
     def _send_outputs(self, result: Result, fault: str) -> Result:
-        """Return the action's result, another one if a gateway that was to have outputs was cut off, or if
-        they did not come back from the device, for which ``fault`` is why.
+        """Send each request's outputs; return the action's result, which is OUTPUT_LOST if some were lost.
 
-        Its gateway may be back by the time that the controller has tried again. One that does not read is
-        not given the same work twice.
+        Outputs are lost on the device, with ``fault`` as the reason, or with the connection of their gateway,
+        which may be back when the controller tries again. The work is not done twice for a gateway that only
+        reads too slowly.
         """
         if fault:
             self._drop("outputs lost on the device", fault)

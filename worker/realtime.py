@@ -1,12 +1,13 @@
-"""Priority, affinity and locked memory, where the user may have them (design.md, section 6).
+"""Priority, affinity and locked memory, where the user has the rights (design.md, section 6).
 
-What is missing is noted once, for the operator, and the worker goes on without it.
+A missing right is noted once, for the operator, and the worker goes on without it.
 
 EXEC has a core of its own: a SCHED_FIFO thread that leaves no time to a normal thread on its core is paused
 by the kernel for about 50 ms of each second, so every other thread of the process is kept off that core.
-The network thread has real-time priority too: it holds the interpreter's lock, for which EXEC would wait if
-another process preempted it. LOAD and PREPARE run without real-time priority, lest their copies starve
-others; LOAD, whose duration is predicted, goes before what does not matter, PREPARE behind it.
+The network thread has real-time priority too: it holds the interpreter's lock, and EXEC would wait for that
+lock if another process preempted the network thread. LOAD and PREPARE run without real-time priority, so that
+their copies don't starve other processes. LOAD, whose duration is predicted, precedes normal threads; PREPARE
+follows them.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Rights:
             self._divide_cores(exec_core)
 
     def claim_process(self) -> None:
-        """Lock memory, set the interpreter up, allow many open files. Call once, when all memory stands."""
+        """Lock memory, set the interpreter up, allow many open files. Call once, after all allocations."""
         _allow_open_files()
         if not self.realtime:
             return
@@ -56,14 +57,14 @@ class Rights:
             self._note(f"memory is not locked ({failure}): pages may be swapped out")
 
     def release_process(self) -> None:
-        """Let the garbage collector run again: the worker serves no more."""
+        """Let the garbage collector run again: the worker has stopped serving."""
         if self.realtime:
             gc.enable()
             gc.unfreeze()
 
     @contextlib.contextmanager
     def claimed_process(self) -> Iterator[None]:
-        """For the ``with`` block, have this process be set up like a worker's."""
+        """Set this process up like a worker's for the ``with`` block."""
         self.claim_process()
         try:
             yield
@@ -71,25 +72,25 @@ class Rights:
             self.release_process()
 
     def claim_libraries(self) -> None:
-        """The calling thread is about to open libraries whose threads inherit its cores: not EXEC's."""
+        """Keep the calling thread off EXEC's core; the threads of libraries inherit its cores."""
         self._pin(self._other_cores)
 
     def claim_exec(self) -> None:
-        """The calling thread is EXEC: its own core, highest priority."""
+        """Give the calling thread, EXEC, its own core and the highest priority."""
         self._pin(self._exec_cores)
         self._prioritise(EXEC_PRIORITY, "EXEC")
 
     def claim_network(self) -> None:
-        """The calling thread is the network thread; threads that it starts inherit its place."""
+        """Give the calling thread, the network thread, its cores and priority; new threads inherit them."""
         self._pin(self._other_cores)
         self._prioritise(NETWORK_PRIORITY, "network")
 
     def claim_load(self) -> None:
-        """The calling thread is LOAD: off EXEC's core, before others' normal threads."""
+        """Keep the calling thread, LOAD, off EXEC's core and before normal threads of other processes."""
         self._claim_background(LOAD_NICE)
 
     def claim_prepare(self) -> None:
-        """The calling thread is PREPARE: off EXEC's core, behind others' normal threads."""
+        """Keep the calling thread, PREPARE, off EXEC's core and behind normal threads of other processes."""
         self._claim_background(PREPARE_NICE)
 
     def _claim_background(self, nice: int) -> None:
@@ -144,9 +145,9 @@ def _allow_open_files() -> None:
 
 
 def _lock_memory() -> str:
-    """Lock what is touched now and later; return why not, or an empty string.
+    """Lock all memory that is or will be touched; return why that failed, or an empty string.
 
-    Under a finite limit nothing is locked: mappings that go past it later would fail.
+    Under a finite limit nothing is locked: later mappings beyond the limit would fail.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != resource.RLIM_INFINITY and not _may_lock():

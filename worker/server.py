@@ -1,4 +1,4 @@
-"""A worker's life: memory, engine, threads and sockets up; serve until told to stop; drain; down."""
+"""A worker from start to end: memory, engine, threads and sockets; serving until it is stopped; draining."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mainspring.worker.store_watch import StoreWatch
 LOG = logging.getLogger(__name__)
 
 STEP_MS = 50
-"""Longest sleep of the network thread: how late it may see that it is to stop, or to say hello."""
+"""Longest sleep of the network thread: how late it may notice that it has to stop, or to say hello."""
 
 OnReady = Callable[[str], None]
 """Called once, with the address of the data socket, when the worker can be reached."""
@@ -111,10 +111,10 @@ def _serve(
 
 
 def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None:
-    """Reject what waits, let what runs finish, send every result, say goodbye.
+    """Reject waiting actions, let running ones finish, send every result, say goodbye.
 
-    A running PREPARE is not waited for: it may take minutes, in which the controller would go on sending
-    requests to a worker that rejects them.
+    A running PREPARE is not awaited: it may take minutes, and the controller would go on sending requests to
+    a worker that rejects them.
     """
     with executors.driving() as core:
         for result in core.stop(time.monotonic_ns()):

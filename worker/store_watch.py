@@ -1,7 +1,7 @@
-"""Models that a worker failed on, until their files in the store change: then they are worth another try.
+"""Models that a worker failed on, until their files in the store change and another try is worthwhile.
 
-Only such models are looked at, a bounded number at a time, by the PREPARE thread: serving never waits for
-the file system. The executors tell what fails and what works, the network thread takes what has changed.
+The PREPARE thread looks at the files of such models alone, a bounded number at a time, so serving never waits
+for the file system. The executors report failures and successes, the network thread takes changed models.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import ModelSpec
 
 INTERVAL_NS = 1_000_000_000
-"""Between two looks."""
+"""Time between two looks."""
 LOOKED_AT = 256
-"""Models of which one look takes the next so many, in turn."""
+"""Most models that one look takes; the next look continues with the others."""
 
 
 class _Waiting(NamedTuple):
     model: ModelSpec
     seen: Fingerprint
-    """Its files when it failed, or when their change was last told."""
+    """Its files when it failed, or when their change was last reported."""
 
 
 class StoreWatch:
-    """What each method may be called by is said there; a dictionary's single steps need no lock."""
+    """Each method names the threads that may call it; a dictionary's single steps need no lock."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._waiting: dict[str, _Waiting] = {}
         self._told: dict[str, Fingerprint] = {}
-        """Models that are about to be tried again, with their files when that was told."""
+        """Models that are about to be tried again, with their files when the change was reported."""
         self._changed: deque[ModelSpec] = deque()
         self._next_look_ns = 0
 
     def failed(self, model: ModelSpec) -> None:
-        """PREPARE or LOAD thread: a model could not be prepared or loaded."""
+        """PREPARE or LOAD thread: note a model that could not be prepared or loaded."""
         if model.name not in self._waiting:
             seen = self._told.pop(model.name, None) or fingerprint(self._store.root, model)
             self._waiting[model.name] = _Waiting(model, seen)
 
     def worked(self, name: str) -> None:
-        """PREPARE or LOAD thread: a model was prepared or loaded."""
+        """PREPARE or LOAD thread: note a model that was prepared or loaded."""
         if self._waiting or self._told:
             self._waiting.pop(name, None)
             self._told.pop(name, None)
 
     def due(self, now_ns: int) -> bool:
-        """Network thread: say whether `look` is to be called now; it is not said again before long."""
+        """Network thread: whether to call `look` now; true at most once in `INTERVAL_NS`."""
         if not self._waiting or now_ns < self._next_look_ns:
             return False
         self._next_look_ns = now_ns + INTERVAL_NS

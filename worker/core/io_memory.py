@@ -11,7 +11,7 @@ from mainspring.messages.model import DTYPES, ModelSpec, TensorSpec, is_dtype
 from mainspring.worker.core.jobs import Slot, SlotLayout
 
 ALIGNMENT_BYTES = 64
-"""Every tensor starts at a multiple of this: a cache line, and what vector instructions like."""
+"""Every tensor starts at a multiple of this: a cache line, which also suits vector instructions."""
 
 
 def align(size: int) -> int:

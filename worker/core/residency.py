@@ -1,6 +1,6 @@
-"""What a worker holds: prepared models, and who owns which page of weights memory (Clockwork, 5.2).
+"""What a worker holds: prepared models, and the owner of each page of weights memory (Clockwork, 5.2).
 
-The controller chooses models and page numbers; the worker only refuses what can't be. A model with
+The controller chooses models and page numbers; the worker only refuses the impossible. A model with
 outstanding actions is *pinned*: neither its pages nor its preparation may be given up.
 """
 
@@ -37,7 +37,7 @@ class PageTable:
         return self._free
 
     def malformed(self, extents: Sequence[int], pages: Sequence[int]) -> str:
-        """Why ``pages`` could hold these extents at no time, or an empty string."""
+        """Why ``pages`` could never hold these extents, or an empty string."""
         if len(pages) != sum(extents):
             return f"{len(pages)} pages named, the model needs {sum(extents)}"
         if any(not 0 <= page < len(self._owner) for page in pages):
@@ -68,7 +68,7 @@ class PageTable:
         self._free -= len(pages)
 
     def confirm(self, model: str) -> None:
-        """The model's weights are all in its pages."""
+        """Count the model as resident: its weights are all in its pages."""
         self._resident[model] = self._loading.pop(model)
 
     def give_up(self, model: str) -> None:
@@ -109,7 +109,7 @@ class PreparedModel:
     """A model that may be loaded, and the layouts of its batches."""
 
     def __init__(self, model: ModelSpec, page_bytes: int) -> None:
-        """Raise `ValueError` for a model that no worker could run, naming what is wrong with it."""
+        """Raise `ValueError`, which names the fault, for a model that no worker could run."""
         sizes = model.batch_sizes
         if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
             raise ValueError(f"batch sizes must be ascending and positive, not {sizes}")
@@ -143,7 +143,7 @@ class Residency:
     """Prepared models, the page table, and which models are pinned."""
 
     def __init__(self, pages: int, page_bytes: int, io_bytes: int) -> None:
-        """``io_bytes``: the IO memory in which a batch of any of its models must find room."""
+        """``io_bytes``: the IO memory, which must have room for a batch of any model."""
         self.pages = PageTable(pages)
         self.page_bytes = page_bytes
         self.io_bytes = io_bytes
@@ -163,11 +163,11 @@ class Residency:
         self._prepared[model.name] = PreparedModel(model, self.page_bytes)
 
     def pin(self, name: str) -> None:
-        """One more action on the model is outstanding."""
+        """Count one more outstanding action on the model."""
         self._pins[name] = self._pins.get(name, 0) + 1
 
     def unpin(self, name: str) -> None:
-        """One action on the model is outstanding no more."""
+        """Count one outstanding action on the model less."""
         left = self._pins[name] - 1
         if left:
             self._pins[name] = left
@@ -215,18 +215,18 @@ class Residency:
         return self._prepare_obstacle(action.model)
 
     def resident(self) -> tuple[Resident, ...]:
-        """What the pages hold, in the order in which it was loaded."""
+        """The resident models, in the order in which they were loaded."""
         return tuple(
             Resident(name, self._prepared[name].model.artifact, pages)
             for name, pages in self.pages.residents()
         )
 
     def prepared(self) -> dict[str, Artifact]:
-        """What is prepared of each model, by name."""
+        """The prepared artifact of each model, by name."""
         return {name: prepared.model.artifact for name, prepared in self._prepared.items()}
 
     def validate(self, pins: dict[str, int]) -> None:
-        """Raise `AssertionError` unless pages have owners as they should and ``pins`` is what is pinned."""
+        """Raise `AssertionError` unless each page has its one owner and ``pins`` are the pinned models."""
         self.pages.validate()
         assert pins == self._pins, f"outstanding by model is {pins}, pinned are {self._pins}"
         for name, _ in self.pages.residents():

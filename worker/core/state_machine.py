@@ -1,7 +1,8 @@
 """The worker's pure core: exact windows, strict order, one result for each action (Clockwork, 4.4 and 5.2).
 
-No clock, thread, socket or byte of a tensor: a driver (``executors`` and ``server``, or the simulator)
-hands in instants on the worker's clock and does what it is told. One driver at a time; it is not locked.
+No clock, thread, socket or byte of a tensor: a driver (``executors`` and ``network``, or the simulator)
+hands in instants on the worker's clock and carries out what the core decides. The core has no lock: one
+driver at a time.
 
 How to drive it::
 
@@ -9,11 +10,11 @@ How to drive it::
     results = core.submit(now_ns, action)      # refusals, and all results of Unload and Release
     core.input_arrived(action_id, request_id, now_ns)  # once for each request of an Infer
     job, results = core.begin(Executor.EXEC, now_ns)  # for each executor, when core.wake_ns says so
-    results = core.expire(now_ns)                     # now and then while jobs run: what they keep too long
+    results = core.expire(now_ns)                     # now and then while jobs run: what waited too long
     result = core.finish(Executor.EXEC, job.action.action_id, begin_ns, end_ns, device_ns)
     core.outputs_sent(job.slot)                # after an Infer that ended OK: frees its IO memory
 
-* After ``submit``, ``input_arrived`` and ``finish`` ask ``wake_ns`` of **every** idle executor again: a
+* After ``submit``, ``input_arrived`` and ``finish`` call ``wake_ns`` again for **every** idle executor: a
   LOAD that finishes makes an INFER ready. ``begin`` may be called at any time; too early is harmless.
 * Executors: ``EXEC`` runs Infer, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a time.
   Unload and Release are bookkeeping and take effect in ``submit``.
@@ -22,7 +23,7 @@ How to drive it::
   has passed: NOT_RESIDENT, INPUT_MISSING or TOO_LATE, whichever stands first in this list and is true.
 * Pages: owned from a Load's ``begin``, resident from its ``finish`` with OK, free again if it failed.
 * IO memory: allocated in ``submit``, freed by every end of the Infer but OK, and by ``outputs_sent``.
-* ``abandon`` forgets what a lost controller had asked for, ``stop`` rejects all that has not begun.
+* ``abandon`` forgets the actions of a lost controller, ``stop`` rejects all that have not begun.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from mainspring.worker.core.residency import Residency
 from mainspring.worker.core.window_queue import Pending, RecentIds, WindowQueue, model_name
 
 STOPPING: Ending = (Status.STOPPING, "the worker is stopping")
-"""How actions end that a stopping worker will not begin."""
+"""How the waiting actions of a stopping worker end."""
 
 
 class WorkerCore:
-    """State of one worker; the module's docstring says how to drive it."""
+    """The state of one worker; the module's docstring says how to drive it."""
 
     def __init__(self, worker: str, pages: int, page_bytes: int, io_bytes: int) -> None:
         self.worker = worker
@@ -56,7 +57,7 @@ class WorkerCore:
     # --- what goes in ---
 
     def submit(self, now_ns: int, action: Action) -> list[Result]:
-        """Accept an action, or end it at once; a result here is the action's only one."""
+        """Accept an action, or end it at once; a result returned here is the action's only one."""
         ending: Ending | None
         if action.worker != self.worker:
             ending = Status.BAD_ACTION, f"this is worker {self.worker}, not {action.worker}"
@@ -95,7 +96,7 @@ class WorkerCore:
     # --- running ---
 
     def begin(self, executor: Executor, now_ns: int) -> Begun:
-        """Decide what the executor does now: reject what has expired, begin the head if it is ready.
+        """Decide what the executor does now: reject expired actions, begin the head if it is ready.
 
         Nothing happens while the executor runs a job. A returned job **has begun at ``now_ns``**, which is
         inside its window, and must be ended with `finish`.
@@ -116,15 +117,17 @@ class WorkerCore:
         return Begun(None, results)
 
     def expire(self, now_ns: int) -> list[Result]:
-        """End what waits behind running jobs and can begin in its window no more.
+        """End actions that wait behind running jobs and can no longer begin in their windows.
 
-        `begin` would only do so once the job has ended, which may be long after a refusal is of use.
+        `begin` would only do so once the job has ended, and a refusal may be useless by then.
         """
         return [result for executor in self._running for result in self._expired(executor, now_ns)]
 
     def wake_ns(self, executor: Executor, now_ns: int) -> int | None:
-        """The next instant, ``now_ns`` at the earliest, at which `begin` could change anything if nothing
-        goes in before; None while the executor runs a job or has nothing queued that time alone moves."""
+        """The next instant, ``now_ns`` at the earliest, at which `begin` could change anything by itself.
+
+        None while the executor runs a job, and while only a call from outside could change anything.
+        """
         queue = self._queues[executor]
         head = queue.head()
         if executor in self._running or head is None:
@@ -147,7 +150,7 @@ class WorkerCore:
     ) -> Result | None:
         """End the executor's running job and return its result; None if it was abandoned.
 
-        A model whose PREPARE was abandoned does not count as prepared: the engine has to release it.
+        A model whose PREPARE was abandoned does not count as prepared; the engine has to release it.
         ``status`` is OK or ENGINE_ERROR. Raises `ValueError` if the executor doesn't run this action.
         """
         job = self._running.get(executor)
@@ -170,7 +173,7 @@ class WorkerCore:
     # --- the end ---
 
     def stop(self, now_ns: int) -> list[Result]:
-        """Reject all that is queued, and from now on all that is submitted; running jobs go on."""
+        """Reject all queued actions, and from now on all submitted ones; running jobs go on."""
         self._stopping = True
         waiting = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         return [self._drop(self._pending[action_id], now_ns, STOPPING) for action_id in waiting]
@@ -178,13 +181,13 @@ class WorkerCore:
     # --- a lost controller ---
 
     def abandon(self) -> list[int]:
-        """Forget all that is queued, without results; return the forgotten action ids.
+        """Forget all queued actions, without results; return their ids.
 
-        For a worker whose controller has lost it: the controller counts these actions as failed already.
-        Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet`
-        (a running EXEC or LOAD has ended), so that `resident` is what the pages hold. A running PREPARE
-        need not be waited for: its model will not count as prepared, because the next controller may
-        serve another artifact of that name and was told of none.
+        For a worker whose controller has lost it: the controller already counts these actions as failed.
+        Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet` (a
+        running EXEC or LOAD has ended), so that the hello names what the pages hold. A running PREPARE need
+        not be awaited: its model will not count as prepared, because the hello does not name it and the next
+        controller may serve another artifact of that name.
         """
         forgotten = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         for action_id in forgotten:
@@ -215,7 +218,7 @@ class WorkerCore:
         return len(self._pending) + len(self._running)
 
     def validate(self) -> None:
-        """Raise `AssertionError`, naming the entity, unless the worker's invariants hold (rule 10)."""
+        """Raise `AssertionError`, which names the entity, unless the worker's invariants hold (rule 10)."""
         pins: dict[str, int] = {}
         actions = [pending.action for pending in self._pending.values()]
         for action in actions + [job.action for job in self._running.values()]:
@@ -279,14 +282,14 @@ class WorkerCore:
         return None
 
     def _ready(self, pending: Pending) -> bool:
-        """Whether only time stands before its beginning, or its refusal."""
+        """Whether the action needs nothing but time to begin or to be refused."""
         action = pending.action
         return not isinstance(action, Infer) or not (
             pending.missing or not self.residency.is_resident(action.model)
         )
 
     def _expired(self, executor: Executor, now_ns: int) -> list[Result]:
-        """End what has expired in an executor's queue."""
+        """End the expired actions of an executor's queue."""
         results = []
         for action_id in self._queues[executor].pop_expired(now_ns):
             pending = self._pending[action_id]
@@ -310,7 +313,7 @@ class WorkerCore:
         return job
 
     def _settle(self, job: Job, succeeded: bool, abandoned: bool) -> None:
-        """Let a job's end take effect on what the worker holds."""
+        """Apply a job's end to what the worker holds."""
         name = job.model.name
         self.residency.unpin(name)
         match job.action:

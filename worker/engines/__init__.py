@@ -1,1 +1,1 @@
-"""The devices: one file for each engine, and the registry that makes one from a configuration."""
+"""The devices: one file or folder for each, and the registry that makes an engine from a configuration."""

@@ -1,4 +1,4 @@
-"""Whether the store has what the controller means, and its files are what was compiled.
+"""Whether the store holds the artifact that the controller means, in files as they were compiled.
 
 Hashing a file takes about as long as reading it, so a state that was found right is remembered by the file's
 device, inode, length and time of modification; an altered file differs in one of them.
@@ -19,11 +19,11 @@ from mainspring.worker.engine import EngineError
 State = tuple[int, int, int, int]
 _CHUNK_BYTES = 4 << 20
 _REMEMBERED = 65_536
-"""Right states that are remembered; beyond it the oldest is forgotten, and hashed again if it returns."""
+"""Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
 
 
 def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
-    """Raise `EngineError` unless they are of one artifact."""
+    """Raise `EngineError` unless the manifest and the model are of one artifact."""
     compiled = {*model.batch_sizes} <= {*manifest.batch_sizes}
     if not compiled or _artifact(manifest.spec()) != _artifact(model):
         raise EngineError(
@@ -33,8 +33,10 @@ def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
 
 
 def _artifact(model: ModelSpec) -> ModelSpec:
-    """What must be equal for two specifications to be of one artifact: not what clients call it, nor the
-    shape in which they see its tensors, nor which of its batch sizes may be used.
+    """Return what is equal in all specifications of one artifact.
+
+    What clients call the model, the shapes in which they see its tensors, and which of its batch sizes may be
+    used, are not part of that.
     """
     inputs, outputs = (tuple(map(_flat, tensors)) for tensors in (model.inputs, model.outputs))
     return msgspec.structs.replace(
@@ -61,7 +63,7 @@ class Integrity:
         self._right: dict[tuple[State, str], None] = {}
 
     def holds(self, file: int, expected: str) -> bool:
-        """Whether `check` has found the file right as it is now; nothing is read."""
+        """Whether `check` has found the file right in its present state; nothing is read."""
         return (_state(file), expected) in self._right
 
     def check(self, file: int, expected: str, path: object, remedy: str) -> None:

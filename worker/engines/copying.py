@@ -1,10 +1,11 @@
 """From a file's page cache into memory as fast as the machine copies memory.
 
 ``read`` copies through the kernel, and mapping a part for each copy costs a page-table entry for each 4 KiB
-of it, twice: between 4 % and 40 % of the copy, by how the page cache holds the file. So a file stays mapped
-for as long as it may be copied from, for which the kernel keeps 0.2 % of its length. It is not locked: under
-pressure its pages may be dropped, which a copy asks about first; what is then brought in again, or can't be
-read, is found out before anything is touched. Long calls release the interpreter's lock.
+of it, twice: between 4 % and 40 % of the copy, depending on how the page cache holds the file. So a file
+stays mapped for as long as copies may be made of it; for that, the kernel keeps 0.2 % of its length. The
+mapping is not locked: under memory pressure its pages may be dropped. A copy first asks the kernel for
+dropped pages and brings them in again, so that a file that can't be read is found out before any of it is
+touched. Long calls release the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import mmap
 import os
 
 _POPULATE_READ = 22
-"""``MADV_POPULATE_READ`` of Linux 5.14, which Python 3.11 has no name for."""
+"""``MADV_POPULATE_READ`` of Linux 5.14, for which Python 3.11 has no name."""
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -31,12 +32,12 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p)
 
 
 class MappedFile:
-    """The first bytes of an open file, mapped until `close`; what is written to the file shows here."""
+    """The first bytes of an open file, mapped until `close`; later writes to the file appear here."""
 
     def __init__(self, file: int, size: int) -> None:
-        """Map ``size`` bytes, one or more, of a descriptor that stays open, and bring them in.
+        """Map ``size`` bytes, one or more, of a descriptor that stays open, and read them into memory.
 
-        Raises `EOFError` if the file ends before, `OSError` if it can't be read.
+        Raises `EOFError` if the file is shorter, `OSError` if it can't be read.
         """
         self._file = file
         self._size = size
@@ -45,8 +46,8 @@ class MappedFile:
         if mapped == _FAILED:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self.address: int = mapped
-        """Of the file's first byte."""
-        # Where all memory is locked, weights that don't fit beside each other would otherwise be fatal.
+        """Address of the file's first byte."""
+        # Where all memory is locked, weights that don't all fit into memory would be fatal.
         _libc.munlock(mapped, size)
         self._tells_what_is_in = _may_ask(file)
         try:
@@ -58,8 +59,8 @@ class MappedFile:
     def copy(self, offset: int, size: int, into: int) -> None:
         """Copy ``size`` bytes at ``offset``, a multiple of the system's page size, to the address ``into``.
 
-        Raises `EOFError` if the file ends before, `OSError` if it can't be read; nothing was copied then. The
-        file must not be cut short while this runs.
+        Raises `EOFError` if the file is shorter, `OSError` if it can't be read; nothing is copied then. The
+        file must not be truncated while this runs.
         """
         self._check_length(offset + size)
         begin = self.address + offset
@@ -74,13 +75,13 @@ class MappedFile:
             self.address = 0
 
     def _check_length(self, wanted: int) -> None:
-        # A fifth of what fstat costs.
+        # This costs a fifth of fstat.
         if os.lseek(self._file, 0, os.SEEK_END) < wanted:
             raise EOFError(f"the file ends before byte {wanted}")
 
 
 def _bring_in(begin: int, size: int) -> None:
-    """Have the kernel read what is not in memory; raise `OSError` where it can't."""
+    """Have the kernel read the pages that are not in memory; raise `OSError` if it can't."""
     if _libc.madvise(begin, size, _POPULATE_READ):
         code = ctypes.get_errno()
         # An older kernel does not know the advice: the copy itself then brings the file in.
@@ -89,11 +90,11 @@ def _bring_in(begin: int, size: int) -> None:
 
 
 def _is_in(begin: int, size: int) -> bool:
-    """Whether all of a mapped range is in memory; asking costs a tenth of bringing in what is there."""
+    """Whether all of a mapped range is in memory; this costs a tenth of `_bring_in` for such a range."""
     pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
     return not _libc.mincore(begin, size, pages) and b"\0" not in pages.raw
 
 
 def _may_ask(file: int) -> bool:
-    """Whether the kernel tells what is in memory: of others' files it says that all is."""
+    """Whether the kernel reports which pages are in memory: of other users' files it reports all."""
     return os.fstat(file).st_uid == os.geteuid() or os.access(f"/proc/self/fd/{file}", os.W_OK)

@@ -5,8 +5,8 @@ models that share it and warms it. LOAD copies the file's pages into the arena a
 they are bound there already; INFER binds only its slot.
 
 What computes is behind three protocols. A `Program` is an open executable, shared by all models that were
-compiled to it. Its `Plan` says how the weights of one layout are bound, at any addresses. `Bound`, it is a
-model that runs. ONNX Runtime's graphs, whose weights are inputs, fulfil them in
+compiled to it. Its `Plan` says how the weights of one layout are bound, at any addresses. A `Bound`
+is a model that runs. ONNX Runtime's graphs, whose weights are inputs, fulfil them in
 `mainspring.compiler.artifact.executable`, TVM's kernels in `mainspring.worker.engines.tvm`.
 """
 
@@ -33,9 +33,9 @@ from mainspring.worker.engines.artifacts import Integrity, check_artifact
 from mainspring.worker.engines.copying import MappedFile
 
 AddressOf = Callable[[int], int]
-"""From a byte of the weights file to its address."""
+"""Returns the address of a byte of the weights file."""
 REMEMBERED = 1024
-"""Bindings that are kept, at 400 bytes for each tensor; beyond, the one that was longest not loaded goes."""
+"""Most bindings that are kept, at 400 bytes for each tensor; the least recently loaded one is dropped."""
 
 Pages = tuple[int, ...]
 
@@ -48,27 +48,27 @@ class Bound(Protocol):
 
 
 class Plan(Protocol):
-    """How weights are bound, but for their addresses."""
+    """How weights are bound, except for their addresses."""
 
     info: ExecutableInfo
 
     def bind(self, address_of: AddressOf) -> Bound:
-        """Return a model whose weights are there; nothing is copied."""
+        """Return a model whose weights are at these addresses; nothing is copied."""
 
     def warm(self, address_of: AddressOf, batch_sizes: Sequence[int]) -> None:
-        """PREPARE thread: run each of these batch sizes on zeros, whatever runs in the EXEC thread."""
+        """PREPARE thread: run each of these batch sizes on zeros, while the EXEC thread may run others."""
 
 
 class Program(Protocol):
     """An open executable."""
 
     def plan(self, tensors: Sequence[WeightTensor]) -> Plan:
-        """Return the same plan for equal tensors; raise `ExecutableError` for tensors of another one."""
+        """Return the same plan for equal tensors; raise `ExecutableError` for tensors of another."""
 
 
 Opener = Callable[[Store, Manifest], Program]
-"""Opens a model's executable, whose file was found unaltered; raises `StoreError`, `ExecutableError` or
-`EngineError` that says why it can't be opened here."""
+"""Opens a model's executable, whose file is known to be unaltered; raises `StoreError`, `ExecutableError` or
+`EngineError`, which says why it can't be opened here."""
 
 
 class Placements:
@@ -88,7 +88,7 @@ class Placements:
         return len(self._bound)
 
     def find(self, plan: Plan, pages: Pages) -> Bound | None:
-        """Return what is bound there, or None. Two models are never in the same pages at a time."""
+        """Return the binding there, or None. Two models are never in the same pages at the same time."""
         key = plan, pages
         with self._lock:
             bound = self._bound.get(key)
@@ -104,7 +104,7 @@ class Placements:
                 self._bound.popitem(last=False)
 
     def forget(self, executable: str) -> None:
-        """Forget all bindings of an executable, by its hash: it is to be closed."""
+        """Forget all bindings of an executable, by its hash, before it is closed."""
         with self._lock:
             for key in [key for key in self._bound if key[0].info.executable == executable]:
                 del self._bound[key]
@@ -138,8 +138,9 @@ class CpuEngine:
         openers: Mapping[str, Opener],
         placements: int = REMEMBERED,
     ) -> None:
-        """``openers`` opens executables, by the engine that models were compiled for; ``placements`` bindings
-        are kept for the next model that comes there.
+        """``openers`` opens executables, by the engine that models were compiled for.
+
+        At most ``placements`` bindings are kept for models that come to the same pages.
         """
         self._store = Store(store)
         self._openers = openers
@@ -202,11 +203,11 @@ class CpuEngine:
         return device_ns
 
     def unload(self, name: str) -> None:
-        """Forget the binding: its addresses mean nothing any more."""
+        """Forget the binding: its addresses are no longer valid."""
         self._bound.pop(name, None)
 
     def execute(self, action: Infer, io: Reservation) -> int:
-        """Run the bound model; only addresses of inputs and outputs are set."""
+        """Run the bound model; only the addresses of inputs and outputs are set."""
         bound = self._bound[action.model]
         start = self._io_base + io.slot.offset
         inputs = [start + offset for offset in io.layout.inputs]
@@ -270,7 +271,7 @@ class CpuEngine:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Say whose weights file it is that can't be copied from."""
+    """Name the model in errors of copying its weights file."""
     try:
         yield
     except EOFError:
@@ -284,8 +285,8 @@ def _explained(name: str) -> Iterator[None]:
 def _warm(prepared: _Prepared) -> None:
     """Run the largest batch size and the smallest, so that nothing is set up while serving.
 
-    The sizes between need no more than these have set up: their first runs take as long as later ones
-    (measured), and warming all takes twice as long, which a restarted worker's requests would wait for.
+    The sizes between need nothing else: their first runs take as long as later ones (measured). Warming all
+    takes twice as long, and the requests of a restarted worker would wait for it.
     """
     sizes = prepared.manifest.batch_sizes
     base = 0 if prepared.mapped is None else prepared.mapped.address
@@ -293,7 +294,7 @@ def _warm(prepared: _Prepared) -> None:
 
 
 class OnnxRuntimePrograms:
-    """Opens executables of the ``onnxruntime`` engine, each batch of which ``threads`` threads compute."""
+    """Opens executables of the ``onnxruntime`` engine, whose batches ``threads`` threads compute."""
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads

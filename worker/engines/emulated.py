@@ -1,7 +1,7 @@
-"""A device made of nothing: each job takes as long as its model's profile says, outputs are zeros.
+"""An emulated device: each job takes as long as its model's profile says, outputs are zeros.
 
-It needs no model files, so a laptop can run the control plane of a hundred devices, as the original's
-dummy worker did.
+It needs no model files, so a laptop can run the control plane of a hundred devices, like Clockwork's
+dummy worker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class EmulatedEngine:
     """Sleeps for the profiled duration on ``device_kind``.
 
     ``jitter`` spreads durations: each is multiplied by ``1 + jitter * |x|`` with ``x`` from a normal
-    distribution seeded by ``seed``, separately for EXEC and LOAD so that either is reproducible.
+    distribution seeded by ``seed``, separately for EXEC and LOAD, so that both are reproducible.
     """
 
     def __init__(

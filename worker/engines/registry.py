@@ -10,9 +10,9 @@ from mainspring.worker.engines.emulated import EmulatedEngine
 
 
 def make_engine(config: WorkerConfig) -> Engine:
-    """Return the configured engine; raise `ValueError`, which names those there are, if it is unknown.
+    """Return the configured engine; raise `ValueError`, which names the known engines, if it is unknown.
 
-    On a GPU raises `EngineError` if it can't be used.
+    Raises `EngineError` for a GPU that can't be used.
     """
     if config.cuda_device is not None:
         return _cuda(config, config.cuda_device)
@@ -30,14 +30,14 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
     from mainspring.worker.engines.cuda.engine import CudaEngine
     from mainspring.worker.engines.cuda.nvml import notes_about, try_states
 
-    # Before this process uses the GPU itself: in a container it would not know its own number in the list.
+    # Before this process uses the GPU: in a container it could not find itself in the list of processes.
     states = try_states()
     driver = open_driver(device)
     return CudaEngine(config, driver, notes=notes_about(driver.bus_id(), states))
 
 
 def _onnxruntime(config: WorkerConfig) -> Engine:
-    # Imported when it is wanted: an emulated worker starts without ONNX Runtime.
+    # Imported here, so that an emulated worker starts without ONNX Runtime.
     from mainspring.worker.engines.cpu import OnnxRuntimeEngine
 
     return OnnxRuntimeEngine(config.store, config.pages, config.io_bytes, config.threads)
@@ -71,7 +71,7 @@ ENGINES: dict[str, Callable[[WorkerConfig], Engine]] = {
     "auto": _auto,
     "emulated": _emulated,
 }
-"""Every engine on the CPU by name."""
+"""The CPU's engines by name."""
 
 CUDA_ENGINES = ("auto", "onnxruntime", "tvm")
-"""What a worker on a GPU may be told to run: ``auto`` is each model's own engine, as it is on the CPU."""
+"""The engines of a worker on a GPU: ``auto`` is each model's own engine, as on the CPU."""

@@ -1,8 +1,8 @@
 """TVM's kernels on the CPU: the launch plans of a GPU, called one by one through tvm_ffi alone.
 
-TVM itself is not imported. All plans compute in one workspace, which stands before the first request; every
-array has a place in it that its plan says, so nothing is allocated by a run. Kernels run in the EXEC thread
-and release the interpreter's lock.
+TVM itself is not imported. All plans compute in one workspace, which is allocated before the first request; a
+plan says where in it every array lies, so a run allocates nothing. Kernels run in the EXEC thread and release
+the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cpu import AddressOf, CpuEngine, OnnxRuntimePrograms, Opener
 
 PLACEMENTS = 64
-"""Bindings that are kept: each has a descriptor for every argument of every kernel."""
+"""Most bindings that are kept: each has a descriptor for every argument of every kernel."""
 
 
 class TvmPrograms:
-    """Opens executables of the ``tvm`` engine, all to compute in one workspace."""
+    """Opens executables of the ``tvm`` engine, which all compute in one workspace."""
 
     def __init__(self, workspace_bytes: int) -> None:
-        """Allocate the workspace, every byte of it 255: floats that nobody wrote read as NaN."""
+        """Allocate the workspace and set every byte to 255: floats that no kernel wrote read as NaN."""
         self.workspace = allocate(workspace_bytes)
         self.workspace.fill(255)
 
@@ -62,7 +62,7 @@ class TvmProgram:
         self._plans: dict[tuple[WeightTensor, ...], TvmPlan] = {}
 
     def plan(self, tensors: Sequence[WeightTensor]) -> TvmPlan:
-        """Return how these tensors are bound, wherever they are: one plan for equal tensors."""
+        """Return how these tensors are bound, at any addresses: one plan for equal tensors."""
         key = tuple(tensors)
         if key not in self._plans:
             self._plans[key] = TvmPlan(self._kernels, key, self._workspace)
@@ -79,11 +79,11 @@ class TvmPlan:
         self._workspace = workspace
 
     def bind(self, address_of: AddressOf) -> BoundPlans:
-        """Return a model whose weights are there, to compute in the workspace of the EXEC thread."""
+        """Return a model whose weights are at these addresses; it computes in the EXEC thread's workspace."""
         return self._kernels.bind(self._tensors, address_of, self._workspace)
 
     def warm(self, address_of: AddressOf, batch_sizes: Sequence[int]) -> None:
-        """Run each size on zeros, in a workspace of its own: the EXEC thread may be using the other."""
+        """Run each size on zeros, in a separate workspace: the EXEC thread may be using the other."""
         workspace = allocate_workspace(self._kernels.plans)
         bound = self._kernels.bind(self._tensors, address_of, int(workspace.ctypes.data))
         for size in batch_sizes:
@@ -96,7 +96,7 @@ class TvmCpuEngine(CpuEngine):
     def __init__(
         self, store: Path | str, pages: int, io_bytes: int, threads: int = 1, workspace_bytes: int = 512 * MIB
     ) -> None:
-        """Raise `ValueError` for more than one thread, which kernels of TVM don't have."""
+        """Raise `ValueError` for more than one thread: TVM's kernels compute in one."""
         if threads != 1:
             raise ValueError(f"the engine {TVM} computes in one thread on the CPU, not in {threads}")
         programs = TvmPrograms(workspace_bytes)
@@ -110,7 +110,7 @@ class AnyCpuEngine(CpuEngine):
     def __init__(
         self, store: Path | str, pages: int, io_bytes: int, threads: int = 1, workspace_bytes: int = 512 * MIB
     ) -> None:
-        """``threads`` compute a batch of ONNX Runtime; kernels of TVM have one."""
+        """``threads`` threads compute a batch of ONNX Runtime; TVM's kernels compute in one."""
         openers: dict[str, Opener] = {
             ONNXRUNTIME: OnnxRuntimePrograms(threads),
             TVM: TvmPrograms(workspace_bytes),

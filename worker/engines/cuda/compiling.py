@@ -1,8 +1,7 @@
-"""CUDA C++ to machine code where no ``nvcc`` was at hand when the model was compiled.
+"""CUDA C++ to machine code, for models that were compiled without ``nvcc``.
 
 NVRTC needs no GPU and no toolkit, only its own library and CUDA's headers, which come with the extra
-``cuda``. Options that trade digits for speed are not among those that it is given: outputs have to be those
-that the compiler verified.
+``cuda``. No option trades digits for speed: outputs have to be those that the compiler verified.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from mainspring import extras
 from mainspring.worker.engine import EngineError
 
 HEADERS = ("cudart", "cccl")
-"""What generated kernels include: CUDA's own headers and its C++ standard library."""
+"""Headers that generated kernels include: CUDA's own and its C++ standard library."""
 
 _MOST_WORDS = 1000
-"""Characters of the compiler's complaints that an error quotes."""
+"""Most characters of the compiler's log that an error quotes."""
 
 
 def compile_with_nvrtc(source: str, arch: str) -> bytes:
@@ -40,7 +39,7 @@ def compile_with_nvrtc(source: str, arch: str) -> bytes:
 
 @functools.cache
 def header_folders() -> tuple[Path, ...]:
-    """Return the folders of CUDA's headers that are installed."""
+    """Return the folders of CUDA's installed headers."""
     try:
         from cuda.pathfinder import find_nvidia_header_directory
     except ImportError:
@@ -63,7 +62,7 @@ def _nvrtc() -> Any:
 
 
 def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
-    """Return what a call returned beside its status; raise `EngineError` if that is not success."""
+    """Return a call's value without its status; raise `EngineError` unless the status is success."""
     status, *values = answer
     if int(status):
         _, text = nvrtc.nvrtcGetErrorString(status)

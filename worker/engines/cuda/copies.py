@@ -24,14 +24,14 @@ from mainspring.worker.engines.cuda.memory import DeviceMemory
 LOG = logging.getLogger(__name__)
 
 EVENTS = 1024
-"""Events for either direction. They are used in turn: who waits for one that was used again since waits for a
-later copy of the same stream, which is longer than needed but never too short."""
+"""Events for each direction, used in turn. A wait for an event that was used again meanwhile lasts until a
+later copy of the same stream: longer than needed, but never too short."""
 IN_FLIGHT = 2
-"""Chunks that the device has been given and has not ended."""
+"""Most chunks that the device has been given and has not finished."""
 
 
 def inputs_bytes(layout: SlotLayout) -> int:
-    """Return how many bytes of a slot the inputs take; they are first."""
+    """Return how many bytes of a slot the inputs take; they precede the outputs."""
     return layout.outputs[0] if layout.outputs else layout.size
 
 
@@ -80,7 +80,7 @@ class IoCopies:
         return self._device + io.slot.offset
 
     def await_inputs(self, io: Reservation, stream: int) -> None:
-        """EXEC thread: have the stream wait for the slot's inputs; those that nobody sent are sent now."""
+        """EXEC thread: have the stream wait for the slot's inputs; send them now if none were sent."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             raise failed
@@ -122,7 +122,7 @@ class Chunk(NamedTuple):
 def chunks(source: int, size: int, pages: Sequence[int], chunk_bytes: int) -> Iterator[Chunk]:
     """Yield the pieces of a weights file of ``size`` bytes; ``pages`` are addresses, in the file's order.
 
-    No piece crosses a page border of the file, since pages that follow each other there need not on the
+    No piece crosses a page boundary of the file, since pages that are adjacent in the file need not be on the
     device.
     """
     for position, page in enumerate(pages):
@@ -140,7 +140,7 @@ class Loader:
         self._memory = memory
         self._chunk_bytes = chunk_bytes
         self._stream = driver.stream()
-        # LOAD spins while it waits: an interrupt that comes late would leave the bus idle.
+        # LOAD spins while it waits: a late interrupt would leave the bus idle.
         self._done = [driver.event() for _ in range(IN_FLIGHT)]
         self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
 

@@ -1,8 +1,8 @@
 """The driver of a real GPU: CuPy's thin bindings of CUDA, and cuda-bindings where CuPy stops.
 
-CuPy has the runtime API (memory, streams, events, copies, capture and launch of graphs) and of the driver API
-modules and kernel launches; both release the interpreter's lock in what may block. cuda-bindings adds the
-update of graphs, events in graphs, the way that the host waits, and NVRTC.
+CuPy has the runtime API (memory, streams, events, copies, capture and launch of graphs) and, of the driver
+API, modules and kernel launches; both release the interpreter's lock in calls that may block. cuda-bindings
+adds the update of graphs, events in graphs, how the host waits, and NVRTC.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SCHEDULE_SPIN = 1
 _RECORD_EXTERNAL = 1
 """``CU_EVENT_RECORD_EXTERNAL``."""
 _MOST_URGENT = -1000
-"""CUDA takes the nearest priority that there is; the least urgent is 0."""
+"""CUDA takes the nearest existing priority; the least urgent is 0."""
 _LOST = frozenset(
     {46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
 )
-"""Errors after which a context does nothing any more: wild addresses, uncorrectable memory, launch failures,
+"""Errors after which a context no longer works: invalid addresses, uncorrectable memory, launch failures,
 time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
 
 
@@ -40,7 +40,7 @@ class CupyDriver:
     """One GPU."""
 
     def __init__(self, device: int) -> None:
-        """Open the GPU's primary context; raise `DriverMissing` if that can't be."""
+        """Open the GPU's primary context; raise `DriverMissing` if that is impossible."""
         count = count_devices()
         if not 0 <= device < count:
             raise DriverMissing(f"there is no GPU {device}: CUDA counts {count}, beginning with 0")
@@ -51,7 +51,7 @@ class CupyDriver:
         self._spin_when_waiting()
         self.attach()
         self._properties = self._runtime.getDeviceProperties(device)
-        # The first call that needs it makes the context; what it takes shall not be missing later.
+        # The first call makes the context, whose memory must be taken before the free memory is counted.
         self._runtime.free(0)
 
     def attach(self) -> None:
@@ -169,7 +169,7 @@ class CupyDriver:
 
     def begin_capture(self, stream: int) -> None:
         """See `Driver`."""
-        # Of this thread alone: the others go on with whatever they do.
+        # Of this thread alone: other threads may use the device meanwhile.
         self._runtime.streamBeginCapture(stream, self._runtime.streamCaptureModeThreadLocal)
 
     def record_at_launch(self, event: int, stream: int) -> None:
@@ -226,20 +226,20 @@ class CupyDriver:
             for stream in self._streams:
                 self._runtime.streamDestroy(stream)
         except RuntimeError as error:
-            # Nothing can be given back to a lost device, and it takes all of it back itself.
+            # Nothing can be released on a lost device; the driver releases all of it by itself.
             LOG.warning("GPU %d could not be closed in order: %s", self.device, error)
         self._events.clear()
         self._streams.clear()
 
     def _failure(self, status: int | None, what: str) -> EngineError:
-        """Return what a status of CUDA means, None for one that nobody knows."""
+        """Return the error for a status of CUDA; None stands for an unknown status."""
         text = f"GPU {self.device}: {what}"
         if status in _LOST:
             return DeviceLost(f"{text}; the worker has to be restarted")
         return EngineError(text)
 
     def _spin_when_waiting(self) -> None:
-        """Have EXEC spin for its end, which an interrupt would tell 20 us later."""
+        """Have EXEC spin for its end: an interrupt would come 20 us later."""
         (status,) = self._bindings.cuInit(0)
         if int(status) == 0:
             (status,) = self._bindings.cuDevicePrimaryCtxSetFlags(self.device, _SCHEDULE_SPIN)
@@ -263,7 +263,7 @@ def count_devices() -> int:
 
 
 def describe_device(device: int) -> tuple[str, str, str]:
-    """Return a GPU's name, where it is on the PCI bus, and its architecture; no context is made."""
+    """Return a GPU's name, its place on the PCI bus, and its architecture; no context is made."""
     runtime, _, _ = _libraries()
     properties = runtime.getDeviceProperties(device)
     name = str(properties["name"].decode())

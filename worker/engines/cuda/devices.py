@@ -14,7 +14,7 @@ import msgspec
 from mainspring.worker.engines.cuda.driver import DriverMissing
 
 TIMEOUT_S = 60.0
-"""A driver that nothing used for long takes seconds to wake."""
+"""A driver that was idle for a long time takes seconds to wake."""
 
 
 class FoundDevice(msgspec.Struct, frozen=True):
@@ -24,11 +24,11 @@ class FoundDevice(msgspec.Struct, frozen=True):
     name: str
     bus_id: str
     arch: str = ""
-    """What kernels have to be compiled for, such as ``sm_90``."""
+    """The architecture that kernels are compiled for, such as ``sm_90``."""
 
 
 def find_devices() -> list[FoundDevice]:
-    """Return the GPUs of this machine in CUDA's order; raise `DriverMissing`, which says why, without."""
+    """Return the GPUs of this machine in CUDA's order; raise `DriverMissing`, with the reason, if none."""
     command = [sys.executable, "-m", "mainspring.worker.engines.cuda.devices"]
     try:
         answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -41,7 +41,7 @@ def find_devices() -> list[FoundDevice]:
 
 
 def main() -> int:
-    """Print the GPUs as JSON; return 1, with why on stderr, if there are none."""
+    """Print the GPUs as JSON; return 1, with the reason on stderr, if there are none."""
     from mainspring.worker.engines.cuda.cupy_driver import count_devices, describe_device
 
     try:

@@ -1,12 +1,12 @@
-"""The one door to a GPU: every call that the CUDA worker makes of it (Clockwork, section 5.2).
+"""The one interface to a GPU: every call of CUDA that the worker makes (Clockwork, section 5.2).
 
 Handles (streams, events, modules, functions, graphs) and addresses are integers, as CUDA's own are pointers.
-Nothing here decides anything; who allocates, orders or waits is written in the modules that call this. So a
-fake of it can record the calls and play them in virtual time.
+Nothing here decides anything: the calling modules allocate, order and wait. So a fake driver can record the
+calls and play them in virtual time.
 
-Work on one stream runs in its order, work on different streams beside each other. Streams do not wait for the
-legacy default stream. Calls return before the device has done the work unless they say otherwise, and release
-the interpreter's lock where they may take long.
+Work on one stream runs in order, work on different streams concurrently. Streams do not wait for the legacy
+default stream. Calls return before the device has done the work unless their docstring says otherwise, and
+release the interpreter's lock where they may take long.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ class MemoryState(NamedTuple):
 
 
 class Driver(Protocol):
-    """One device. A thread calls `attach` before it calls anything else, and again whenever it likes."""
+    """One device. A thread calls `attach` before any other method; it may call it again."""
 
     device: int
     """Its number as CUDA counts."""
 
     def attach(self) -> None:
-        """Make this the calling thread's device."""
+        """Make this device the calling thread's."""
 
     def name(self) -> str:
-        """What its maker calls it."""
+        """The maker's name of the device."""
 
     def arch(self) -> str:
-        """What kernels have to be compiled for, such as ``sm_90``."""
+        """The architecture that kernels are compiled for, such as ``sm_90``."""
 
     def bus_id(self) -> str:
-        """Where it is on the PCI bus, such as ``0000:3b:00.0``."""
+        """The device's place on the PCI bus, such as ``0000:3b:00.0``."""
 
     # --- memory ---
 
     def memory(self) -> MemoryState:
-        """Memory that is free now, whoever has the rest, and all there is."""
+        """The device's memory: what is free now, and the total."""
 
     def allocate(self, size: int) -> int:
         """Return the address of device memory, a multiple of 256."""
@@ -79,16 +79,16 @@ class Driver(Protocol):
     # --- streams, events, copies ---
 
     def stream(self, *, urgent: bool = False) -> int:
-        """Return a new stream; kernels of an ``urgent`` one go before those of others."""
+        """Return a new stream; kernels of an ``urgent`` stream precede those of others."""
 
     def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
-        """Return a new event; a thread that waits for it spins, or ``sleeps`` until the device interrupts."""
+        """Return a new event; a waiting thread spins, or ``sleeps`` until the device interrupts."""
 
     def record(self, event: int, stream: int) -> None:
-        """The event happens when the stream has done all that it was given before."""
+        """Have the event happen when the stream has done all of its earlier work."""
 
     def wait(self, stream: int, event: int) -> None:
-        """What the stream is given from now on waits for the event as it was recorded last."""
+        """Have the stream's later work wait for the event's last recording."""
 
     def synchronize(self, event: int) -> None:
         """Block the calling thread until the event has happened."""
@@ -108,13 +108,13 @@ class Driver(Protocol):
         """Return the machine code of CUDA C++; this takes seconds."""
 
     def load_module(self, image: bytes) -> int:
-        """Bring machine code to the device."""
+        """Load machine code onto the device."""
 
     def unload_module(self, module: int) -> None:
-        """Forget machine code that nothing runs."""
+        """Unload machine code that no kernel runs."""
 
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
-        """Return a kernel, allowed so much dynamic shared memory."""
+        """Return a kernel that may use ``shared_bytes`` of dynamic shared memory."""
 
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
@@ -122,34 +122,34 @@ class Driver(Protocol):
         """Launch a kernel; ``parameters`` is the address of an array of the arguments' addresses."""
 
     def begin_capture(self, stream: int) -> None:
-        """From now on, what the stream is given is noted instead of done."""
+        """Record the stream's later work instead of doing it."""
 
     def record_at_launch(self, event: int, stream: int) -> None:
-        """In a capture: the event happens at this place of the graph, at each of its launches."""
+        """In a capture: have the event happen at this place of the graph, at each launch."""
 
     def end_capture(self, stream: int) -> int:
-        """Return what was noted as a graph; what was noted in order depends on each other in that order."""
+        """Return the recorded work as a graph; work recorded in order depends on each other in that order."""
 
     def instantiate(self, graph: int) -> int:
-        """Return the graph ready to launch; this allocates."""
+        """Return the graph, ready to launch; this allocates."""
 
     def update(self, executable: int, graph: int) -> bool:
-        """Give a graph that is ready to launch, and not running, the parameters of another of the same form.
+        """Give a graph that is ready to launch, and not running, the parameters of a graph of the same form.
 
         Return whether that was possible; nothing is allocated.
         """
 
     def upload(self, executable: int, stream: int) -> None:
-        """Have the device ready for a graph's first launch."""
+        """Prepare the device for a graph's first launch."""
 
     def launch_graph(self, executable: int, stream: int) -> None:
         """Launch a graph."""
 
     def destroy_graph(self, graph: int) -> None:
-        """Forget a graph that was captured."""
+        """Destroy a captured graph."""
 
     def destroy_executable(self, executable: int) -> None:
-        """Forget a graph that was ready to launch, and does not run."""
+        """Destroy a graph that was ready to launch and does not run."""
 
     # --- the end ---
 
@@ -161,11 +161,11 @@ class Driver(Protocol):
 
 
 class DriverMissing(EngineError):
-    """There is no GPU here, or nothing to talk to it with; the text says what, and what would help."""
+    """There is no GPU here, or no library to use it; the text says which, and what would help."""
 
 
 def open_driver(device: int) -> Driver:
-    """Return the driver of the GPU with this number; raise `DriverMissing` if there is none."""
+    """Return the driver of the GPU with this number; raise `DriverMissing` if it can't be had."""
     # CuPy is in the extra "cuda" alone, and takes a second to import.
     from mainspring.worker.engines.cuda.cupy_driver import CupyDriver
 

@@ -40,7 +40,7 @@ from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 LOG = logging.getLogger(__name__)
 
 READ_BYTES = 16 << 20
-"""Of a weights file that are read, and hashed, at a time."""
+"""Bytes of a weights file that are read and hashed at a time."""
 
 
 class _Prepared(NamedTuple):
@@ -62,9 +62,9 @@ class CudaEngine:
         folder: Path | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
-        """Take all the memory there will be; ``folder`` is where workers agree on their weights.
+        """Allocate all memory; ``folder`` is where workers agree on their weights.
 
-        ``notes`` are what makes the GPU's timing unpredictable. Raises `EngineError` if there is too little.
+        ``notes`` say what makes the GPU's timing unpredictable. Raises `EngineError` if memory is too small.
         """
         driver.attach()
         self.notes = notes
@@ -85,7 +85,7 @@ class CudaEngine:
         self._ended = driver.event()
         self._load_binding, self._prepare_binding = driver.stream(), driver.stream()
         self._alone = threading.Lock()
-        """Held by whoever launches kernels: they share the workspace."""
+        """Held while a thread launches kernels: they share the workspace."""
         self._opener = Opener(
             driver, self._memory, self._store, config.engine, self._exec, self._times, self._run_alone
         )
@@ -96,8 +96,9 @@ class CudaEngine:
         self._prepared: dict[str, _Prepared] = {}
         self._bound: dict[str, tuple[Program, Bound]] = {}
         self._binder = ThreadPoolExecutor(1, thread_name_prefix="bind")
-        # Threads inherit cores and priority. The first LOAD may be a measurement's, in a thread like EXEC's:
-        # binding would wait there for the core that LOAD spins on, with the interpreter's lock in its hands.
+        # The thread starts here because threads inherit cores and priority. A measurement's first LOAD may
+        # run in a thread like EXEC's: binding would then hold the interpreter's lock and wait for LOAD's
+        # core.
         self._binder.submit(driver.attach).result()
 
     def prepare(self, model: ModelSpec) -> None:
@@ -113,7 +114,7 @@ class CudaEngine:
             raise self._explain(error) from error
 
     def release(self, name: str) -> None:
-        """Give the weights back, and the program after its last model."""
+        """Release the weights, and the program after its last model."""
         self._attach()
         self.unload(name)
         prepared = self._prepared.pop(name, None)
@@ -125,7 +126,7 @@ class CudaEngine:
             prepared.program.close()
 
     def load(self, action: Load) -> int:
-        """Copy the weights, and bind the program to their pages beside that."""
+        """Copy the weights, and bind the program to their pages meanwhile."""
         self._attach()
         self.unload(action.model)
         prepared = self._prepared[action.model]
@@ -144,13 +145,13 @@ class CudaEngine:
         return device_ns
 
     def unload(self, name: str) -> None:
-        """Keep what the model's program was bound with for the next LOAD."""
+        """Keep the binding of the model's program for the next LOAD."""
         program, bound = self._bound.pop(name, (None, None))
         if program is not None and bound is not None:
             program.retire(bound)
 
     def execute(self, action: Infer, io: Reservation) -> int:
-        """Launch the batch behind its inputs, begin its outputs' way back, and wait for its end."""
+        """Launch the batch behind its inputs, begin copying its outputs back, and wait for its end."""
         driver, stream = self._driver, self._exec
         try:
             driver.attach()
@@ -166,12 +167,12 @@ class CudaEngine:
             raise self._explain(error) from error
 
     def close(self) -> None:
-        """Give everything back, as far as the device still takes it."""
+        """Release everything, as far as the device still accepts it."""
         self._binder.shutdown()
         try:
             self._attach()
         except EngineError as error:
-            LOG.warning("the GPU takes back by itself what it can't be given any more: %s", error)
+            LOG.warning("the GPU can't be used any more; the driver releases its memory: %s", error)
             self._weights.close()
             return
         steps: list[Callable[[], None]] = [lambda name=name: self.release(name) for name in self._prepared]  # type: ignore[misc]
@@ -181,7 +182,7 @@ class CudaEngine:
             try:
                 step()
             except Exception as error:
-                LOG.warning("not all could be given back to the GPU: %s", error)
+                LOG.warning("not all of the GPU's memory could be released: %s", error)
 
     def bound(self, name: str) -> Bound:
         """Return a resident model's program, for measurements; raise `KeyError` for another."""
@@ -221,12 +222,12 @@ class CudaEngine:
         return self._weights.take(manifest.weights_hash, manifest.weights_bytes, fill)
 
     def _bind(self, program: Program, pages: Sequence[int]) -> Bound:
-        """In the binder's thread."""
+        """Bind the program, in the binder's thread."""
         self._driver.attach()
         return program.bind(pages, self._load_binding)
 
     def _attach(self) -> None:
-        """Be a thread of this device; raise `DeviceLost` if there is none any more, as any call would."""
+        """Make this device the calling thread's; raise `DeviceLost` if it is lost, as any call would."""
         try:
             self._driver.attach()
         except RuntimeError as error:
@@ -237,23 +238,23 @@ class CudaEngine:
             function()
 
     def _explain(self, error: Exception) -> Exception:
-        """Return what an error means, if the driver's it is; ours and the store's say so themselves."""
+        """Return what an error of the driver means; other errors are returned unchanged."""
         return self._driver.explain(error) if isinstance(error, RuntimeError | KeyError) else error
 
 
 def kind_of(name: str) -> str:
-    """Return the device kind of a GPU by its maker's name for it: ``nvidia-h200`` for NVIDIA H200."""
+    """Return the device kind of a GPU by its maker's name: ``nvidia-h200`` for NVIDIA H200."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def _wanted(config: WorkerConfig) -> Wanted:
-    # ONNX Runtime has an arena of its own for what kernels compute on the way, as large as our workspace.
+    # ONNX Runtime has its own arena for intermediate results, as large as our workspace.
     elsewhere = 0 if config.engine == "tvm" else config.workspace_bytes
     return Wanted(config.workspace_bytes, config.io_bytes, config.reserve_bytes, config.pages, elsewhere)
 
 
 def _program_key(manifest: Manifest) -> object:
-    """What models have to have in common to share a program."""
+    """Return what models that share a program have in common."""
     return manifest.executable, manifest.tensors, manifest.batch_sizes
 
 

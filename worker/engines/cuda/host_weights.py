@@ -1,9 +1,8 @@
 """Weights in pinned host memory, once for all workers of a machine (Clockwork, section 5.2).
 
-A model's weights file is read, and its hash checked, by the first worker that prepares it; the others find
-its bytes there. Each process pins each segment once, when it maps it: neither PREPARE nor LOAD pins anything
-while there is room. What workers agree on is in a file beside a lock, in a folder that only their user can
-write.
+The first worker that prepares a model reads its weights file and checks the hash; the other workers find the
+bytes in memory. Each process pins each segment once, when it maps it: neither PREPARE nor LOAD pins anything
+while there is room. The workers' index is a file beside a lock, in a folder that only their user can write.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, 
 LOG = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 1 << 30
-"""Of a segment that is made because the others are full; one larger than that for a larger model."""
+"""Size of a segment that is made because the others are full; a larger model gets a larger one."""
 MOST_OF_AVAILABLE = 0.85
-"""Pinned memory is nobody else's any more, and the files that weights are read from want some too."""
+"""Share of the available memory that may be pinned: other processes can't use pinned memory, and the page
+cache of the weights' files needs some."""
 _NUMBERS = itertools.count(1)
 
 Fill = Callable[[memoryview], None]
@@ -43,7 +43,7 @@ class HostWeights:
     """This worker's view of the shared weights; the PREPARE thread calls it."""
 
     def __init__(self, driver: Driver, store: Path, reserve_bytes: int, folder: Path | None = None) -> None:
-        """Share with all workers on ``store``, and have room for ``reserve_bytes`` in all from the start."""
+        """Share with all workers on ``store``; all of them together have ``reserve_bytes`` from the start."""
         self._driver = driver
         self._folder = folder or default_folder(store)
         self._segments: dict[int, SharedSegment] = {}
@@ -64,9 +64,10 @@ class HostWeights:
             raise
 
     def take(self, key: str, size: int, fill: Fill) -> int:
-        """Return the address of the bytes called ``key``; whoever is first has ``fill`` write them.
+        """Return the address of the bytes called ``key``; for the first caller, ``fill`` writes them.
 
-        What ``fill`` raises is passed on, and nothing is kept then. `give_back` follows once for each call.
+        If ``fill`` raises, the error is passed on and nothing is kept. `give_back` follows once for each
+        call.
         """
         with self._agreed() as index:
             blob = index.blobs.get(key)
@@ -80,7 +81,7 @@ class HostWeights:
         return segment.address + blob.offset
 
     def give_back(self, key: str) -> None:
-        """These bytes are not used any more by one who took them."""
+        """Undo one `take` of these bytes."""
         self._taken[key] -= 1
         if self._taken[key] > 0:
             return
@@ -91,7 +92,7 @@ class HostWeights:
                 blob.users.remove(self._key)
 
     def close(self) -> None:
-        """Take leave of the other workers and unmap the memory."""
+        """Leave the workers' index and unmap the memory."""
         with contextlib.suppress(OSError), self._agreed() as index:
             index.remove_holder(self._key)
         for segment in self._segments.values():
@@ -117,7 +118,7 @@ class HostWeights:
     def _grow(self, index: Index, size: int) -> None:
         most = may_be_pinned()
         if size > most:
-            # The kernel would not refuse it, and end a process later.
+            # The kernel would not refuse it now, but kill a process later.
             raise EngineError(
                 f"the host has room for {most >> 20} MiB of weights more, and {size >> 20} MiB are wanted: "
                 "serve fewer models, add memory, or set [worker] host_weights_bytes lower"
@@ -128,7 +129,7 @@ class HostWeights:
         index.segments.append(Segment(segment.size, segment.inode))
 
     def _segment(self, index: Index, number: int) -> SharedSegment:
-        """Return a segment, from another worker's open files if it is new here."""
+        """Return a segment; a new one is opened through another worker's open files."""
         known = self._segments.get(number)
         if known is not None:
             return known
@@ -158,7 +159,7 @@ class HostWeights:
 
     @contextlib.contextmanager
     def _agreed(self) -> Iterator[Index]:
-        """Hold the lock, and the index as all left it; what it is afterwards is kept, unless one raises."""
+        """Hold the lock and the workers' index; write the index back afterwards."""
         _make_own(self._folder.parent)
         _make_own(self._folder)
         with (self._folder / "lock").open("wb") as lock:
@@ -171,7 +172,7 @@ class HostWeights:
                 yield index
             finally:
                 if self._key in index.holders:
-                    # Also after a failure: a segment that was made meanwhile is there.
+                    # Also after a failure: a segment may have been made meanwhile.
                     index.holders[self._key] = self._holder
                 temporary = path.with_suffix(".new")
                 temporary.write_bytes(msgspec.json.encode(index))
@@ -179,14 +180,14 @@ class HostWeights:
 
 
 def default_folder(store: Path) -> Path:
-    """Return where workers on this store agree: a folder of this user's for each store and boot."""
+    """Return the folder of the workers' index: this user's, for each store and boot."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     name = hashlib.sha256(f"{boot} {store.resolve()}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"mainspring-{os.getuid()}" / f"weights-{name}"
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder for this user alone; raise `EngineError` if it is there and somebody else's."""
+    """Make a folder for this user alone; raise `EngineError` if another user's folder is there."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
@@ -214,14 +215,14 @@ def _read(path: Path) -> Index:
 
 
 def reserve_for(store: Store, available_bytes: int | None = None) -> int:
-    """Return the bytes of all different weights in the store, as far as the host has them."""
+    """Return the bytes of all distinct weights in the store, or what may be pinned if that is less."""
     sizes: dict[str, int] = {}
     try:
         for manifest in store.manifests():
             aligned = -(-manifest.weights_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             sizes[manifest.weights_hash] = aligned
     except StoreError as error:
-        # There may be no model yet; one that can't be read is refused when it is prepared.
+        # The store may be empty yet; PREPARE refuses a model that can't be read.
         LOG.info("host memory for weights grows as models come: %s", error)
     wanted = sum(sizes.values())
     most = may_be_pinned(available_bytes)
@@ -236,13 +237,13 @@ def reserve_for(store: Store, available_bytes: int | None = None) -> int:
 
 
 def may_be_pinned(available_bytes: int | None = None) -> int:
-    """Return how much of the host's memory may still be pinned, with what is available or that many bytes."""
+    """Return how much of the host's memory may still be pinned; None asks Linux what is available."""
     there = _available() if available_bytes is None else available_bytes
     return int(there * MOST_OF_AVAILABLE) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
 def _available() -> int:
-    """Return what Linux says can be had without swapping."""
+    """Return the bytes that Linux can provide without swapping."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -1,10 +1,10 @@
 """The ``tvm`` engine's executables on a GPU: a launch plan becomes one CUDA graph at LOAD (Clockwork, 5.1).
 
 At LOAD the arguments of every kernel are known, so for each batch size the launches are captured as a graph
-once; EXEC is one launch of it, and nothing stands between its kernels. A graph that an UNLOAD leaves is given
-the next model's arguments instead of being made anew: while models come and go, nothing is allocated, and
-where one takes another's pages nothing is done at all. Where a graph can't be made the kernels are launched
-one after the other.
+once; EXEC is one launch of the graph, and nothing stands between its kernels. A graph that an UNLOAD leaves
+gets the next model's arguments instead of being made again: while models come and go, nothing is allocated,
+and a model that takes the pages of another needs no change at all. Where a graph can't be made, the kernels
+are launched one after the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _Step(NamedTuple):
-    """One launch, but for its arguments."""
+    """One launch, without its arguments."""
 
     function: int
     grid: Extent
@@ -84,7 +84,7 @@ class LaunchPlanProgram:
         self._uploaded = driver.event(sleeps=True)
         self._times = times
         self._spare: OrderedDict[Pages, list[Ready]] = OrderedDict()
-        """What models left that were unloaded, by the pages that they were in; the oldest first."""
+        """Batches of unloaded models, by the pages that the models were in; the oldest first."""
         self._lock = threading.Lock()
         self._complained = False
         self._module = driver.load_module(image)
@@ -99,7 +99,7 @@ class LaunchPlanProgram:
             raise
 
     def bind(self, pages: Sequence[int], stream: int) -> LaunchPlanBound:
-        """See `Program`; nothing has to be done where a model was in the same pages before."""
+        """See `Program`; nothing has to be done if a model was in the same pages before."""
         key = tuple(pages)
         with self._lock:
             ready = self._take(key)
@@ -115,10 +115,9 @@ class LaunchPlanProgram:
             self._spare.setdefault(bound.pages, []).append(bound.ready)
 
     def warm(self, pages: Sequence[int], stream: int) -> None:
-        """See `Program`: make the first graphs, which takes all that the kernels need of the device.
+        """See `Program`: make the first graphs, which allocates all that the kernels need on the device.
 
-        Nothing is launched. The kernels were loaded with their module, and a device that serves shall not be
-        kept from it.
+        Nothing is launched: the kernels were loaded with their module, and the device may be serving.
         """
         self.retire(self.bind(pages, stream))
 
@@ -132,7 +131,7 @@ class LaunchPlanProgram:
         self._driver.unload_module(self._module)
 
     def _functions(self, plans: Plans) -> dict[str, int]:
-        """Return every kernel, allowed the most dynamic shared memory that a launch of it asks for."""
+        """Return every kernel, with the most dynamic shared memory that one of its launches needs."""
         shared: dict[str, int] = {}
         for launch in (launch for plan in plans.plans for launch in plan.launches):
             shared[launch.kernel] = max(launch.shared_bytes, shared.get(launch.kernel, 0))
@@ -154,7 +153,7 @@ class LaunchPlanProgram:
         return _Batch(tuple(steps), Operands(plan, tensors, desk), desk)
 
     def _take(self, pages: Pages) -> Ready | None:
-        """Return what a model left that was in these pages, and forget it."""
+        """Take the batches of an unloaded model that was in these pages; None if there are none."""
         left = self._spare.get(pages)
         if left is None:
             return None
@@ -164,7 +163,7 @@ class LaunchPlanProgram:
         return ready
 
     def _make(self, pages: Pages, old: Ready, stream: int) -> Ready:
-        """Return every batch ready for these pages, made of what others left as far as there is any."""
+        """Return every batch ready for these pages, made from ``old`` batches where there are any."""
         ready: Ready = {}
         try:
             for size, batch in self._batches.items():
@@ -181,9 +180,9 @@ class LaunchPlanProgram:
         return ready
 
     def _graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int | None:
-        """Return a graph of the launches, ready to launch; None where that can't be made.
+        """Return a graph of the launches, ready to launch; None where a graph can't be made.
 
-        ``before`` is one that is given other arguments if that is possible.
+        The graph ``before`` gets the new arguments, if that is possible.
         """
         try:
             return self._make_graph(batch, arguments, before, stream)
@@ -193,7 +192,7 @@ class LaunchPlanProgram:
                 raise reason from error
             if not self._complained:
                 self._complained = True
-                LOG.warning("kernels are launched one by one, since there can be no graph: %s", reason)
+                LOG.warning("kernels are launched one by one, because no graph can be made: %s", reason)
             return None
 
     def _make_graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int:
@@ -220,14 +219,15 @@ class LaunchPlanProgram:
         driver = self._driver
         driver.begin_capture(stream)
         try:
-            # In the graph, so that nothing the host does at the same time lies between them and the kernels.
+            # The times are in the graph, so that nothing that the host does falls between them and the
+            # kernels.
             if self._times is not None:
                 driver.record_at_launch(self._times.begin, stream)
             launch_steps(driver, batch.steps, arguments, stream)
             if self._times is not None:
                 driver.record_at_launch(self._times.end, stream)
         except BaseException:
-            # A capture that was begun has to end, or the stream can do nothing any more.
+            # A capture has to end, or the stream can't be used again.
             with contextlib.suppress(Exception):
                 driver.destroy_graph(driver.end_capture(stream))
             raise
@@ -257,7 +257,7 @@ class LaunchPlanBound:
             driver.copy(slot + head, desk.slot + head, layout.size - head, Copy.ON_DEVICE, stream)
 
     def compute(self, batch_size: int, stream: int) -> None:
-        """Give the kernels alone to the stream: from the desk, to the desk."""
+        """Give only the kernels to the stream: from the desk, to the desk."""
         executable = self.ready[batch_size].executable
         if executable is not None:
             self._driver.launch_graph(executable, stream)
@@ -282,9 +282,10 @@ def launch_steps(driver: Driver, steps: Sequence[_Step], arguments: Arguments, s
 
 
 def choose_image(driver: Driver, plans: Plans, cubin: bytes | None, source: str) -> bytes:
-    """Return machine code for this device: what was stored, or the source compiled anew.
+    """Return machine code for this device: the stored code, or the source compiled here.
 
-    Machine code runs on devices of its architecture's major number that are no older. Raises `EngineError`.
+    Machine code runs on devices of its architecture's major number with the same or a higher minor number.
+    Raises `EngineError`.
     """
     arch = driver.arch()
     if cubin is not None and _runs(plans.arch, arch):

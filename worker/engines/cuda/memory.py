@@ -1,7 +1,7 @@
-"""All of a device's memory but a reserve, taken once and divided (Clockwork, section 5.2).
+"""All of a device's memory except a reserve, allocated once and divided (Clockwork, section 5.2).
 
-Workspace, for what kernels compute on the way; IO cache, for inputs before and outputs after EXEC; pages of
-16 MiB for weights. Afterwards nothing on the serving path asks the driver for memory.
+The workspace is for intermediate results of kernels; the IO cache for inputs before and outputs after EXEC;
+pages of 16 MiB for weights. Afterwards nothing on the serving path allocates memory of the driver.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ MIB = 1 << 20
 
 
 class Wanted(NamedTuple):
-    """How a device's memory is to be divided."""
+    """How to divide a device's memory."""
 
     workspace_bytes: int
     io_bytes: int
     reserve_bytes: int
-    """Left to the driver, to libraries, to kernels' code and to graphs."""
+    """Left for the driver, libraries, the code of kernels, and graphs."""
     pages: int = 0
-    """Pages for weights; 0 for as many as the rest holds."""
+    """Pages for weights; 0 for all that fit."""
     elsewhere_bytes: int = 0
-    """What a library will take by itself, up to this."""
+    """The most that a library allocates by itself."""
 
 
 def count_pages(free_bytes: int, wanted: Wanted) -> int:
@@ -44,10 +44,10 @@ def count_pages(free_bytes: int, wanted: Wanted) -> int:
 
 
 class DeviceMemory:
-    """A device's memory, divided."""
+    """A device's memory, divided into workspace, IO cache and pages."""
 
     def __init__(self, driver: Driver, wanted: Wanted) -> None:
-        """Take it; raise `EngineError` if there is too little."""
+        """Allocate the memory; raise `EngineError` if there is too little."""
         self.pages = count_pages(driver.memory().free_bytes, wanted)
         self.workspace_bytes = wanted.workspace_bytes
         self._driver = driver
@@ -65,11 +65,11 @@ class DeviceMemory:
         return self.first_page + number * PAGE_BYTES
 
     def weight(self, pages: Sequence[int], offset: int) -> int:
-        """Return where the byte at ``offset`` of a weights file is that was loaded to these pages."""
+        """Return the address of the byte at ``offset`` of a weights file that was loaded to these pages."""
         return self.page(pages[offset // PAGE_BYTES]) + offset % PAGE_BYTES
 
     def close(self) -> None:
-        """Give everything back."""
+        """Free everything."""
         while self._taken:
             self._driver.free(self._taken.pop())
 

@@ -1,4 +1,4 @@
-"""Which cores are near a GPU, as Linux says: those of the memory node that its bus hangs on."""
+"""Which cores are near a GPU, according to Linux: those of the memory node that its bus belongs to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BUS_ID = re.compile(r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0
 
 
 def normal_bus_id(text: str) -> str:
-    """Return a place on the PCI bus as Linux writes it, ``0000:3b:00.0``; other text as it is."""
+    """Return a place on the PCI bus as Linux writes it, ``0000:3b:00.0``; other text in lower case."""
     found = _BUS_ID.fullmatch(text.strip())
     if found is None:
         return text.strip().lower()
@@ -19,7 +19,7 @@ def normal_bus_id(text: str) -> str:
 
 
 def node_of(bus_id: str, system: Path = SYSTEM) -> int | None:
-    """Return the memory node of a device; None where Linux does not say, as on machines of one node."""
+    """Return the memory node of a device; None where Linux names none, as on machines of one node."""
     try:
         node = int((_device(bus_id, system) / "numa_node").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -28,7 +28,7 @@ def node_of(bus_id: str, system: Path = SYSTEM) -> int | None:
 
 
 def cores_near(bus_id: str, system: Path = SYSTEM) -> frozenset[int]:
-    """Return the cores near a device; empty where Linux does not say."""
+    """Return the cores near a device; empty where Linux names none."""
     try:
         return parse_cores((_device(bus_id, system) / "local_cpulist").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -36,7 +36,7 @@ def cores_near(bus_id: str, system: Path = SYSTEM) -> frozenset[int]:
 
 
 def parse_cores(text: str) -> frozenset[int]:
-    """Return the cores in a list such as ``0-3,8,10-11``; raise `ValueError` for another."""
+    """Return the cores in a list such as ``0-3,8,10-11``; raise `ValueError` for other text."""
     cores: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")

@@ -1,6 +1,6 @@
 """Reading the state of this machine's GPUs through NVML, the driver's own monitor.
 
-It needs the driver and the extra ``cuda``, but no context on a GPU, so anyone may ask at any time.
+It needs the driver and the extra ``cuda``, but no context on a GPU, so any process may ask at any time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mainspring.worker.engines.cuda.state import GpuState, Process, problems
 
 
 class NvmlMissing(RuntimeError):
-    """NVML can't be asked; the text says why."""
+    """NVML can't be used; the text says why."""
 
 
 def read_states() -> list[GpuState]:
@@ -27,7 +27,7 @@ def read_states() -> list[GpuState]:
 
 
 def try_states() -> list[GpuState] | str:
-    """Return the state of every GPU, or why it is not known."""
+    """Return the state of every GPU, or why it is unknown."""
     try:
         return read_states()
     except NvmlMissing as error:
@@ -35,7 +35,7 @@ def try_states() -> list[GpuState] | str:
 
 
 def notes_about(bus_id: str, states: list[GpuState] | str) -> tuple[str, ...]:
-    """Return what makes the timing of the GPU at this place of the bus unpredictable, for the operator."""
+    """Return, for the operator, what makes the timing of the GPU at this place on the bus unpredictable."""
     if isinstance(states, str):
         return (f"the state of the GPU at {bus_id} is not known ({states})",)
     found = (problems(state) for state in states if state.bus_id == bus_id)
@@ -43,7 +43,7 @@ def notes_about(bus_id: str, states: list[GpuState] | str) -> tuple[str, ...]:
 
 
 def states_of(nvml: Any) -> list[GpuState]:
-    """Return what this NVML says; raise `NvmlMissing` if it does not answer."""
+    """Return the states that this NVML reports; raise `NvmlMissing` if it does not answer."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -61,7 +61,7 @@ def _state(nvml: Any, index: int, driver: str) -> GpuState:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(call: str, *args: Any) -> Any:
-        """Return the answer; None if this GPU or driver does not give it, or not to us."""
+        """Return the answer; None if this GPU or driver does not give it, or not to this user."""
         function: Callable[..., Any] | None = getattr(nvml, call, None)
         try:
             return None if function is None else function(handle, *args)

@@ -1,8 +1,8 @@
 """The ``onnxruntime`` engine's executables on a GPU, through its CUDA provider (design.md, section 4).
 
 Weights are inputs of the graph, bound at their pages; inputs and outputs are bound in the batch's slot of the
-device's IO cache, so nothing is copied. Kernels go to EXEC's stream. What they compute on the way is in one
-arena, shared by all sessions of the process: taken whole at its first use, bounded, and never extended.
+device's IO cache, so nothing is copied. Kernels go to EXEC's stream. Their intermediate results are in one
+arena, shared by all sessions of the process: allocated whole at its first use, bounded, and never extended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 PROVIDER = "CUDAExecutionProvider"
 DEVICE = "cuda"
 _NEXT_POWER_OF_TWO = 0
-"""How an arena is extended; beginning with all that it may have, it never is."""
+"""How an arena is extended; an arena that begins with its full size never is."""
 
 
 class Device(NamedTuple):
@@ -38,7 +38,7 @@ class Device(NamedTuple):
 
     driver: Driver
     workspace: int
-    """An address in the device's workspace: what warming takes for inputs and outputs."""
+    """An address in the device's workspace, which warming uses for inputs and outputs."""
     workspace_bytes: int
     stream: int
     """EXEC's."""
@@ -48,17 +48,17 @@ class Device(NamedTuple):
 
 
 def provider_options(device: int, stream: int, workspace_bytes: int) -> dict[str, str]:
-    """Return how the provider is to behave: predictably, in our stream and memory, with all digits."""
+    """Return the provider's options: predictable, in our stream and memory, with all digits."""
     return {
         "device_id": str(device),
         "user_compute_stream": str(stream),
         "do_copy_in_default_stream": "1",
-        # Trying all algorithms would choose another one each time.
+        # Trying all algorithms could choose another one each time.
         "cudnn_conv_algo_search": "HEURISTIC",
         "cudnn_conv_use_max_workspace": "1",
-        # Ten bits of mantissa are not what the outputs were verified with.
+        # The outputs were verified with more than ten bits of mantissa.
         "use_tf32": "0",
-        # For what does not come from the shared arena, if anything.
+        # The limit of allocations outside the shared arena, if there are any.
         "gpu_mem_limit": str(workspace_bytes),
         "arena_extend_strategy": "kSameAsRequested",
     }
@@ -102,12 +102,12 @@ class OnnxRuntimeProgram:
         return OnnxRuntimeBound(self._session, binding, self._info, self._device)
 
     def retire(self, bound: Bound) -> None:
-        """See `Program`; a binding is made anew each time."""
+        """See `Program`; each `bind` makes a new binding."""
 
     def warm(self, pages: Sequence[int], stream: int) -> None:
-        """See `Program`: run the largest batch and the smallest, twice, on what lies in the workspace.
+        """See `Program`: run the largest batch and the smallest, twice, on the workspace's contents.
 
-        The first run plans memory and chooses algorithms, the second takes memory as planned.
+        The first run plans memory and chooses algorithms, the second allocates memory as planned.
         """
         bound = self.bind(pages, stream)
         device = self._device
@@ -127,7 +127,7 @@ class OnnxRuntimeProgram:
 
     def _run_once(self, bound: OnnxRuntimeBound, size: int, layout: SlotLayout) -> None:
         driver, stream = self._device.driver, self._device.stream
-        # Integers that choose rows of a table have to be some that there are.
+        # Integers that index rows of a table have to be valid: zeros are.
         driver.clear(self._device.workspace, layout.size, stream)
         bound.launch(size, self._device.workspace, layout, stream)
         driver.record(self._done, stream)
@@ -144,7 +144,7 @@ class OnnxRuntimeBound:
         self._device = device
         self._at: tuple[int, int] | None = None
         self._options = onnxruntime.RunOptions()
-        # EXEC waits for an event of its own, behind which the outputs' copy stands already.
+        # EXEC waits for an event of its own, which precedes the copy of the outputs.
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
@@ -184,7 +184,7 @@ def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
     try:
         _register_arena(number, device.workspace_bytes)
     except RuntimeError as error:
-        # What ONNX Runtime says here is that it has no such provider; why, it has printed.
+        # ONNX Runtime says here only that it has no such provider; it has printed why.
         raise ExecutableError(_not_loaded(info)) from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = FATAL_ONLY
@@ -213,9 +213,9 @@ def _not_loaded(info: ExecutableInfo) -> str:
 
 @functools.cache
 def _load_libraries() -> None:
-    """Open cuBLAS, cuDNN and the others that the provider needs, wherever pip put them.
+    """Open cuBLAS, cuDNN and the other libraries that the provider needs, in the folders of pip.
 
-    The provider names them without a folder: what no search path has must be open before it is.
+    The provider names them without a folder: libraries outside the search path must be open before it loads.
     """
     onnxruntime.preload_dlls()
 

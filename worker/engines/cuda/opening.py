@@ -34,7 +34,7 @@ class Opener:
         times: Times,
         alone: Callable[[Callable[[], None]], None],
     ) -> None:
-        """``engine`` is the only one whose executables are opened, or `AUTO`; ``stream`` is EXEC's.
+        """``engine`` is the only engine whose executables are opened, or `AUTO`; ``stream`` is EXEC's.
 
         ``times`` happen around each EXEC's kernels. ``alone`` runs a function while no EXEC runs.
         """
@@ -50,7 +50,7 @@ class Opener:
     def open(self, manifest: Manifest) -> Program:
         """Return a new program.
 
-        Raises `EngineError`, `ExecutableError` or `StoreError` if there can be none.
+        Raises `EngineError`, `ExecutableError` or `StoreError` if the executable can't be opened here.
         """
         info = self._store.executable_info(manifest)
         if info.device != CUDA:
@@ -87,7 +87,7 @@ class Opener:
         )
 
     def _open_graph(self, manifest: Manifest) -> Program:
-        # It takes long to import, and workers on plans alone do without.
+        # The import takes long, and workers that serve only plans don't need it.
         from mainspring.worker.engines.cuda.onnxruntime_program import Device, OnnxRuntimeProgram
 
         memory = self._memory

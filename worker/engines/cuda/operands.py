@@ -1,7 +1,7 @@
 """From a launch plan and the pages of a LOAD to the arguments of its kernels: arithmetic, done in numpy.
 
-A model has some hundred arguments at each batch size. All but the weights' are the same at every LOAD; those
-are a page's address plus what is known beforehand.
+A model has some hundred arguments at each batch size. Arguments of weights are a page's address plus a known
+offset; all others are the same at every LOAD.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mainspring.worker.engines.cuda.memory import DeviceMemory
 
 Words = npt.NDArray[np.uint64]
 WORD_BYTES = 8
-"""Of an argument's place: a pointer fills it, a number of 4 bytes its first half."""
+"""Bytes of an argument: a pointer fills them, a number of 4 bytes the first half."""
 
 
 class Desk(NamedTuple):
-    """Where a batch is computed: a slot's worth of inputs and outputs, then workspace, in one piece.
+    """Where a batch is computed: its inputs and outputs as in a slot, then workspace, in one piece.
 
-    Kernels find their inputs and outputs here and nowhere else, so that their arguments are final at LOAD:
-    EXEC begins with a copy from the batch's slot and ends with one back, on the device.
+    Kernels find their inputs and outputs only here, so that their arguments are final at LOAD: EXEC begins
+    with a copy from the batch's slot and ends with a copy back, on the device.
     """
 
     layout: SlotLayout
@@ -76,9 +76,9 @@ class Operands:
 
 
 class Arguments:
-    """Arguments in memory as a launch wants them: values, and their addresses.
+    """Arguments in the form that a launch takes: values, and their addresses.
 
-    They have to stay for as long as launches may read them.
+    The object has to live for as long as launches may read the arguments.
     """
 
     def __init__(self, values: Words) -> None:
@@ -88,12 +88,12 @@ class Arguments:
         self._address = int(self._pointers.ctypes.data)
 
     def address(self, first: int) -> int:
-        """Return what a launch takes as its parameters if this argument is its first."""
+        """Return the parameters of a launch whose first argument is this one."""
         return self._address + first * WORD_BYTES
 
 
 def _word(argument: Operand | int | float, desk: Desk) -> np.uint64:
-    """Return 8 bytes that hold the argument, in its first bytes if it is shorter."""
+    """Return 8 bytes that hold the argument; a shorter argument is in the first of them."""
     if isinstance(argument, Operand):
         match argument.region:
             case "input":

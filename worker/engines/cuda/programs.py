@@ -1,4 +1,4 @@
-"""What a GPU runs for a model, whichever engine made it: bound to pages at LOAD, launched by EXEC."""
+"""What a GPU runs for a model of either engine: bound to pages at LOAD, launched by EXEC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Bound(Protocol):
     """A program with one model's weights at their places."""
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
-        """Give a whole batch to the stream: from and to the slot at this address of the device's IO cache.
+        """Give a whole batch to the stream; ``slot`` is the slot's address in the device's IO cache.
 
         The program's `Times` happen before and after its kernels.
         """
@@ -35,13 +35,13 @@ class Program(Protocol):
         """
 
     def retire(self, bound: Bound) -> None:
-        """Nothing launches this any more: what it is made of may serve the next `bind`."""
+        """Take back a binding that is never launched again; the next `bind` may use its parts."""
 
     def warm(self, pages: Sequence[int], stream: int) -> None:
-        """Do once what serving is not to wait for.
+        """Set up what would otherwise be set up while serving.
 
-        ``pages`` are addresses of weights in pinned host memory, which the device can read too, if slowly.
+        ``pages`` are addresses of weights in pinned host memory, which the device can read too, but slowly.
         """
 
     def close(self) -> None:
-        """Give everything back; nothing is bound any more."""
+        """Release everything; no binding is left."""

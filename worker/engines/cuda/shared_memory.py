@@ -1,8 +1,8 @@
-"""Host memory that several processes share, and that is gone with the last of them.
+"""Host memory that several processes share, and that the kernel frees after the last of them.
 
 A segment is a file in memory without a name (memfd): another process of the same user opens it through
-``/proc/PID/fd`` of one that has it. So nothing is left behind when processes are killed, and ``/dev/shm``,
-which containers keep small, is not needed.
+``/proc/PID/fd`` of a process that has it. So killed processes leave nothing behind, and ``/dev/shm``, which
+is small in containers, is not needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SharedSegment:
     """A segment in this process's memory."""
 
     def __init__(self, file: int) -> None:
-        """Map an open file, which is this object's from now on."""
+        """Map an open file, which this object owns from now on."""
         self.file = file
         found = os.fstat(file)
         self.size, self.inode = found.st_size, found.st_ino
@@ -33,7 +33,7 @@ class SharedSegment:
         self.address = int(self._bytes.ctypes.data)
 
     def part(self, offset: int, size: int) -> memoryview:
-        """Return a piece to write to; it is not to outlive the segment."""
+        """Return a writable piece, which must not outlive the segment."""
         return self._bytes[offset : offset + size].data
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class SharedSegment:
 
 
 def make_segment(wanted: int) -> SharedSegment:
-    """Return a new segment of zeros, of ``wanted`` bytes at least; raise `EngineError` if there is none."""
+    """Return a new segment of zeros, of at least ``wanted`` bytes; raise `EngineError` if memory is short."""
     size = -(-wanted // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     try:
         file = os.memfd_create("mainspring-weights", os.MFD_CLOEXEC)
@@ -63,7 +63,7 @@ def make_segment(wanted: int) -> SharedSegment:
 
 
 def open_segment(pid: int, file: int, inode: int) -> SharedSegment | None:
-    """Return a segment that another process has open under this number; None if it is not that one."""
+    """Return a segment that another process has open as this file; None if the file has another inode."""
     try:
         found = os.open(f"/proc/{pid}/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -75,11 +75,11 @@ def open_segment(pid: int, file: int, inode: int) -> SharedSegment | None:
 
 
 def started(pid: int) -> int | None:
-    """Return when a process started, in the kernel's ticks since the machine did; None if it does not run."""
+    """Return when a process started, in the kernel's ticks since boot; None if it does not run."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name, in parentheses, may hold anything; of what follows it, the start is the twentieth.
+    # The name, in parentheses, may contain anything; the start is the twentieth field behind it.
     state, *fields = stat[stat.rindex(")") + 2 :].split()
     return None if state in "ZX" else int(fields[18])

@@ -1,7 +1,7 @@
 """What about a GPU makes its timing unpredictable: clocks, power, errors, partitions, other processes. Pure.
 
-`nvml` reads the state, this file judges it, and `mainspring doctor` and a worker's notes tell it (Clockwork,
-section 3: inference is as predictable as the device is left alone).
+`nvml` reads the state, this file judges it, and `mainspring doctor` and a worker's notes report it
+(Clockwork, section 3: inference on a device is predictable as long as nothing disturbs the device).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ THROTTLING = {
     0x40: "its temperature (hardware)",
     0x80: "a power brake of its machine",
 }
-"""NVML's reasons for clocks below what was asked for; that it idles, or was told to, is none."""
+"""NVML's reasons for clocks below the requested one; idling and a clock set by the operator are left out."""
 
 CLOCK_SHARE = 0.98
-"""Of the highest clock, what an idle GPU whose clocks are locked does not fall below."""
+"""Share of the highest clock below which an idle GPU with locked clocks does not fall."""
 
 
 class Process(msgspec.Struct, frozen=True):
@@ -31,14 +31,14 @@ class Process(msgspec.Struct, frozen=True):
 
     pid: int
     used_bytes: int
-    """0 where the driver does not say."""
+    """0 where the driver does not report it."""
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU at one moment; None and empty where its driver does not say."""
+    """A GPU at one moment; None and empty where its driver reports nothing."""
 
     index: int
-    """As ``nvidia-smi`` counts."""
+    """The number that ``nvidia-smi`` shows."""
     name: str
     uuid: str = ""
     bus_id: str
@@ -54,11 +54,11 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     throttle_mask: int = 0
     ecc: bool | None = None
     uncorrected_errors: int | None = None
-    """Since the driver was loaded."""
+    """Counted since the driver was loaded."""
     mig: bool | None = None
     persistence: bool | None = None
     prohibited: bool = False
-    """Its compute mode lets nobody use it."""
+    """Whether its compute mode lets no process use it."""
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     processes: tuple[Process, ...] = ()
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def describe(state: GpuState) -> str:
-    """Return a line about a GPU for a person."""
+    """Return a line about a GPU for the operator."""
     parts = [f"{state.name}, {state.total_bytes / GIB:.0f} GiB ({state.used_bytes / GIB:.1f} used)"]
     if state.sm_clock_mhz is not None and state.sm_clock_max_mhz is not None:
         parts.append(f"SM clock {state.sm_clock_mhz} of {state.sm_clock_max_mhz} MHz")

@@ -1,8 +1,8 @@
-"""Which weights lie where in the host memory that the workers of one machine share, and who uses them. Pure.
+"""Where weights lie in the host memory that the workers of one machine share, and their users. Pure.
 
-Memory is made in *segments*, each a file without a name that its *holders* have open; a *blob* is one
-weights file's bytes. What nobody uses stays until its room is needed, so that a model that comes back is
-there already.
+Memory is allocated in *segments*, each a file without a name that its *holders* have open; a *blob* is the
+bytes of one weights file. An unused blob stays until its room is needed, so that a model that comes back
+finds its weights in memory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Blob(msgspec.Struct):
 
     @property
     def place(self) -> Place:
-        """Where it begins."""
+        """Where the blob begins."""
         return Place(self.segment, self.offset)
 
     @property
     def end(self) -> int:
-        """The first aligned byte behind it."""
+        """The first aligned byte behind the blob."""
         return self.offset + -(-self.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -46,7 +46,7 @@ class Segment(msgspec.Struct, frozen=True):
 
     size: int
     inode: int
-    """Of its file, to know it again."""
+    """The inode of its file, to recognise it."""
 
 
 class Holder(msgspec.Struct):
@@ -54,20 +54,20 @@ class Holder(msgspec.Struct):
 
     pid: int
     started: int
-    """When the process started, in the kernel's ticks: a number may be another process's later."""
+    """When the process started, in the kernel's ticks: another process may get the same pid later."""
     files: dict[int, int]
-    """By segment, the number of its file among the process's open files."""
+    """The process's file descriptor of each segment, by the segment's number."""
 
 
 class Index(msgspec.Struct):
-    """Everything that holders have to agree on."""
+    """What all holders share about the memory."""
 
     holders: dict[str, Holder] = {}
     segments: list[Segment] = []
     blobs: dict[str, Blob] = {}
 
     def remove_holder(self, key: str) -> None:
-        """Forget a holder that ended, and the segments that nobody else has: their memory is gone."""
+        """Forget a holder that ended, and the segments that no other holder has: their memory is freed."""
         self.holders.pop(key, None)
         for blob in self.blobs.values():
             if key in blob.users:
@@ -80,11 +80,11 @@ class Index(msgspec.Struct):
         self.blobs = {name: blob for name, blob in self.blobs.items() if self._is_there(blob)}
 
     def place(self, size: int) -> Place | None:
-        """Return room for a blob, the first there is, forgetting unused ones where it takes that; or None."""
+        """Return the first room for a blob, forgetting unused blobs if necessary; None if there is none."""
         found = self._room(size)
         if found is not None:
             return found
-        # The oldest first, and no more than it takes.
+        # The oldest first, and no more than necessary.
         for key in [key for key, blob in self.blobs.items() if not blob.users]:
             del self.blobs[key]
             found = self._room(size)
@@ -93,7 +93,7 @@ class Index(msgspec.Struct):
         return None
 
     def problems(self) -> list[str]:
-        """Return what can't be: blobs outside their segment or over each other, users that hold nothing."""
+        """Return contradictions: blobs outside their segment, overlapping blobs, users that hold nothing."""
         found = []
         for number, segment in enumerate(self.segments):
             cursor = 0

@@ -87,7 +87,7 @@ def test_without_graphs_kernels_are_launched_one_by_one_and_it_is_said_once(
     bench.run(bound, rows(1), 0)
     assert bench.driver.calls.count("launch") == 2
     assert [record.getMessage() for record in caplog.records] == [
-        "kernels are launched one by one, since there can be no graph: GPU 0: operation not supported"
+        "kernels are launched one by one, because no graph can be made: GPU 0: operation not supported"
     ]
 
 

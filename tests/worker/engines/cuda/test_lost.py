@@ -54,7 +54,7 @@ def test_closing_raises_nothing_and_leaves_the_other_workers(
     """What ended the worker is said by who raised it: an error of the close would be said instead."""
     bench.engine.close()
     assert [record.getMessage() for record in caplog.records] == [
-        f"the GPU takes back by itself what it can't be given any more: {ILLEGAL}"
+        f"the GPU can't be used any more; the driver releases its memory: {ILLEGAL}"
     ]
     index = msgspec.json.decode((tmp_path / "agreed" / "index.json").read_bytes(), type=Index)
     assert not index.holders
