@@ -75,6 +75,8 @@ def test_a_batch_is_dispatched_to_each_gateway_with_its_own_requests(stage: Stag
     gateway.arrive(1)
     stage.until(lambda: len(worker.all(Infer)) == 1)
     mine, theirs = [gateway.arrive(2), gateway.arrive(3)], [other.arrive(2)]
+    worker.holds = ()
+    worker.end(worker.last(Infer))
     stage.until(lambda: sum(len(infer.request_ids) for infer in worker.all(Infer)) == 4)
     stage.until(lambda: sum(len(dispatch.request_ids) for dispatch in other.all(Dispatch)) == 1)
     dispatched = [request_id for dispatch in gateway.all(Dispatch)[1:] for request_id in dispatch.request_ids]

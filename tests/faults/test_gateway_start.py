@@ -30,6 +30,7 @@ def test_no_model_is_unknown_while_the_controller_is_still_telling_them() -> Non
                 np.testing.assert_array_equal(future.result(PATIENCE_S)["twice"], X * 2)
 
 
+@pytest.mark.timing("the first request waits 0.4 s for a controller, the second less than 0.3 s")
 def test_without_a_controller_clients_are_told_after_a_while() -> None:
     with gateway("tcp://127.0.0.1:1", controller_timeout_ms=400.0) as address, Client(address) as client:
         with pytest.raises(mainspring.ControllerUnreachable, match="has not reached its controller"):

@@ -88,6 +88,7 @@ def settled(status: ClusterStatus) -> bool:
     return idle and seen["submitted"] == ended and "scheduler_error" not in seen
 
 
+@pytest.mark.timing("nine in ten of 200 requests a second are answered within two seconds")
 @pytest.mark.parametrize("seconds", [0.3, 2.0])
 def test_a_worker_stopped_and_continued_under_load(emulated: Callable[..., Config], seconds: float) -> None:
     """Shorter than the heartbeat's timeout it is only late; longer, it has left and joins again."""

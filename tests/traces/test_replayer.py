@@ -132,6 +132,7 @@ def test_stragglers_are_waited_for(fake_gateway: Any, answering: Any, connected:
     assert summary.p50_ms >= 400
 
 
+@pytest.mark.timing("requests that are due during a stall of 300 ms are sent before it ends")
 def test_the_schedule_is_kept_while_the_gateway_stalls_and_latency_counts_from_the_intended_send(
     fake_gateway: Any, answering: Any, connected: Open
 ) -> None:
@@ -152,6 +153,7 @@ def test_the_schedule_is_kept_while_the_gateway_stalls_and_latency_counts_from_t
     assert summary.max_ms >= 290
 
 
+@pytest.mark.timing("of requests due every millisecond, exactly those behind a pause of 250 ms expire")
 def test_a_late_replayer_tells_its_lag_and_charges_it_to_latency(
     fake_gateway: Any, answering: Any, connected: Open
 ) -> None:

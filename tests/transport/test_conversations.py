@@ -290,6 +290,7 @@ def test_a_link_to_something_else_says_so() -> None:
     hub.close()
 
 
+@pytest.mark.timing("the best of twenty waits is at most a millisecond or two longer than asked for")
 @pytest.mark.parametrize("selectable", [1024, 0])
 def test_waits_end_within_a_millisecond_also_beyond_what_select_takes(
     monkeypatch: pytest.MonkeyPatch, selectable: int
