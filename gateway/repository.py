@@ -33,15 +33,21 @@ from mainspring.messages.repository import (
 )
 from mainspring.messages.roles import Role
 from mainspring.transport import streams
-from mainspring.transport.bounds import Ended
+from mainspring.transport.bounds import Ended, Limits
 from mainspring.transport.greeting import Pass, read_secret
 from mainspring.transport.handshake import Identity
 
 log = logging.getLogger("mainspring.gateway")
 
-LENGTH_BYTES = 4
 TOLD_NS = 2_000_000_000
 """How long the controller's word of a change may take after the repository's."""
+_ANSWER = Limits(
+    part_bytes=MAX_MESSAGE_BYTES,
+    backlog_bytes=0,
+    backlog_messages=0,
+    message_bytes=MAX_MESSAGE_BYTES,
+    tensors=0,
+)
 _LOOK_S = 0.002
 _DECODER: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 _ENCODER = msgspec.msgpack.Encoder()
@@ -142,17 +148,15 @@ class ModelRepository:
             raise RepositoryError(reply.reason, reply.detail)
         return reply
 
-    async def _exchange(self, question: bytes, timeout_s: float | None) -> bytes:
+    async def _exchange(self, question: bytes, timeout_s: float | None) -> Any:
         async with asyncio.timeout(self._timeout_s):
             reader, writer = await streams.open_connection(
                 self._address, self._shows, Identity(Role.REPOSITORY)
             )
         try:
-            writer.write(len(question).to_bytes(LENGTH_BYTES, "little") + question)
+            await streams.send(writer, (question,))
             async with asyncio.timeout(timeout_s):
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-                if length > MAX_MESSAGE_BYTES:
-                    raise ValueError(f"an answer of {length:,} bytes is none")
-                return await reader.readexactly(length)
+                (answer,) = await streams.receive(reader, _ANSWER)
+                return answer
         finally:
             writer.close()

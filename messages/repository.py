@@ -1,6 +1,6 @@
 """What a gateway and the model repository's process say to each other: one question, one answer.
 
-A connection carries one of each, MessagePack maps with their length in front, 4 bytes, the lowest first.
+A connection, framed by `transport/` as all others, carries one of each; neither has tensors.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 from mainspring.messages.codes import Reason
 
 MAX_MESSAGE_BYTES = 64 << 20
+"""Bytes of the longest answer, which is an index of very many models."""
 
 
 class ModelState(StrEnum):

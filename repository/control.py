@@ -1,4 +1,7 @@
-"""Where gateways reach the repository: a question on a connection, an answer, and the connection is over."""
+"""Where gateways reach the repository: one question over a connection, its answer, and the connection ends.
+
+Handshake and framing are those of all processes (`transport.streams`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.repository import MAX_MESSAGE_BYTES, NotChanged, Question, Reply
 from mainspring.messages.roles import Role
 from mainspring.transport import streams
-from mainspring.transport.bounds import Ended
+from mainspring.transport.bounds import Ended, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Violation
 
@@ -22,18 +25,18 @@ _LOGGER = logging.getLogger("mainspring.repository")
 Answer = Callable[[Question], Awaitable[Reply]]
 
 MAX_QUESTIONS = 256
-"""At one time; one more is refused."""
+"""Questions answered at the same time; one more is refused."""
 QUESTION_S = 5.0
-"""How long a question may take to come."""
-LENGTH_BYTES = 4
-MAX_QUESTION_BYTES = 1 << 16
+"""How long a question may take to arrive."""
+QUESTION = Limits(part_bytes=1 << 16, backlog_bytes=0, backlog_messages=0, message_bytes=1 << 16, tensors=0)
+"""A question is a name in an envelope; it carries no tensors."""
 
 _DECODER = msgspec.msgpack.Decoder(Question)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Control:
-    """Listens, and has each question answered."""
+    """Listens for questions, and sends the answers."""
 
     def __init__(self, answer: Answer, secret: bytes | None = None) -> None:
         """``secret``: the run's; without one, only this user's processes of this host are answered."""
@@ -45,7 +48,7 @@ class Control:
         """With the real port."""
 
     async def listen(self, address: str) -> None:
-        """Take questions from now on; raise OSError, which names the address, if that can't be."""
+        """Accept questions from now on; raise OSError that names the address if that is not possible."""
         try:
             self.address, self._server = await streams.serve(address, self._serve)
         except (OSError, ValueError, OverflowError) as error:
@@ -55,7 +58,7 @@ class Control:
             ) from None
 
     async def close(self) -> None:
-        """Take no more questions."""
+        """Accept no more questions."""
         if self._server is not None:
             self._server.close()
 
@@ -68,8 +71,7 @@ class Control:
                 data = _ENCODER.encode(reply)
                 if len(data) > MAX_MESSAGE_BYTES:
                     data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
-                writer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
-                await writer.drain()
+                await streams.send(writer, (data,))
         except Violation as error:
             _LOGGER.info("%s ends a new connection: %s", self.address, error)
         except (OSError, EOFError, Ended):
@@ -81,18 +83,14 @@ class Control:
                 await writer.wait_closed()
 
     async def _reply(self, reader: asyncio.StreamReader) -> Reply | None:
-        """Return the answer to what comes; None if nothing that could be answered does."""
+        """Return the answer to the question that arrives; None if none does in time."""
         try:
             async with asyncio.timeout(QUESTION_S):
-                length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
-                if length > MAX_QUESTION_BYTES:
-                    return NotChanged(Reason.BAD_MESSAGE, f"a question of {length:,} bytes is none")
-                data = await reader.readexactly(length)
+                (data,) = await streams.receive(reader, QUESTION)
+            question = _DECODER.decode(data)
         except TimeoutError:
             return None
-        try:
-            question = _DECODER.decode(data)
-        except msgspec.MsgspecError as error:
+        except (Violation, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return NotChanged(Reason.BAD_MESSAGE, f"the question can't be read: {error}")
         if self._questions > MAX_QUESTIONS:
             return NotChanged(Reason.OVERLOADED, f"{MAX_QUESTIONS} such questions wait already")

@@ -50,8 +50,10 @@ class Limits(msgspec.Struct, frozen=True):
         """Bytes of all parts of one message together; a longer message ends the connection."""
         return self.message_bytes or PARTS_BYTES * self.part_bytes
 
-    def refuse(self, longest: int, whole: int) -> None:
-        """Raise `Violation` if the longest part of a message, or all of it, is longer than is allowed."""
+    def refuse(self, tensors: int, longest: int, whole: int) -> None:
+        """Raise `Violation` if a message has too many tensors, or too many bytes in a part or altogether."""
+        if tensors > self.tensors:
+            raise Violation(f"a message of it has {tensors} tensors; {self.tensors} are allowed")
         if longest > self.part_bytes:
             raise Violation(f"a part of {longest} bytes came; at most {self.part_bytes} are allowed")
         if whole > self.whole_bytes:

@@ -19,7 +19,6 @@ import numpy as np
 
 from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Ended, Limits
 from mainspring.transport.framing import HEAD, head, size_of, sizes_of
-from mainspring.transport.handshake import Violation
 
 BUFFER_BYTES = 1 << 14
 """What one read takes at most beside the rest of a large part: some hundred small messages."""
@@ -110,7 +109,11 @@ class Channel:
         self._socket = sock
         self._epoll = epoll
         self._limits = limits
-        self._part_bytes, self._whole_bytes = limits.part_bytes, limits.whole_bytes
+        self._tensors, self._part_bytes, self._whole_bytes = (
+            limits.tensors,
+            limits.part_bytes,
+            limits.whole_bytes,
+        )
         self._buffer = bytearray(BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -193,9 +196,7 @@ class Channel:
         if have < HEAD.size:
             return False
         size, tensors = HEAD.unpack_from(self._buffer, self._start)
-        if tensors > self._limits.tensors:
-            raise Violation(f"a message of it has {tensors} tensors; {self._limits.tensors} are allowed")
-        self._check(size, size)
+        self._check(tensors, size, size)
         if not tensors:
             self._start += HEAD.size
             self._sizes = [size]
@@ -204,14 +205,14 @@ class Channel:
         if have < HEAD.size + layout.size:
             return False
         sizes = layout.unpack_from(self._buffer, self._start + HEAD.size)
-        self._check(max(size, *sizes), size + sum(sizes))
+        self._check(tensors, max(size, *sizes), size + sum(sizes))
         self._start += HEAD.size + layout.size
         self._sizes = [*sizes[::-1], size]
         return True
 
-    def _check(self, longest: int, whole: int) -> None:
-        if longest > self._part_bytes or whole > self._whole_bytes:
-            self._limits.refuse(longest, whole)
+    def _check(self, tensors: int, longest: int, whole: int) -> None:
+        if tensors > self._tensors or longest > self._part_bytes or whole > self._whole_bytes:
+            self._limits.refuse(tensors, longest, whole)
 
     def _begin_part(self, size: int) -> None:
         """Give a part that is not in the buffer memory of its own; what has come of it goes there."""

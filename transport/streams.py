@@ -1,13 +1,15 @@
-"""The handshake for connections of an event loop (asyncio), and their addresses."""
+"""Connections of an event loop (asyncio), with the addresses, handshake and framing of all others."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from mainspring.transport import addresses
-from mainspring.transport.bounds import Ended
+from mainspring.transport.bounds import Ended, Limits
+from mainspring.transport.channel import Message
+from mainspring.transport.framing import HEAD, head, size_of, sizes_of
 from mainspring.transport.greeting import Pass, new_nonce, trusted
 from mainspring.transport.handshake import Accepting, Connecting, Handshake, Identity, Unproved
 from mainspring.transport.local import Local
@@ -29,7 +31,7 @@ async def serve(
 
 
 async def open_connection(address: str, shows: Pass, expects: Identity) -> Streams:
-    """Connect to whom must be there; raise OSError, ValueError on a bad address, and `Violation`."""
+    """Connect to an expected process; raise OSError, ValueError on a bad address, and `Violation`."""
     where = addresses.parse(address)
     if isinstance(where, Local):
         reader, writer = await asyncio.open_connection(sock=addresses.connect_at_once(where))
@@ -47,11 +49,32 @@ async def open_connection(address: str, shows: Pass, expects: Identity) -> Strea
 async def accept(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, shows: Pass, accepts: tuple[str, ...]
 ) -> Identity:
-    """Return who has connected; raise `Violation`, `Ended` and TimeoutError for those who don't belong."""
+    """Return who has connected; raise `Violation`, `Ended` and TimeoutError if it does not belong here."""
     handshake = Accepting(Identity(shows.role), shows.secret, _trusted(writer), new_nonce(), accepts)
     async with asyncio.timeout(GREETING_S):
         await _greet(reader, writer, handshake)
     return handshake.peer
+
+
+async def receive(reader: asyncio.StreamReader, limits: Limits) -> Message:
+    """Return the next message; raise `Violation`, before any of it is read, on one beyond the limits.
+
+    Raises EOFError if the connection ends before, and OSError.
+    """
+    size, tensors = HEAD.unpack(await reader.readexactly(HEAD.size))
+    limits.refuse(tensors, size, size)
+    sizes = [size]
+    if tensors:
+        layout = sizes_of(tensors)
+        sizes += layout.unpack(await reader.readexactly(layout.size))
+        limits.refuse(tensors, max(sizes), sum(sizes))
+    return [await reader.readexactly(each) for each in sizes]
+
+
+async def send(writer: asyncio.StreamWriter, parts: Sequence[bytes]) -> None:
+    """Send a message, and wait until there is room for another; raise OSError."""
+    writer.writelines((head([size_of(part) for part in parts]), *parts))
+    await writer.drain()
 
 
 async def _greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handshake: Handshake) -> None:

@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from mainspring.experiments.blocking import LIMITS
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
 from mainspring.messages.repository import (
+    MAX_MESSAGE_BYTES,
     Changed,
     GetIndex,
     Index,
@@ -26,11 +29,12 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
-from mainspring.repository.control import LENGTH_BYTES, MAX_QUESTIONS, Control
+from mainspring.repository.control import MAX_QUESTIONS, QUESTION, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport import streams
+from mainspring.transport.framing import HEAD, head
 from mainspring.transport.greeting import Pass
-from mainspring.transport.handshake import Identity
+from mainspring.transport.handshake import Identity, Violation
 from tests.gateway.test_versions import version_spec
 
 READY = IndexEntry("net", "2", ModelState.READY)
@@ -109,27 +113,77 @@ def test_a_repository_that_is_away_or_stuck_says_so() -> None:
     using(steps)
 
 
+MOST_BYTES = QUESTION.part_bytes
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"\xff\xff\xff\xff", "is none"),
-        (b"\x03\x00\x00\x00abc", "can't be read"),
-        (b"\x01\x00\x00\x00\x80", "can't be read"),
+        (HEAD.pack((1 << 32) - 1, 0), "a part of 4294967295 bytes came; at most 65536 are allowed"),
+        (HEAD.pack(MOST_BYTES + 1, 0), "a part of 65537 bytes came; at most 65536 are allowed"),
+        (HEAD.pack(1, 1), "a message of it has 1 tensors; 0 are allowed"),
+        (head([3]) + b"abc", "can't be read"),
+        (head([1]) + b"\x80", "can't be read"),
+        (head([0]), "can't be read"),
+        (head([MOST_BYTES]) + bytes(MOST_BYTES), "can't be read"),
+        (head([6]) + b"\x81\xa4type\xff"[:6], "can't be read"),
     ],
 )
-def test_garbage_is_answered_and_harms_nobody(data: bytes, says: str) -> None:
+def test_garbage_is_answered_and_harms_no_other_connection(data: bytes, says: str) -> None:
     async def steps(control: Control, repository: ModelRepository, catalog: Catalog) -> None:
         reader, writer = await streams.open_connection(
             control.address, Pass("gateway"), Identity("repository")
         )
         writer.write(data)
-        reply = await reader.read()
-        assert says.encode() in reply[LENGTH_BYTES:]
+        (reply,) = await streams.receive(reader, LIMITS)
+        refused = msgspec.msgpack.decode(reply, type=Reply)
+        assert isinstance(refused, NotChanged)
+        assert refused.reason is Reason.BAD_MESSAGE
+        assert says in refused.detail
+        assert await reader.read() == b"", "the connection is over"
         writer.close()
         half_open = (await asyncio.open_unix_connection(control.address.removeprefix("unix://")))[1]
         half_open.write(b"\x05")
         half_open.close()
         assert len(await repository.index()) == 2
+
+    using(steps)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (HEAD.pack(MAX_MESSAGE_BYTES + 1, 0), "at most 67108864 are allowed"),
+        (HEAD.pack(4, 255), "255 tensors; 0 are allowed"),
+        (head([3]) + b"abc", "is away"),
+        (head([300]) + b"abc", "is away"),
+        (b"", "is away"),
+    ],
+)
+def test_a_gateway_reads_no_answer_beyond_its_bounds(answer: bytes, says: str) -> None:
+    """Nor does it wait for the rest of one: it says at once that the repository can't be asked."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await streams.accept(reader, writer, Pass("repository"), ("gateway",))
+        await streams.receive(reader, QUESTION)
+        writer.write(answer)
+        writer.close()
+
+    async def steps(_: Control, __: ModelRepository, catalog: Catalog) -> None:
+        address, server = await streams.serve(f"unix://{tempfile.mkdtemp()}/fake.sock", serve)
+        asked = ModelRepository(GatewayConfig(repository_address=address), catalog)
+        with pytest.raises(RepositoryError, match=says) as caught:
+            await asked.index()
+        assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+        server.close()
+
+    using(steps)
+
+
+def test_only_a_gateway_is_answered() -> None:
+    async def steps(control: Control, _: ModelRepository, __: Catalog) -> None:
+        with pytest.raises(Violation, match="refuses this process"):
+            await streams.open_connection(control.address, Pass("worker"), Identity("repository"))
 
     using(steps)
 
