@@ -37,7 +37,7 @@ class Calls:
     def __init__(
         self, driver: GatewayDriver, settle: Callable[[], None], uploads: Uploads | None = None
     ) -> None:
-        """``settle`` is called after each step: it has sent what came of it, and sets the loop's timer."""
+        """``settle`` is called after each step: it sees to it that the loop's next turn comes in time."""
         self.uploads = uploads or Uploads()
         """Where large bodies wait for their turns to be read, whatever they come over."""
         self.driver = driver

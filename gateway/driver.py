@@ -1,9 +1,9 @@
-"""What all front ends share: the request table, wired to the controller and to the workers.
+"""The driver of the gateway's core: wires it to the controller, to the workers and to all front ends.
 
 A front end calls `submit`, `cancel`, `ask` and `forget`, and is called back with one `Answer`, `Refuse` or
-reply for each. Which protocol its clients speak is its own affair. Everything runs in one thread, and
-nothing here waits: the server calls `serve` with the connections that may have messages, `tick` when time has
-passed, and `flush` to have sent what came of it.
+reply for each; which protocol its clients speak is its own affair. Everything runs in one thread, and nothing
+here waits: the server calls `serve` with the connections that may have messages, and `tick` when time has
+passed. Each of these methods gives its event to the core and then does what the core asks for.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from time import monotonic_ns
+from typing import Protocol
 
 import zmq
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminTable, Wish
+from mainspring.gateway.core.admin import AdminTable, Reply, Wish
 from mainspring.gateway.core.cache import PredictionCache
-from mainspring.gateway.core.catalog import Catalog
-from mainspring.gateway.core.effects import Answer, Arrive, Connection, Push, Refuse, Withdraw
+from mainspring.gateway.core.catalog import Catalog, DrainingModels
+from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
 from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.gateway.core.validation import BadRequest, check_request
-from mainspring.gateway.delivery import Delivery
-from mainspring.gateway.departing import Departing
 from mainspring.gateway.peer_connections import ControllerLink, WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.clients import ErrorReply, InferRequest
@@ -35,9 +34,28 @@ from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
 
+_NO_ANSWER = "the gateway failed at this answer; its log says how"
+
+
+class FrontEnd(Protocol):
+    """What brings requests in, and gets the reply to each.
+
+    An error that a front end raises ends with the reply at hand: it is logged and counted, and all other
+    replies go out as usual.
+    """
+
+    def answer(self, answer: Answer) -> None:
+        """Send a request's outputs."""
+
+    def refuse(self, refusal: Refuse) -> None:
+        """Send a request's refusal."""
+
+    def reply(self, connection: Connection, message: Reply) -> None:
+        """Send the reply to an administrative request."""
+
 
 class GatewayDriver:
-    """The request table and its sockets; see the module's docstring."""
+    """The gateway's core and its sockets; see the module's docstring."""
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
@@ -50,9 +68,9 @@ class GatewayDriver:
         self.core = GatewayCore(config, self.catalog.signatures, self.cache)
         self.counts: Counter[str] = Counter()
         """Messages that could not be used or sent, by why."""
-        self._delivery = Delivery(self.counts)
-        self.front_ends = self._delivery.front_ends
-        """By the name that their connections bear."""
+        self.front_ends: dict[str, FrontEnd] = {}
+        """By the name in their connections."""
+        self._performing = False
         self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When a first controller is missed; None once it was, or has come."""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
@@ -62,7 +80,7 @@ class GatewayDriver:
             silence_ns=milliseconds(config.controller_timeout_ms),
         )
         self._admin = AdminTable(config)
-        self._departing = Departing(self.core.holds)
+        self._draining = DrainingModels(self.core.holds)
         self._controller = ControllerLink(hub, config, lambda _: self._count("bad_framing_from_controller"))
         self._workers = WorkerLinks(hub, config, lambda _: self._count("bad_framing_from_workers"))
 
@@ -101,33 +119,35 @@ class GatewayDriver:
             spent_ns = monotonic_ns() - now_ns
             self.cache.took(accepted.model, digest, spent_ns)
         self.core.submit(now_ns, connection, request.key, accepted, list(frames), digest, spent_ns)
+        self._perform()
 
     def cancel(self, connection: Connection, key: int) -> None:
         """Give up a request of this connection."""
         self.core.cancel(connection, key)
+        self._perform()
 
     def forget(self, connection: Connection) -> None:
         """Give up all requests of a connection that is gone."""
         self.core.forget_connection(connection)
+        self._perform()
 
     def ask(self, connection: Connection, wish: Wish) -> None:
         """Pass a wish to change or see the cluster on to the controller."""
         asked = self._admin.ask(monotonic_ns(), connection, wish, self._session.welcomed)
         if isinstance(asked, ErrorReply):
-            self._delivery.reply(connection, asked)
+            self._reply(connection, asked)
         elif not self._controller.send(asked):
             self.counts["unsent_to_controller"] += 1
 
     # --- sockets ---
 
     def serve(self, port: object, limit: int) -> None:
-        """Take at most so many messages off a connection of the driver's that may have some."""
+        """Take at most ``limit`` messages from a connection of the driver that may have some."""
         if port is self._controller.port:
             self._serve_controller(limit)
-            return
-        worker = self._workers.worker_of(port)
-        if worker is not None:
+        elif (worker := self._workers.worker_of(port)) is not None:
             self._serve_worker(worker, limit)
+        self._perform()
 
     def _count(self, why: str) -> None:
         self.counts[why] += 1
@@ -161,7 +181,7 @@ class GatewayDriver:
             case peers.ModelDown():
                 self.catalog.model_down(message.name)
                 self.cache.forget(message.name)
-                self._departing.model_down(now_ns, message)
+                self._draining.model_down(now_ns, message)
             case peers.Served():
                 self.catalog.serve(message.model)
                 self.cache.switch(message.model.name, message.model.cache or None)
@@ -207,15 +227,15 @@ class GatewayDriver:
 
     def _controller_lost(self, now_ns: int) -> None:
         self.core.controller_lost(now_ns)
-        self._departing.controller_lost()
+        self._draining.controller_lost()
         for connection, reply in self._admin.controller_lost():
-            self._delivery.reply(connection, reply)
+            self._reply(connection, reply)
 
     def _model_up(self, message: peers.ModelUp) -> None:
         try:
             self.catalog.model_up(message.model)
             self.cache.revise(self.catalog.signatures, message.model.name)
-            self._departing.keep(message.model.name)
+            self._draining.keep(message.model.name)
         except ValueError as error:
             self.counts["bad_models"] += 1
             log.warning("%s", error)
@@ -242,7 +262,7 @@ class GatewayDriver:
         if answered is None:
             self.counts["late_admin_replies"] += 1
         else:
-            self._delivery.reply(*answered)
+            self._reply(*answered)
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
         """Take at most so many outputs; return whether there may be more."""
@@ -265,7 +285,7 @@ class GatewayDriver:
     def next_wakeup_ns(self) -> int:
         """Return when `tick` is to be called next."""
         nearest_ns = self._session.next_wakeup_ns()
-        for part in (self.core, self._admin, self.catalog, self._departing, self.tokens):
+        for part in (self.core, self._admin, self.catalog, self._draining, self.tokens):
             wakeup_ns = part.next_wakeup_ns()
             if wakeup_ns is not None and wakeup_ns < nearest_ns:
                 nearest_ns = wakeup_ns
@@ -276,16 +296,17 @@ class GatewayDriver:
         self.core.tick(now_ns)
         self.tokens.tick(now_ns)
         for connection, reply in self._admin.tick(now_ns):
-            self._delivery.reply(connection, reply)
+            self._reply(connection, reply)
         confirm_ns = self.catalog.next_wakeup_ns()
         for worker in self.catalog.tick(now_ns):
             self._worker_lost(now_ns, worker)
         if confirm_ns is not None and confirm_ns <= now_ns:
             self.cache.revise(self.catalog.signatures)
-        for name in self._departing.tick(now_ns):
+        for name in self._draining.tick(now_ns):
             if not self._controller.send(peers.Drained(name)):
                 self.counts["unsent_to_controller"] += 1
         self._keep_session(now_ns)
+        self._perform()
 
     def _keep_session(self, now_ns: int) -> None:
         """Notice that the controller is silent; say hello while it does not know this gateway."""
@@ -310,34 +331,78 @@ class GatewayDriver:
                 self.config.controller_address,
             )
 
-    def flush(self) -> None:
-        """Send what has come out of the request table."""
-        while sends := self.core.drain():
-            for send in sends:
-                match send:
-                    case Arrive():
-                        self._arrive(send)
-                    case Push():
-                        if not self._workers.send(send.worker, send.message, send.frames):
-                            self.counts["unsent_to_workers"] += 1
-                    case Answer():
-                        self._delivery.answer(send)
-                    case Refuse():
-                        self._delivery.refuse(send)
-                    case Withdraw():
-                        if not self._controller.send(peers.Cancel(send.request_id)):
-                            self.counts["unsent_to_controller"] += 1
+    def _perform(self) -> None:
+        """Do what the core asks for.
 
-    def _arrive(self, send: Arrive) -> None:
-        left_ns = None if send.deadline_ns is None else send.deadline_ns - monotonic_ns()
-        arrival = peers.Arrival(send.request_id, send.model, send.rows, left_ns, send.priority)
+        A front end that gets a reply may submit or give up requests at once: what follows is done by the
+        outer call, behind what was asked for before.
+        """
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while effects := self.core.drain():
+                for effect in effects:
+                    self._do(effect)
+        finally:
+            self._performing = False
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Arrive():
+                self._arrive(effect)
+            case Push():
+                if not self._workers.send(effect.worker, effect.message, effect.frames):
+                    self.counts["unsent_to_workers"] += 1
+            case Answer():
+                self._answer(effect)
+            case Refuse():
+                self._refuse(effect)
+            case Withdraw():
+                if not self._controller.send(peers.Cancel(effect.request_id)):
+                    self.counts["unsent_to_controller"] += 1
+
+    def _arrive(self, effect: Arrive) -> None:
+        left_ns = None if effect.deadline_ns is None else effect.deadline_ns - monotonic_ns()
+        arrival = peers.Arrival(effect.request_id, effect.model, effect.rows, left_ns, effect.priority)
         if not self._controller.send(arrival):
             self.counts["unsent_to_controller"] += 1
-            self.core.arrival_unsent(monotonic_ns(), send.request_id)
+            self.core.arrival_unsent(monotonic_ns(), effect.request_id)
 
     def _turn_away(self, connection: Connection, request: InferRequest, reason: Reason, detail: str) -> None:
         self.core.observers.turned_away(request, reason)
-        self._delivery.refuse(Refuse(connection, request.key, reason, detail))
+        self._refuse(Refuse(connection, request.key, reason, detail))
+
+    def _answer(self, answer: Answer) -> None:
+        """Hand outputs over; if that fails, a refusal."""
+        try:
+            self.front_ends[answer.connection.front_end].answer(answer)
+        except Exception:
+            self._failed(answer.connection, "an answer")
+            self._refuse(Refuse(answer.connection, answer.key, Reason.WORKER_FAILED, _NO_ANSWER))
+
+    def _refuse(self, refusal: Refuse) -> None:
+        try:
+            self.front_ends[refusal.connection.front_end].refuse(refusal)
+        except Exception:
+            self._failed(refusal.connection, f"a refusal ({refusal.reason})")
+
+    def _reply(self, connection: Connection, reply: Reply) -> None:
+        try:
+            self.front_ends[connection.front_end].reply(connection, reply)
+        except Exception:
+            self._failed(connection, "a reply")
+
+    def _failed(self, connection: Connection, what: str) -> None:
+        self.counts["front_end_failures"] += 1
+        log.exception("the front end %r failed at %s", connection.front_end, what)
+
+    # --- the end ---
+
+    def abandon(self) -> None:
+        """Answer all that is left: the gateway stops."""
+        self.core.abandon()
+        self._perform()
 
     def goodbye(self) -> None:
         """Take leave of the controller."""

@@ -110,12 +110,12 @@ class _Server:
         self.turns = 0
         uploads = Uploads()
         try:
-            self._plane = GatewayDriver(self._hub, config)
-            self._clients = ZeroMqFrontEnd(config, self._plane, self._hub, uploads, self._settle)
+            self._driver = GatewayDriver(self._hub, config)
+            self._clients = ZeroMqFrontEnd(config, self._driver, self._hub, uploads, self._settle)
         except BaseException:
             self._hub.close()
             raise
-        self.calls = Calls(self._plane, self._settle, uploads)
+        self.calls = Calls(self._driver, self._settle, uploads)
 
     @property
     def address(self) -> str:
@@ -129,7 +129,7 @@ class _Server:
 
     def collect(self, garbage: Garbage) -> None:
         """Let garbage be collected, if this is a time for it."""
-        catalog, core = self._plane.catalog, self._plane.core
+        catalog, core = self._driver.catalog, self._driver.core
         held = len(catalog.signatures) + len(catalog.served) + len(catalog.workers)
         garbage.consider(monotonic_ns(), turns=self.turns, in_flight=core.in_flight, held=held)
 
@@ -138,18 +138,17 @@ class _Server:
         self._loop.remove_reader(self._hub.epoll.fileno())
         if self._timer is not None:
             self._timer.cancel()
-        self._plane.goodbye()
+        self._driver.goodbye()
         self._hub.close(milliseconds(self._config.goodbye_linger_ms))
 
     async def drain(self, front_ends: dict[str, Served]) -> None:
         """Refuse what comes, let what is in flight end while it may, and answer the rest."""
-        core = self._plane.core
+        core = self._driver.core
         core.shut_down()
         give_up_ns = monotonic_ns() + milliseconds(self._config.drain_timeout_ms)
         while core.in_flight and monotonic_ns() < give_up_ns:
             await asyncio.sleep(1e-3)
-        core.abandon()
-        self._plane.flush()
+        self._driver.abandon()
         grace_s = self._config.goodbye_linger_ms / 1e3
         await asyncio.gather(*(each.close(grace_s) for each in front_ends.values()))
 
@@ -159,30 +158,27 @@ class _Server:
         self.turns += 1
         burst = self._config.burst_messages
         for port in self._hub.wait(0):
-            self._plane.serve(port, burst)
-            self._plane.flush()
+            self._driver.serve(port, burst)
         for _ in range(burst):
             if not self._clients.readable():
                 break
             self._clients.serve(1)
-            self._plane.flush()
         self._settle()
 
     def _tick(self) -> None:
         """Do what is due, if anything is: the loop counts whole milliseconds."""
         self._timer, self._timer_ns = None, _FOREVER_NS
         now_ns = monotonic_ns()
-        self._plane.tick(now_ns)
+        self._driver.tick(now_ns)
         self._clients.tick(now_ns)
         self._turn()
 
     def _settle(self) -> None:
-        """Send what has come out of the request table, and see to it that the next turn comes in time."""
-        self._plane.flush()
+        """See to it that the next turn comes in time."""
         if not self._again and (self._hub.pending() or self._clients.readable()):
             self._again = True
             self._loop.call_soon(self._turn)
-        wakeup_ns = min(self._plane.next_wakeup_ns(), self._hub.due_ns)
+        wakeup_ns = min(self._driver.next_wakeup_ns(), self._hub.due_ns)
         if wakeup_ns < self._timer_ns:
             if self._timer is not None:
                 self._timer.cancel()

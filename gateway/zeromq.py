@@ -69,7 +69,7 @@ class ZeroMqFrontEnd:
         ``settle`` is called when something has come outside of `serve`.
         """
         self._config = config
-        self._plane = driver
+        self._driver = driver
         self._settle = settle
         self._welcome = encode(
             ClientWelcome(
@@ -113,7 +113,7 @@ class ZeroMqFrontEnd:
     def busy(self, name: bytes) -> bool:
         """Whether a client waits for answers."""
         connection = self._connections.get(name)
-        return connection is not None and self._plane.core.connection_in_flight(connection) > 0
+        return connection is not None and self._driver.core.connection_in_flight(connection) > 0
 
     def gone(self, name: bytes) -> None:
         """A connection is over, and its session with it: its requests are given up."""
@@ -122,7 +122,7 @@ class ZeroMqFrontEnd:
 
     def violated(self, why: str) -> Sequence[bytes]:
         """Return what a client is told whose connection ends because of what it sent."""
-        self._plane.counts["bad_messages_from_clients"] += 1
+        self._driver.counts["bad_messages_from_clients"] += 1
         return (encode(ClientRefused("bad_message", f"this connection ends: {why[:300]}")),)
 
     def _take(self, peer: bytes, received: Message) -> None:
@@ -155,13 +155,13 @@ class ZeroMqFrontEnd:
             self._from_client(connection, message, frames[1:])
 
     def _not_known(self, peer: bytes) -> None:
-        self._plane.counts["unknown_clients"] += 1
+        self._driver.counts["unknown_clients"] += 1
         self._send(peer, encode(ClientRefused("unknown_session", "say hello first")))
 
     def _from_client(self, connection: Connection, message: object, frames: list[Any]) -> None:
-        if self._plane.gate.closed and (refusal := self._refusal(connection, message)) is not None:
+        if self._driver.gate.closed and (refusal := self._refusal(connection, message)) is not None:
             if isinstance(message, clients.InferRequest):
-                self._plane.core.observers.turned_away(message, refusal[0])
+                self._driver.core.observers.turned_away(message, refusal[0])
             self._send(connection.peer, encode(ErrorReply(getattr(message, "key", 0), *refusal)))
             return
         match message:
@@ -169,25 +169,25 @@ class ZeroMqFrontEnd:
                 request = self._ways.arrived(monotonic_ns(), connection.peer, message)
                 if request.acknowledge:
                     self._send(connection.peer, encode(clients.Received(request.key)))
-                self._plane.submit(connection, self._capped(connection, request), frames)
+                self._driver.submit(connection, self._capped(connection, request), frames)
             case clients.CancelRequest():
-                self._plane.cancel(connection, message.key)
+                self._driver.cancel(connection, message.key)
             case clients.ListModels():
                 self._list_models(connection, message.key)
             case clients.AddModel() | clients.RemoveModel() | clients.GetStatus():
-                self._plane.ask(connection, message)
+                self._driver.ask(connection, message)
 
     def _capped(self, connection: Connection, message: clients.InferRequest) -> clients.InferRequest:
         """Return a request with no better priority than its client's token allows."""
-        if message.priority <= 0 or not self._plane.gate.closed:
+        if message.priority <= 0 or not self._driver.gate.closed:
             return message
-        priority = self._plane.gate.priority(self._shown.get(connection.peer, NOTHING), message.priority)
+        priority = self._driver.gate.priority(self._shown.get(connection.peer, NOTHING), message.priority)
         return msgspec.structs.replace(message, priority=priority)
 
     def _refusal(self, connection: Connection, message: object) -> Refusal | None:
         """Return why the client may not send a message, if it may not."""
         now_ns = monotonic_ns()
-        check, shown = self._plane.gate.check, self._shown.get(connection.peer, NOTHING)
+        check, shown = self._driver.gate.check, self._shown.get(connection.peer, NOTHING)
         match message:
             case clients.InferRequest(model=model):
                 return check(shown, model, now_ns)
@@ -202,12 +202,12 @@ class ZeroMqFrontEnd:
 
     def _public(self, name: str) -> str:
         """Return what clients call the model that the scheduler knows by this name."""
-        signature = self._plane.catalog.signatures.get(name)
+        signature = self._driver.catalog.signatures.get(name)
         return name if signature is None else signature.spec.public_name
 
     def _list_models(self, connection: Connection, key: int) -> None:
-        alone, gate = self._plane.alone, self._plane.gate
-        served = self._plane.catalog.models()
+        alone, gate = self._driver.alone, self._driver.gate
+        served = self._driver.catalog.models()
         if gate.closed:
             shown = self._shown.get(connection.peer, NOTHING)
             served = tuple([each for each in served if gate.may_see(shown, each.name)])
@@ -221,7 +221,7 @@ class ZeroMqFrontEnd:
             self._send(peer, encode(ClientRefused("protocol_mismatch", detail)))
             return
         shown = credential(message.token)
-        if (unknown := self._plane.gate.known(shown)) is not None:
+        if (unknown := self._driver.gate.known(shown)) is not None:
             self._send(peer, encode(ClientRefused(*unknown)))
             return
         if peer not in self._connections and not self._make_room():
@@ -231,7 +231,7 @@ class ZeroMqFrontEnd:
         self._connections[peer] = Connection(NAME, peer)
         self._ways.hello(monotonic_ns(), peer, message)
         self._listener.welcome(peer, True)
-        if self._plane.gate.closed:
+        if self._driver.gate.closed:
             self._shown[peer] = shown
         self._send(peer, self._welcome)
 
@@ -240,7 +240,7 @@ class ZeroMqFrontEnd:
         if len(self._connections) < self._config.max_connections:
             return True
         oldest = itertools.islice(self._connections.items(), _IDLE_SEARCH)
-        idle = next((peer for peer, each in oldest if not self._plane.core.connection_in_flight(each)), None)
+        idle = next((peer for peer, each in oldest if not self._driver.core.connection_in_flight(each)), None)
         if idle is None:
             return False
         self._forget(idle)
@@ -249,7 +249,7 @@ class ZeroMqFrontEnd:
     def _bad_message(
         self, peer: bytes, connection: Connection | None, frames: Sequence[Any], why: str
     ) -> None:
-        self._plane.counts["bad_messages_from_clients"] += 1
+        self._driver.counts["bad_messages_from_clients"] += 1
         key = _key_of(frames[0]) if frames else None
         detail = f"the message can't be read: {why[:300]}"
         if connection is None or key is None:
@@ -271,7 +271,7 @@ class ZeroMqFrontEnd:
 
     def reply(self, connection: Connection, message: Reply) -> None:
         """Send the reply to a wish; of a status, what the client may see."""
-        gate = self._plane.gate
+        gate = self._driver.gate
         if gate.closed and isinstance(message, clients.StatusReply):
             shown = self._shown.get(connection.peer, NOTHING)
             seen = [each for each in message.status.models if gate.may_see(shown, self._public(each.name))]
@@ -282,11 +282,11 @@ class ZeroMqFrontEnd:
     def _send(self, peer: bytes, message: bytes, frames: Sequence[Any] = ()) -> None:
         match self._listener.send(peer, (message, *frames)):
             case Delivery.FULL:
-                self._plane.counts["replies_to_slow_readers"] += 1
+                self._driver.counts["replies_to_slow_readers"] += 1
                 self._forget(peer)
                 self._listener.send(peer, (_SLOW_READER,), beyond=True)
             case Delivery.GONE:
-                self._plane.counts["replies_to_clients_that_left"] += 1
+                self._driver.counts["replies_to_clients_that_left"] += 1
                 self._forget(peer)
 
     def _forget(self, peer: bytes) -> None:
@@ -296,13 +296,13 @@ class ZeroMqFrontEnd:
         connection = self._connections.pop(peer, None)
         if connection is not None:
             self._listener.welcome(peer, False)
-            self._plane.forget(connection)
+            self._driver.forget(connection)
 
     # --- time ---
 
     def _open(self, now_ns: int) -> bool:
         """Say whether clients are welcome."""
-        return self._plane.ready or now_ns >= self._open_ns
+        return self._driver.ready or now_ns >= self._open_ns
 
     def tick(self, now_ns: int) -> None:
         """Welcome clients that came early."""

@@ -10,17 +10,23 @@ stays: a client does not hear "unknown model" because the controller was away fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import msgspec
 
 from mainspring.gateway.core.validation import BadRequest, Signature, shorten, unknown_model
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec, ServedModel
+from mainspring.messages.peers import ModelDown
 
 _NOT_TOLD = (
     "the gateway has just started, and its controller has not told all of its models yet: {name!r} may be "
     "one of them; send the request again in a moment"
 )
+LOOK_NS: Final = 50_000_000
+"""Time between two looks at the requests in flight for models that are drained."""
 _CONFIRM_NS = 1_000_000_000
 """Time from a welcome in which what was known before must be told again."""
 
@@ -210,3 +216,48 @@ def _no_version(name: str, version: int, served: tuple[int, ...]) -> str:
 
 def _renamed(spec: ModelSpec, name: str) -> ModelSpec:
     return msgspec.structs.replace(spec, name=name)
+
+
+class DrainingModels:
+    """Models that the controller wants to remove once no request for them is in flight here.
+
+    New requests don't name them any more. Whether old ones are left is looked up in all requests, every
+    `LOOK_NS` and only while there is such a model: nothing is counted while there is none.
+    """
+
+    def __init__(self, holds: Callable[[str], bool]) -> None:
+        """``holds``: whether a request for a model is in flight."""
+        self._holds = holds
+        self._names: dict[str, None] = {}
+        self._look_ns = 0
+
+    def model_down(self, now_ns: int, message: ModelDown) -> None:
+        """Note a model that is removed, at once or once it is drained."""
+        if message.drain:
+            if not self._names:
+                self._look_ns = now_ns
+            self._names[message.name] = None
+        else:
+            self.keep(message.name)
+
+    def keep(self, name: str) -> None:
+        """Stop waiting for a model, which stays after all or is gone already."""
+        self._names.pop(name, None)
+
+    def controller_lost(self) -> None:
+        """Forget all models: a controller that still wants to remove one says so again."""
+        self._names.clear()
+
+    def next_wakeup_ns(self) -> int | None:
+        """Return when `tick` is to be called next."""
+        return self._look_ns if self._names else None
+
+    def tick(self, now_ns: int) -> list[str]:
+        """Return the models that have just been drained, each once."""
+        if not self._names or now_ns < self._look_ns:
+            return []
+        self._look_ns = now_ns + LOOK_NS
+        drained = [name for name in self._names if not self._holds(name)]
+        for name in drained:
+            del self._names[name]
+        return drained

@@ -38,7 +38,7 @@ class Control:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._plane = calls.driver
+        self._driver = calls.driver
         self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
@@ -60,7 +60,7 @@ class Control:
 
     def ready(self) -> bool:
         """Say whether requests can be served."""
-        return self._plane.ready and self._plane.alone is None
+        return self._driver.ready and self._driver.alone is None
 
     def _guarded(self, name: str, answer: Callable[[Message, Caller], Awaitable[Any]]) -> Behaviour:
         """Return a call's behaviour of what answers it with a message, or with what one holds."""
@@ -70,7 +70,7 @@ class Control:
         async def behaviour(request: Message, caller: Caller) -> Message:
             if name not in OPEN:
                 model = (getattr(request, about) or None) if about and "Memory" not in name else None
-                check(self._plane.gate, caller, model, administers=name in ADMINISTERING)
+                check(self._driver.gate, caller, model, administers=name in ADMINISTERING)
             said = await answer(request, caller)
             return ParseDict(said, response(), ignore_unknown_fields=True) if isinstance(said, dict) else said
 
@@ -81,7 +81,7 @@ class Control:
     def _model_ready(self, request: Message) -> dict[str, Any]:
         wanted = version_of(request.version)
         try:
-            self._plane.catalog.resolve(request.name, wanted)
+            self._driver.catalog.resolve(request.name, wanted)
         except BadRequest:
             return {"ready": False}
         return {"ready": self.ready()}
@@ -89,12 +89,12 @@ class Control:
     def _model_metadata(self, request: Message) -> Any:
         spec = self._signature(request).spec
         return msgspec.to_builtins(
-            model_metadata(request.name, spec, self._plane.catalog.versions(request.name))
+            model_metadata(request.name, spec, self._driver.catalog.versions(request.name))
         )
 
     def _model_config(self, request: Message) -> Any:
         spec = self._signature(request).spec
-        return {"config": model_config(request.name, spec, self._plane.catalog.options(request.name).config)}
+        return {"config": model_config(request.name, spec, self._driver.catalog.options(request.name).config)}
 
     async def _model_statistics(self, request: Message, caller: Caller) -> Message:
         response = _METHODS["ModelStatistics"].response()
@@ -107,21 +107,21 @@ class Control:
 
     def _specs(self, request: Message, caller: Caller) -> list[ModelSpec]:
         """Return every version that a request is about: all models if it names none."""
-        catalog = self._plane.catalog
+        catalog = self._driver.catalog
         if request.name and (request.version or not catalog.versions(request.name)):
             return [self._signature(request).spec]
         names = [request.name] if request.name else catalog.names()
         return [
             catalog.resolve(name, number).spec
             for name in names
-            if sees(self._plane.gate, caller, name)
+            if sees(self._driver.gate, caller, name)
             for number in catalog.versions(name)
         ]
 
     def _signature(self, request: Message) -> Signature:
-        if (alone := self._plane.alone) is not None:
+        if (alone := self._driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        return self._plane.catalog.resolve(request.name, version_of(request.version))
+        return self._driver.catalog.resolve(request.name, version_of(request.version))
 
     # --- the model repository ---
 
@@ -130,7 +130,7 @@ class Control:
         for entry in await self._entries():
             if request.ready and entry.state is not ModelState.READY:
                 continue
-            if sees(self._plane.gate, caller, entry.name):
+            if sees(self._driver.gate, caller, entry.name):
                 response.models.add(
                     name=entry.name, version=entry.version, state=entry.state, reason=entry.reason
                 )
@@ -139,7 +139,7 @@ class Control:
     async def _entries(self) -> list[IndexEntry]:
         if self._calls.repository is not None:
             return await self._calls.repository.index()
-        catalog = self._plane.catalog
+        catalog = self._driver.catalog
         return [
             IndexEntry(name, str(number), ModelState.READY)
             for name in catalog.names()

@@ -48,7 +48,7 @@ class Control:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
-        self._plane = calls.driver
+        self._driver = calls.driver
         self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,18 +80,18 @@ class Control:
     def model(self, exchange: Exchange) -> None:
         """Describe a model's tensors."""
         spec, name = self._signature(exchange).spec, exchange.arguments[0]
-        exchange.reply_json(model_metadata(name, spec, self._plane.catalog.versions(name)))
+        exchange.reply_json(model_metadata(name, spec, self._driver.catalog.versions(name)))
 
     def model_config(self, exchange: Exchange) -> None:
         """Describe a model in the words of Triton's ModelConfig."""
         spec, name = self._signature(exchange).spec, exchange.arguments[0]
-        exchange.reply_json(model_config(name, spec, self._plane.catalog.options(name).config))
+        exchange.reply_json(model_config(name, spec, self._driver.catalog.options(name).config))
 
     # --- statistics ---
 
     async def all_statistics(self, exchange: Exchange) -> None:
         """Say what became of the requests for each model."""
-        catalog, found = self._plane.catalog, []
+        catalog, found = self._driver.catalog, []
         for name in catalog.names():
             if self._sees(exchange, name):
                 specs = [catalog.resolve(name, each).spec for each in catalog.versions(name)]
@@ -102,7 +102,7 @@ class Control:
 
     def model_statistics(self, exchange: Exchange) -> None:
         """Say what became of the requests for a model: of one version, or of all."""
-        catalog, (name, *version) = self._plane.catalog, exchange.arguments
+        catalog, (name, *version) = self._driver.catalog, exchange.arguments
         versions = [version_of(version[0])] if version else catalog.versions(name) or [None]
         specs = [catalog.resolve(name, each).spec for each in versions]
         exchange.reply_json(StatisticsReport([self._calls.statistics.of(spec) for spec in specs]))
@@ -115,7 +115,7 @@ class Control:
         if self._calls.repository is not None:
             found = await self._calls.repository.index(wanted.ready)
         else:
-            catalog = self._plane.catalog
+            catalog = self._driver.catalog
             found = [
                 IndexEntry(name, str(each), ModelState.READY)
                 for name in catalog.names()
@@ -144,20 +144,20 @@ class Control:
 
     def _sees(self, exchange: Exchange, model: str) -> bool:
         """Say whether a model may be listed for a client."""
-        gate = self._plane.gate
+        gate = self._driver.gate
         return not gate.closed or gate.may_see(from_header(exchange.header(b"authorization")), model)
 
     def _not_ready(self) -> str | None:
-        driver = self._plane
+        driver = self._driver
         if driver.alone is not None:
             return driver.alone
         return None if driver.ready else "the controller has not told all of its models yet"
 
     def _signature(self, exchange: Exchange) -> Signature:
         name, *version = exchange.arguments
-        if (alone := self._plane.alone) is not None:
+        if (alone := self._driver.alone) is not None:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, alone)
-        return self._plane.catalog.resolve(name, version_of(version[0]) if version else None)
+        return self._driver.catalog.resolve(name, version_of(version[0]) if version else None)
 
     def in_task(self, handle: Callable[[Exchange], Coroutine[Any, Any, None]]) -> Handler:
         """Return a handler that runs one which waits."""

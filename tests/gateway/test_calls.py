@@ -146,7 +146,6 @@ def test_a_front_end_that_fails_takes_no_other_request_with_it(
             calls.submit(connection, second, [ROW.tobytes()], outcomes.append)
             for each in (first, second):
                 calls.driver.cancel(connection, each.key)
-            calls.driver.flush()
 
         bench.do(submit_and_give_up)
         assert calls.driver.counts["front_end_failures"] == 1
@@ -176,7 +175,6 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
             calls.driver.front_ends["broken"] = broken
             connection = Connection("broken", b"")
             calls.driver.submit(connection, request(calls, "double"), [zmq.Frame(ROW.tobytes())])
-            calls.driver.flush()
 
         bench.do(submit)
         wait_until(lambda: broken.refused)

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from mainspring.client.client import Client
-from mainspring.gateway.core.catalog import Catalog
+from mainspring.gateway.core.catalog import LOOK_NS, Catalog, DrainingModels
 from mainspring.gateway.core.validation import BadRequest
-from mainspring.gateway.departing import LOOK_NS, Departing
 from mainspring.messages import peers
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -93,31 +92,31 @@ def test_what_a_new_controller_does_not_confirm_is_forgotten(catalog: Catalog) -
     assert catalog.versions("net") == (1,)
 
 
-def test_a_model_departs_once_nothing_is_in_flight_for_it() -> None:
+def test_a_model_is_drained_once_nothing_is_in_flight_for_it() -> None:
     held = {"a", "b"}
-    departing = Departing(held.__contains__)
-    assert departing.next_wakeup_ns() is None
+    draining = DrainingModels(held.__contains__)
+    assert draining.next_wakeup_ns() is None
     for name in ("a", "b", "c"):
-        departing.model_down(5, ModelDown(name, drain=True))
-    assert departing.next_wakeup_ns() == 5
-    assert departing.tick(5) == ["c"]
+        draining.model_down(5, ModelDown(name, drain=True))
+    assert draining.next_wakeup_ns() == 5
+    assert draining.tick(5) == ["c"]
     held.discard("b")
-    assert departing.tick(6) == []
-    assert departing.tick(5 + LOOK_NS) == ["b"]
-    departing.keep("a")
+    assert draining.tick(6) == []
+    assert draining.tick(5 + LOOK_NS) == ["b"]
+    draining.keep("a")
     held.clear()
-    assert departing.tick(10**12) == []
-    assert departing.next_wakeup_ns() is None
+    assert draining.tick(10**12) == []
+    assert draining.next_wakeup_ns() is None
 
 
-def test_a_departure_is_forgotten_with_its_controller_or_when_the_model_is_gone() -> None:
-    departing = Departing(lambda _: False)
-    departing.model_down(0, ModelDown("a", drain=True))
-    departing.controller_lost()
-    assert departing.tick(10**9) == []
-    departing.model_down(0, ModelDown("a", drain=True))
-    departing.model_down(0, ModelDown("a"))
-    assert departing.tick(10**9) == []
+def test_draining_ends_with_the_controller_or_when_the_model_is_gone() -> None:
+    draining = DrainingModels(lambda _: False)
+    draining.model_down(0, ModelDown("a", drain=True))
+    draining.controller_lost()
+    assert draining.tick(10**9) == []
+    draining.model_down(0, ModelDown("a", drain=True))
+    draining.model_down(0, ModelDown("a"))
+    assert draining.tick(10**9) == []
 
 
 @pytest.mark.parametrize(("asked", "gets"), [(0, 2), (1, 1), (2, 2), (3, 3), (4, 2), (1000, 2), (-1, -1)])
