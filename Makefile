@@ -61,11 +61,11 @@ lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allo
 	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
 
 native: $(SERVES) ## Compile the pure cores, unless that was done since their last change
-	@$(BIN)/python -m mainspring.native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
+	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
 
 # The simulator, which it does not use, would take as long to compile again.
 demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
-	@$(BIN)/python -m mainspring.native core --quiet
+	@$(BIN)/python setup.py native core --quiet
 	$(BIN)/mainspring demo $(if $(TRACE),--trace '$(TRACE)') $(ARGS)
 
 # Nothing is compiled for it: the pure cores run as Python. Lint and types run beside the unit tests.

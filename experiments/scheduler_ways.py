@@ -18,9 +18,7 @@ import numpy as np
 
 from mainspring.experiments.scheduler_cost import Cost, measure, profile
 from mainspring.experiments.scheduler_load import Setting
-from mainspring.native import store
-from mainspring.native.finder import Use, install
-from mainspring.native.units import CORE
+from mainspring.native import CORE, SWITCH, Use
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
 """The two ways."""
@@ -50,13 +48,13 @@ class CannotMeasure(Exception):
 
 def way() -> str:
     """Return how the scheduler runs in this process."""
-    return COMPILED if install().loaded(CORE).use is Use.COMPILED else INTERPRETED
+    return COMPILED if CORE.state().use is Use.COMPILED else INTERPRETED
 
 
 def described() -> str:
     """Say how the scheduler runs in this process, and if it is not compiled, why."""
-    loaded = install().loaded(CORE)
-    return COMPILED if loaded.use is Use.COMPILED else f"{INTERPRETED} ({loaded.use.value}: {loaded.detail})"
+    state = CORE.state()
+    return COMPILED if state.use is Use.COMPILED else f"{INTERPRETED} ({state.use.value}: {state.detail})"
 
 
 def perform(task: Task) -> Done:
@@ -68,7 +66,7 @@ def perform(task: Task) -> Done:
 def interpreted(task: Task) -> Done:
     """Measure in a process that runs all as Python; raise CannotMeasure with what it said if it fails."""
     command = [sys.executable, "-m", "mainspring.experiments.scheduler_ways"]
-    environment = {**os.environ, store.SWITCH: "0"}
+    environment = {**os.environ, SWITCH: "0"}
     done = subprocess.run(
         command, input=msgspec.json.encode(task), env=environment, capture_output=True, check=False
     )

@@ -7,7 +7,7 @@ imported when it is first asked for: a worker or ``mainspring --help`` need none
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mainspring.native.finder import install
+from mainspring.native import install
 
 if TYPE_CHECKING:
     from mainspring.client.arrays import InferResult

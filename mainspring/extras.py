@@ -8,10 +8,12 @@ project. This file imports nothing of ours, so everything may import it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import sys
+import sysconfig
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import Distribution, distributions
@@ -52,8 +54,26 @@ def extra_of(module: str) -> str | None:
 
 
 def compile_command() -> str:
-    """Return the command that compiles the cores for this environment, to be typed as it is."""
-    return f"{_python(Path(sys.prefix))} -m {PROJECT}.native"
+    """Return the command that compiles the cores of this installation, to be typed as it is."""
+    checkout = Path(__file__).absolute().parent.parent
+    if not (checkout / "setup.py").is_file():
+        origin = _origin(_installed(), "serve") or ["its source"]
+        return f"{_installer(Path(sys.prefix))} --force-reinstall --no-deps {shlex.join(origin)}"
+    if Path(sys.prefix) == checkout / ".venv":
+        return "make native" if Path.cwd() == checkout else f"make -C {shlex.quote(str(checkout))} native"
+    return f"{_python(Path(sys.prefix))} {shlex.quote(str(checkout / 'setup.py'))} native"
+
+
+def missing_compiler() -> list[str]:
+    """Return what compiling needs of the system and does not find, each with how to get it."""
+    missing = []
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+    if shutil.which(compiler) is None:
+        missing.append(f"the C compiler {compiler!r} (apt-get install gcc, or set CC)")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    if not header.is_file():
+        missing.append(f"{header} (apt-get install python3-dev)")
+    return missing
 
 
 def missing(error: BaseException) -> str:

@@ -16,7 +16,6 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 MAY_IMPORT: dict[str, set[str]] = {
-    "native": set(),
     "messages": set(),
     "transport": {"messages"},
     "cluster": {"messages", "scheduler.policies.demand"},
@@ -269,7 +268,7 @@ def test_every_subfolder_is_a_package_so_that_the_wheel_holds_it() -> None:
 
 
 def test_tests_mirror_the_tree() -> None:
-    allowed = {*FOLDERS, "examples", "faults", "emulator"}
+    allowed = {*FOLDERS, "examples", "faults", "emulator", "native"}
     strange = [
         path.name
         for path in (ROOT / "tests").iterdir()

@@ -23,9 +23,7 @@ from mainspring import extras
 from mainspring.cli.launcher.placement import place
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import FILES_REMEDY, file_limit, share_of, shortage
-from mainspring.native.finder import Loaded, Use, install
-from mainspring.native.remedy import how_to_compile
-from mainspring.native.units import UNITS, Unit
+from mainspring.native import CORES, Core, State, Use, how_to_compile
 
 LIBRARIES = ("mainspring", "onnxruntime", "onnx", "numpy", "pyzmq", "msgspec", "typer", "rich")
 FILES_PER_MODEL = 2
@@ -68,7 +66,7 @@ def examine(models: int, workers: int, folder: Path, gateway: GatewayConfig) -> 
         space("shared memory", Path("/dev/shm"), GOOD_SHM_BYTES, "engines that share memory may fail"),
         space("disk", folder, GOOD_DISK_BYTES, "the model store and the event log need room"),
         devices(),
-        *(compiled(unit, install().loaded(unit)) for unit in UNITS),
+        *(compiled(core, core.state()) for core in CORES),
         libraries(),
     ]
 
@@ -244,15 +242,15 @@ def devices() -> Finding:
     )
 
 
-def compiled(unit: Unit, loaded: Loaded) -> Finding:
-    """Say whether a unit of our own code runs compiled."""
-    good = loaded.use is Use.COMPILED
+def compiled(core: Core, state: State) -> Finding:
+    """Say whether one of our own cores runs compiled."""
+    good = state.use is Use.COMPILED
     return Finding(
-        subject=f"compiled {unit.name}",
+        subject=f"compiled {core.name}",
         good=good,
-        found=f"{unit.purpose}: {'compiled' if good else f'plain Python, {loaded.detail}'}",
-        costs=f"plain Python takes {unit.cost}",
-        remedy=how_to_compile(loaded),
+        found=f"{core.purpose}: {'compiled' if good else f'plain Python, {state.detail}'}",
+        costs=f"plain Python takes {core.cost}",
+        remedy=how_to_compile(state),
     )
 
 

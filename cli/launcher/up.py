@@ -19,9 +19,7 @@ from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.descriptors import shortage
-from mainspring.native.finder import Loaded, Use, install
-from mainspring.native.remedy import how_to_compile
-from mainspring.native.units import CORE
+from mainspring.native import CORE, State, Use, how_to_compile
 
 DEFAULT_FILE = Path("mainspring.toml")
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -62,7 +60,7 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
     supervisor = Supervisor(plan, progress.say, progress)
     stop = Stop(progress, plan)
     stop_on_signals(stop, signal.SIGINT, signal.SIGTERM, second_exit_code=130)
-    warn = remedies(install().loaded(CORE), config.gateway)
+    warn = remedies(CORE.state(), config.gateway)
 
     def ready() -> None:
         look = supervisor.first_look.state
@@ -109,7 +107,7 @@ def announcement(plan: Plan, models: int) -> list[str]:
     return lines
 
 
-def remedies(core: Loaded, gateway: GatewayConfig) -> list[str]:
+def remedies(core: State, gateway: GatewayConfig) -> list[str]:
     """Return what is to be said of a scheduler that runs as Python though nobody asked for that, and of a
     limit of open files that leaves too few clients."""
     said = []

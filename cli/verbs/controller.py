@@ -121,15 +121,13 @@ def _say_if_slow() -> None:
     """Note in the log that the scheduler is not compiled, unless somebody wants it so."""
     import logging
 
-    from mainspring.native.finder import Use, install
-    from mainspring.native.remedy import how_to_compile
-    from mainspring.native.units import CORE
+    from mainspring.native import CORE, Use, how_to_compile
 
-    loaded = install().loaded(CORE)
-    if loaded.use not in (Use.COMPILED, Use.OFF):
+    state = CORE.state()
+    if state.use not in (Use.COMPILED, Use.OFF):
         note = "%s run as Python and take %s (%s): %s"
-        remedy = how_to_compile(loaded)
-        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, loaded.detail, remedy)
+        remedy = how_to_compile(state)
+        logging.getLogger(__name__).warning(note, CORE.purpose, CORE.cost, state.detail, remedy)
 
 
 def _text(path: Path | None) -> str | None:

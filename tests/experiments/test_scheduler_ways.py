@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mainspring.experiments import bench_scheduler, scheduler_ways
 from mainspring.experiments.scheduler_load import Setting
 from mainspring.experiments.scheduler_ways import INTERPRETED, CannotMeasure, Task, interpreted, perform, way
-from mainspring.native import store
+from mainspring.native import SWITCH
 
 TINY = Setting(models=61, devices=2, rate=400.0, seconds=0.2)
 
@@ -63,7 +63,7 @@ def test_the_report_names_policy_and_way_and_shows_clockwork_beside_it(
     assert report["base"]["edf steady"]["setting"]["policy"] == "edf"
     assert f"policy edf; the scheduler runs {way()}" in said
     assert "under a profiler, interpreted" in said
-    if os.environ.get(store.SWITCH) == "0":
+    if os.environ.get(SWITCH) == "0":
         assert "interpreted (off: MAINSPRING_NATIVE=0)" in said
 
 

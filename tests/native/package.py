@@ -1,17 +1,21 @@
-"""A package of two small modules to compile, laid out as ours is, and programs that run in it."""
+"""A checkout of a small package to compile, laid out as ours is, and programs that run in it."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from mainspring.native import store, units
-from mainspring.native.units import Unit
+from mainspring import native
 
-UNIT = Unit(name="little", purpose="two modules", cost="at a cost", include=("inner",))
-COUNTER = """
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = {
+    "__init__.py": "from mainspring.native import install\n\ninstall()\n",
+    "inner/__init__.py": "",
+    "inner/counter.py": """
 from mainspring.outer.constants import STEP
 
 
@@ -22,63 +26,71 @@ class Counter:
     def step(self) -> int:
         self.count += STEP
         return self.count
-"""
-PAIR = """
+""",
+    "inner/pair.py": """
 from mainspring.inner.counter import Counter
 
 
 def pair() -> tuple[int, int]:
     counter = Counter()
     return counter.step(), counter.step()
-"""
-STRUCT = "import msgspec\n\n\nclass Options(\n    msgspec.Struct, frozen=True\n):\n    size: int = 1\n"
-PROGRAM = f"""
-import sys
-from mainspring.native import builder, finder, units
-unit = units.Unit{tuple(UNIT)!r}
-found = finder.Finder((unit,))
-sys.meta_path.insert(0, found)
+""",
+    "inner/options.py": (
+        "import msgspec\n\n\nclass Options(\n    msgspec.Struct, frozen=True\n):\n    size: int = 1\n"
+    ),
+    "outer/__init__.py": "",
+    "outer/constants.py": "STEP = 3\n",
+}
+ASK = """
+from mainspring import native
+from mainspring.inner import options, pair
+kinds = ["Python" if module.__file__.endswith(".py") else "compiled" for module in (pair, options)]
+print(pair.pair(), *kinds, native.CORE.state().use.value)
 """
 
 
 def write(folder: Path) -> Path:
-    """Write the package into a folder and return it."""
-    root = folder / "mainspring"
-    files = {
-        "__init__.py": "",
-        "inner/__init__.py": "",
-        "inner/counter.py": COUNTER,
-        "inner/pair.py": PAIR,
-        "inner/options.py": STRUCT,
-        "outer/__init__.py": "",
-        "outer/constants.py": "STEP = 3\n",
-        "outer/stranger.py": "from mainspring.inner.pair import pair\n",
-    }
-    for path, source in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(source)
-    (root / "native").symlink_to(Path(units.package_root(), "native"))
-    return root
+    """Write the checkout into a folder and return it."""
+    for path, source in FILES.items():
+        (folder / "mainspring" / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "mainspring" / path).write_text(source)
+    for name in ("native.py", "extras.py"):
+        shutil.copy(Path(native.PACKAGE, name), folder / "mainspring")
+    write_setup(folder, "native.CORE", "inner/*.py")
+    return folder
 
 
-def start(root: Path, program: str, **environment: str) -> subprocess.Popen[str]:
-    """Run a program with the package, ``unit`` and ``found``, the finder, at hand."""
-    changed = {
-        **os.environ,
-        "PYTHONPATH": str(root.parent),
-        store.FOLDER: str(root.parent / "store"),
-        store.SWITCH: "",
-        **environment,
-    }
-    command = [sys.executable, "-c", PROGRAM + program]
+def write_setup(folder: Path, core: str, pattern: str) -> None:
+    """Write our `setup.py` into a checkout, with one pattern of what is compiled."""
+    text = (ROOT / "setup.py").read_text(encoding="utf-8")
+    table = f'MODULES = {{{core}: ("{pattern}",)}}\n'
+    changed, found = re.subn(r"^MODULES = \{.*?^\}\n", table, text, flags=re.MULTILINE | re.DOTALL)
+    assert found == 1
+    (folder / "setup.py").write_text(changed, encoding="utf-8")
+
+
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Start Python with arguments in a folder, whose package it imports."""
+    changed = {**os.environ, "PYTHONPATH": str(folder), native.SWITCH: "", native.REPORTED: "", **environment}
     return subprocess.Popen(
-        command, cwd=root.parent, env=changed, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        [sys.executable, *arguments],
+        cwd=folder, env=changed, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
-def run(root: Path, program: str, **environment: str) -> tuple[str, str]:
-    """Run a program likewise to its end; return what it printed and what it said on stderr."""
-    process = start(root, program, **environment)
-    out, errors = process.communicate(timeout=120)
+def run(folder: Path, *arguments: str, **environment: str) -> tuple[str, str]:
+    """Run Python likewise to its end; return what it printed and what it said on stderr."""
+    process = start(folder, *arguments, **environment)
+    out, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
     return out.strip(), errors
+
+
+def ask(folder: Path, **environment: str) -> tuple[str, str]:
+    """Run what the package is for; return its results and how its modules run, and what is said on stderr."""
+    return run(folder, "-c", ASK, **environment)
+
+
+def compile_package(folder: Path, **environment: str) -> tuple[str, str]:
+    """Do what `make native` does; return what it says on stdout and stderr."""
+    return run(folder, "setup.py", "native", **environment)

@@ -1,119 +1,152 @@
-"""Compiled code is used when it is of the source that is there, and only then."""
+"""Compiled code is used where it is of the sources that are there, and only then."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from mainspring.native import store
-from mainspring.native.builder import KEPT, CannotCompile, check_tools
-from tests.native.package import PAIR, run, start, write
+from mainspring import extras, native
+from tests.native.package import ASK, ask, compile_package, run, start, write
 
-BUILD = "print(builder.build(unit))"
-ASK = """
-from mainspring.inner import options, pair
-kinds = ["Python" if module.__file__.endswith(".py") else "compiled" for module in (pair, options)]
-print(pair.pair(), *kinds, found.loaded(unit).use.value)
-"""
 COMPILED = "(3, 6) compiled Python compiled"
 AS_PYTHON = "(3, 6) Python Python"
 
-
-def can_compile() -> bool:
-    try:
-        check_tools()
-    except CannotCompile:
-        return False
-    return True
-
-
-pytestmark = pytest.mark.skipif(not can_compile(), reason="mypy, a C compiler or Python.h is missing")
+needs_compiler = pytest.mark.skipif(
+    bool(extras.missing_compiler()) or find_spec("mypyc") is None,
+    reason="mypy, a C compiler or Python.h is missing",
+)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package, compiled by two builders at once."""
-    root = write(tmp_path_factory.mktemp("package"))
-    builders = [start(root, BUILD) for _ in range(2)]
-    said = sorted(builder.communicate(timeout=120)[0].strip() for builder in builders)
+    folder = write(tmp_path_factory.mktemp("package"))
+    builders = [start(folder, "setup.py", "native") for _ in range(2)]
+    said = sorted(builder.communicate(timeout=150)[0].strip() for builder in builders)
     assert [builder.returncode for builder in builders] == [0, 0]
-    assert said[0].startswith("compiled 2 modules in "), "one of them compiles"
-    assert said[1].startswith("compiled ") or said[1] == "None"
-    return root
+    assert said[0].startswith("native: compiled 2 modules in "), "one of them compiles"
+    assert said[1].endswith(": compiled already")
+    return folder
 
 
 @pytest.fixture
-def library(package: Path) -> Iterator[Path]:
-    """The compiled library, which is put right again after the test."""
-    (file,) = (package.parent / "store").glob("little-*/*.so")
-    content = file.read_bytes()
+def stamp(built: Path) -> Iterator[Path]:
+    """The stamp of the build, which is put right again after the test."""
+    (file,) = built.glob("build/native/*/core/stamp")
+    content = file.read_text()
     yield file
-    file.write_bytes(content)
+    file.write_text(content)
 
 
-def test_two_builders_at_once_leave_one_result(package: Path) -> None:
-    left = sorted(path.name for path in (package.parent / "store").iterdir())
-    assert left[1:] == ["lock"]
-    assert left[0].startswith("little-")
+@needs_compiler
+def test_two_builders_at_once_leave_one_result(built: Path) -> None:
+    assert sorted(path.name for path in built.glob("build/native/*/*")) == ["core", "lock"]
+    assert sorted(path.name for path in built.glob("build/*")) == ["native"]
 
 
-def test_compiled_code_is_served_and_structs_stay_python(package: Path) -> None:
-    assert run(package, ASK)[0] == COMPILED
+@needs_compiler
+def test_compiled_code_is_used_and_structs_stay_python(built: Path) -> None:
+    assert ask(built) == (COMPILED, "")
 
 
-def test_what_is_compiled_is_not_compiled_again(package: Path) -> None:
-    assert run(package, BUILD)[0] == "None"
-
-
-def test_edited_source_runs_as_python_until_it_is_what_it_was(package: Path) -> None:
-    constants = package / "outer/constants.py"
+@needs_compiler
+@pytest.mark.parametrize("path", ["mainspring/outer/constants.py", "mainspring/inner/counter.py", "setup.py"])
+def test_a_stale_build_is_refused_until_its_sources_are_what_they_were(built: Path, path: str) -> None:
+    source = built / path
+    content = source.read_text()
+    source.write_text(content.replace("STEP = 3", "STEP = 4") + "# changed\n")
     try:
-        constants.write_text("STEP = 4\n")
-        assert run(package, ASK)[0] == "(4, 8) Python Python missing"
+        out, errors = ask(built)
+        assert out == f"{'(4, 8)' if 'STEP' in content and 'outer' in path else '(3, 6)'} Python Python stale"
+        assert errors.count("\n") == 1
+        assert f"plain Python, since {path} was changed after compiling; " in errors
+        assert str(built / "setup.py") in errors, "what compiles it is named"
     finally:
-        constants.write_text("STEP = 3\n")
-    assert run(package, ASK)[0] == COMPILED
+        source.write_text(content)
+    assert ask(built) == (COMPILED, "")
 
 
-def test_it_can_be_switched_off(package: Path) -> None:
-    assert run(package, ASK, **{store.SWITCH: "0"})[0] == f"{AS_PYTHON} off"
+@needs_compiler
+def test_of_a_tree_of_processes_one_reports_a_stale_build(built: Path, stamp: Path) -> None:
+    stamp.write_text(re.sub(r"\w{16} Python\n", f"{0:016x} Python\n", stamp.read_text()))
+    program = f"""
+import subprocess, sys
+from mainspring.inner import pair
+for _ in range(2):
+    print(subprocess.run([sys.executable, "-c", {ASK!r}], capture_output=True, text=True, check=True))
+"""
+    out, errors = run(built, "-c", program)
+    assert "since Python was changed after compiling" in errors
+    assert out.count(f"stdout='{AS_PYTHON} stale\\n', stderr=''") == 2
 
 
-@pytest.mark.parametrize("kept", [0, 10_000])
-def test_a_broken_library_is_passed_over_with_a_warning(package: Path, library: Path, kept: int) -> None:
-    content = library.read_bytes()
-    library.unlink()  # Another process may have this file mapped.
-    library.write_bytes(content[:kept])
-    out, errors = run(package, ASK)
-    assert out == f"{AS_PYTHON} broken"
-    assert "RuntimeWarning: two modules will run as Python" in errors
-    assert f"remove {library.parent}" in errors
+@needs_compiler
+def test_a_module_that_was_removed_is_not_found(built: Path) -> None:
+    source, aside = built / "mainspring/inner/counter.py", built / "aside.py"
+    source.rename(aside)
+    try:
+        out, _ = run(
+            built, "-c", "try: import mainspring.inner.counter\nexcept ModuleNotFoundError: print('gone')"
+        )
+        assert out == "gone"
+    finally:
+        aside.rename(source)
 
 
-def test_source_that_mypy_refuses_is_named_and_leaves_nothing(package: Path) -> None:
-    wrong = package / "inner/wrong.py"
+@needs_compiler
+def test_it_can_be_switched_off(built: Path) -> None:
+    assert ask(built, **{native.SWITCH: "0"}) == (f"{AS_PYTHON} off", "")
+    said, _ = compile_package(built, CC="no-such-compiler", **{native.SWITCH: "0"})
+    assert said == "native: MAINSPRING_NATIVE=0: everything runs as Python"
+
+
+@needs_compiler
+def test_source_that_mypy_refuses_is_named_and_leaves_the_build(built: Path) -> None:
+    wrong = built / "mainspring/inner/wrong.py"
     wrong.write_text("def size() -> int:\n    return 'large'\n")
     try:
-        out, _ = run(package, "try: builder.build(unit)\nexcept builder.CannotCompile as error: print(error)")
+        out, errors = compile_package(built)
     finally:
         wrong.unlink()
-    assert "mainspring/inner/wrong.py:2: error:" in out
-    assert len(list((package.parent / "store").iterdir())) == 2
+    assert "mainspring/inner/wrong.py:2: error:" in out + errors
+    assert "the worker's core: plain Python, at 3 to 4 times the CPU: mypyc refuses its source" in errors
+    assert ask(built) == (COMPILED, "")
 
 
-def test_the_newest_versions_are_kept_and_what_killed_builders_left_is_not(package: Path) -> None:
-    folder = package.parent / "store"
-    for number in range(KEPT):
-        (folder / f"little-old{number}").mkdir()
-    (folder / "unfinished-by-a-killed-builder").mkdir()
-    pair = package / "inner/pair.py"
-    try:
-        pair.write_text(PAIR + "\n\nCHANGED = True\n")
-        assert run(package, BUILD)[0].startswith("compiled 2 modules")
-        assert run(package, ASK)[0] == COMPILED
-    finally:
-        pair.write_text(PAIR)
-    assert len(list(folder.glob("little-*"))) == KEPT
-    assert not list(folder.glob("unfinished-*"))
+@needs_compiler
+def test_a_source_that_changes_while_it_is_compiled_leaves_no_build(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    constants = folder / "mainspring/outer/constants.py"
+    compiler = folder / "compiler"
+    compiler.write_text(f"#!/bin/sh\necho 'STEP = 5' > {constants}\nexec gcc \"$@\"\n")
+    compiler.chmod(0o755)
+    _, errors = compile_package(folder, CC=str(compiler))
+    assert "its source was changed meanwhile" in errors
+    assert ask(folder) == ("(5, 10) Python Python missing", "")
+
+
+def test_without_a_build_all_runs_as_python_and_nothing_is_said(tmp_path: Path) -> None:
+    assert ask(write(tmp_path)) == (f"{AS_PYTHON} missing", "")
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler -O2", "false"])
+def test_set_up_goes_on_without_a_compiler(tmp_path: Path, compiler: str) -> None:
+    folder = write(tmp_path)
+    _, errors = compile_package(folder, CC=compiler)
+    assert "the scheduler and the worker's core: plain Python, at 3 to 4 times the CPU: " in errors
+    if compiler != "false":
+        assert "missing: the C compiler 'no-such-compiler' (apt-get install gcc" in errors
+        assert errors.count("\n") == 1
+    assert ask(folder) == (f"{AS_PYTHON} missing", "")
+
+
+def test_a_folder_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "build").write_text("")
+    _, errors = compile_package(folder)
+    assert str(folder / "build") in errors
+    assert errors.count("\n") == 1

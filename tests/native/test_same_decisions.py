@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from mainspring.native import store
-from mainspring.native.finder import Use, install
-from mainspring.native.units import CORE
+from mainspring.native import CORE, SWITCH, Use
 from mainspring.scheduler.policies.registry import policy_names
 
 PLAY = """
@@ -30,14 +28,14 @@ for seed, policy in {cases}:
 
 def play(cases: list[tuple[int, str]], switch: str) -> list[str]:
     """Return how the core ran, and each case's number of messages and their hash."""
-    environment = {**os.environ, store.SWITCH: switch}
+    environment = {**os.environ, SWITCH: switch}
     command = [sys.executable, "-c", PLAY.format(cases=cases)]
     done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif(install().loaded(CORE).use is not Use.COMPILED, reason="not compiled: make native")
+@pytest.mark.skipif(CORE.state().use is not Use.COMPILED, reason="not compiled: make native")
 def test_every_policy_decides_the_same_compiled_and_as_python() -> None:
     cases = [(seed, "clockwork") for seed in (3, 8, 11, 17)] + [(5, name) for name in policy_names()]
     compiled, python = play(cases, ""), play(cases, "0")

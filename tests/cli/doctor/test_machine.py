@@ -8,8 +8,7 @@ import pytest
 from mainspring.cli.doctor import machine
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
-from mainspring.native.finder import Loaded, Use
-from mainspring.native.units import CORE, UNITS
+from mainspring.native import CORE, CORES, State, Use
 
 
 def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
@@ -20,8 +19,8 @@ def test_each_missing_thing_says_what_it_costs_and_how_to_get_it() -> None:
         machine.wake_ups([5_000_000] * 100),
         machine.open_files(1024, 1000),
         machine.space("disk", Path("/"), 1 << 62, "the store needs room"),
-        machine.compiled(CORE, Loaded(Use.MISSING, "not compiled from this source")),
-        machine.compiled(CORE, Loaded(Use.OFF, "MAINSPRING_NATIVE=0")),
+        machine.compiled(CORE, State(Use.MISSING, "not compiled from this source")),
+        machine.compiled(CORE, State(Use.OFF, "MAINSPRING_NATIVE=0")),
         machine.store(Path("nowhere"), lambda: 1 // 0),
     ]
     for finding in missing:
@@ -40,14 +39,14 @@ def test_what_is_there_is_good() -> None:
     assert machine.locked_memory(resource.RLIM_INFINITY, False).good
     assert machine.wake_ups([10_000] * 99 + [9_000_000]).good
     assert machine.open_files(4096, 1000).good
-    assert machine.compiled(CORE, Loaded(Use.COMPILED, "library")).good
+    assert machine.compiled(CORE, State(Use.COMPILED, "library")).good
     assert machine.store(Path("store"), lambda: 3).good
     assert not machine.store(Path("store"), lambda: 0).good
 
 
 def test_an_examination_covers_everything_and_finds_this_machine_fit(tmp_path: Path) -> None:
     findings = machine.examine(10, 1, tmp_path / "not" / "there", GatewayConfig())
-    assert len({finding.subject for finding in findings}) == 11 + len(UNITS)
+    assert len({finding.subject for finding in findings}) == 11 + len(CORES)
     assert not [finding for finding in findings if finding.fatal and not finding.good]
 
 

@@ -10,20 +10,20 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.up import Ports, cluster_config, remedies
 from mainspring.gateway import descriptors
 from mainspring.gateway.config import GatewayConfig
-from mainspring.native.finder import Loaded, Use
+from mainspring.native import State, Use
 
 
 def test_it_warns_of_a_scheduler_in_python_and_of_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1_024)
-    python, files = remedies(Loaded(Use.MISSING, "not compiled from this source"), GatewayConfig())
+    python, files = remedies(State(Use.MISSING, "not compiled from this source"), GatewayConfig())
     assert "to compile them" in python
     assert "1,024 files" in files
 
 
 def test_it_says_nothing_where_nothing_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(descriptors, "file_limit", lambda: 1 << 20)
-    assert remedies(Loaded(Use.COMPILED, "library"), GatewayConfig()) == []
-    assert remedies(Loaded(Use.OFF, "MAINSPRING_NATIVE=0"), GatewayConfig()) == []
+    assert remedies(State(Use.COMPILED, "library"), GatewayConfig()) == []
+    assert remedies(State(Use.OFF, "MAINSPRING_NATIVE=0"), GatewayConfig()) == []
 
 
 @pytest.mark.parametrize(
