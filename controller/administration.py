@@ -20,7 +20,7 @@ from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import Operate, Operated, SetDefaultSlo, Wish, described, subject
+from mainspring.messages.operating import LoadOn, Operate, Operated, SetDefaultSlo, Wish, described, subject
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
 
 _LOGGER = logging.getLogger(__name__)
@@ -65,11 +65,11 @@ class Administration:
 
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Carry out what a client asks, and answer its gateway."""
-        wishes = (request.add, request.remove, request.serve)
+        wishes = (request.add, request.remove, request.serve, request.load)
         asked = sum(wish is not None for wish in wishes) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
-            detail = f"{asked} of add, remove, serve, status and metrics were asked for; ask for exactly one"
+            detail = f"{asked} of add, remove, serve, load, status and metrics were asked for; ask for one"
             reply = AdminReply(request.token, Reason.BAD_MESSAGE, detail)
         elif request.status:
             reply = AdminReply(request.token, status=self.status(now_ns))
@@ -78,7 +78,7 @@ class Administration:
                 request.token, metrics=self._scheduler.metrics(now_ns, len(self._registry.models))
             )
         else:
-            refusal = self._change(now_ns, request)
+            refusal = self._change(now_ns, gateway, request)
             if refusal is not None:
                 reply = AdminReply(request.token, *refusal)
         self._outbox.send(gateway, reply)
@@ -124,7 +124,7 @@ class Administration:
             self._status_until_ns = now_ns + max(STATUS_AGE_NS, STATUS_COST_AGE * cost_ns)
         return self._status
 
-    def _change(self, now_ns: int, request: AdminRequest) -> Refusal | None:
+    def _change(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> Refusal | None:
         self._status = None
         if self.stopping:
             return Reason.SHUTTING_DOWN, "the controller is stopping"
@@ -135,6 +135,8 @@ class Administration:
             if refusal is None and not request.add.served_as:
                 self._journal.added(request.add)
             return refusal
+        if request.load is not None:
+            return self._load(now_ns, gateway, request.load)
         assert request.remove is not None
         registry = self._registry
         spec = registry.models.get(request.remove)
@@ -143,6 +145,14 @@ class Administration:
             # The repository itself adds its models again after a restart.
             self._journal.removed(spec.name)
         return refusal
+
+    def _load(self, now_ns: int, gateway: GatewaySession, model: str) -> Refusal | None:
+        wish = LoadOn(model, idle=True)
+        refusal = self._scheduler.refusal(wish)
+        if refusal is not None:
+            return Reason.UNKNOWN_MODEL, refusal
+        self._carry_out(now_ns, OperatorAsked(gateway.name, wish))
+        return None
 
     def _carry_out(self, now_ns: int, event: OperatorAsked) -> None:
         about = subject(event.wish)

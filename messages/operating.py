@@ -37,11 +37,15 @@ class UnpinModel(msgspec.Struct, frozen=True, tag="unpin_model"):
 
 
 class LoadOn(msgspec.Struct, frozen=True, tag="load_on"):
-    """Load the model now, over the least recently used ones if there is no room."""
+    """Load the model, now or once a LOAD executor is idle, over the least recently used ones if there is no
+    room."""
 
     model: str
     worker: str | None = None
     """None for the worker that has the most free pages."""
+    idle: bool = False
+    """Whether the LOAD waits until it delays no other one, and no model goes for it that is in use. It is
+    given up if the model is loaded on any worker meanwhile; ``worker`` must be None."""
 
 
 class UnloadFrom(msgspec.Struct, frozen=True, tag="unload_from"):
@@ -107,6 +111,8 @@ def described(wish: Wish) -> str:
             return f"pin {model}"
         case UnpinModel(model=model):
             return f"unpin {model}"
+        case LoadOn(model=model, idle=True):
+            return f"load {model} once a LOAD executor is idle"
         case LoadOn(model=model, worker=worker):
             return f"load {model} on {worker or 'the worker with the most free pages'}"
         case UnloadFrom(model=model, worker=worker):

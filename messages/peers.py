@@ -137,6 +137,8 @@ class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
     """A gateway's own: it is being scraped."""
     serve: ServedModel | None = None
     """Have every gateway take requests for this name to these models from now on."""
+    load: str | None = None
+    """Load this model once a LOAD executor is idle: the model repository is about to serve it."""
     drain: bool = False
     """With ``remove``: once no gateway has a request for the model in flight, instead of at once."""
 

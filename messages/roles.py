@@ -33,15 +33,8 @@ def _types(*unions: object) -> frozenset[type[msgspec.Struct]]:
     return frozenset(each for union in unions for each in (typing.get_args(union) or (union,)))
 
 
-_FROM_GATEWAY = _types(
-    peers.GatewayHello,
-    peers.Pong,
-    peers.Goodbye,
-    peers.Arrival,
-    peers.Cancel,
-    peers.AdminRequest,
-    peers.Drained,
-)
+_FROM_REPOSITORY = _types(peers.GatewayHello, peers.Pong, peers.Goodbye, peers.AdminRequest, peers.Drained)
+_FROM_GATEWAY = _FROM_REPOSITORY | _types(peers.Arrival, peers.Cancel)
 _FROM_OBSERVER = _types(observing.ObserverHello, peers.Pong, peers.Goodbye)
 
 MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
@@ -49,7 +42,7 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
         peers.WorkerHello, peers.Pong, peers.Goodbye, peers.Restored, peers.Described, actions.Result
     ),
     (Role.GATEWAY, Role.CONTROLLER): _FROM_GATEWAY,
-    (Role.REPOSITORY, Role.CONTROLLER): _FROM_GATEWAY,
+    (Role.REPOSITORY, Role.CONTROLLER): _FROM_REPOSITORY,
     (Role.OBSERVER, Role.CONTROLLER): _FROM_OBSERVER,
     (Role.OPERATOR, Role.CONTROLLER): _FROM_OBSERVER | {operating.Operate},
     (Role.CONTROLLER, Role.WORKER): _types(peers.ToWorker, actions.Action),
@@ -58,9 +51,7 @@ MAY_SAY: dict[tuple[Role, Role], frozenset[type[msgspec.Struct]]] = {
     (Role.CONTROLLER, Role.OBSERVER): _types(peers.ToWorker, observing.Records),
     (Role.CONTROLLER, Role.OPERATOR): _types(peers.ToWorker, observing.ToObserver),
     (Role.GATEWAY, Role.WORKER): _types(peers.Input),
-    (Role.REPOSITORY, Role.WORKER): _types(peers.Input),
     (Role.WORKER, Role.GATEWAY): _types(peers.Output),
-    (Role.WORKER, Role.REPOSITORY): _types(peers.Output),
     (Role.GATEWAY, Role.REPOSITORY): _types(repository.Question),
     (Role.REPOSITORY, Role.GATEWAY): _types(repository.Reply),
 }

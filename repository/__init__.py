@@ -5,7 +5,7 @@
 * ``layout``, ``digests``, ``looking`` -- what is in the folder, and since when
 * ``recipe``, ``compiling``, ``compile_child``, ``sweeping`` -- from a version's files to an artifact
 * ``book``, ``builds``, ``cluster``, ``index`` -- what should be served, what is, and the steps between: pure
-* ``controller_link``, ``warming``, ``control``, ``questions``, ``served_files`` -- to the controller, to
+* ``controller_link``, ``control``, ``questions``, ``served_files`` -- to the controller, to
   workers, to gateways, and for a controller that starts anew
 * ``server`` -- one event loop; the process's life
 * ``config`` -- the process's configuration

@@ -38,7 +38,7 @@ class Add(NamedTuple):
 
 
 class Warm(NamedTuple):
-    """Have a worker load a model, by a request that nobody waits for."""
+    """Have a worker load a model when it is idle."""
 
     name: str
 

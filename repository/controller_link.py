@@ -11,7 +11,7 @@ import itertools
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic_ns
 
 import msgspec
@@ -21,7 +21,6 @@ from mainspring.messages.codec import TO_GATEWAY, BadMessage, encode
 from mainspring.messages.codes import Reason
 from mainspring.messages.roles import Role
 from mainspring.repository.cluster import Cluster
-from mainspring.repository.warming import Warming
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
@@ -72,7 +71,8 @@ class ControllerLink:
         self._link = Link(self._hub, address, LIMITS, name=identity, shows=shows, expects=there)
         self._tokens = itertools.count(1)
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
-        self._warming = Warming(self._hub, LIMITS, shows)
+        self.loading: set[str] = set()
+        """Models that this session's controller was asked to load."""
         self._session = Session(monotonic_ns(), hello_ns=HELLO_NS, silence_ns=round(timeout_ms * 1e6))
 
     async def run(self) -> None:
@@ -108,16 +108,10 @@ class ControllerLink:
             raise Refusal(reply.reason, reply.detail)
         return reply
 
-    def warm(self, model: str) -> None:
-        """Have a worker load a model when it is idle, by a request that nobody waits for."""
-        arrival = self._warming.warm(model)
-        if arrival is not None:
-            self._send(arrival)
-
-    def cool(self, models: Iterable[str]) -> None:
-        """Give such requests for these models up."""
-        for cancel in self._warming.cool(models):
-            self._send(cancel)
+    async def load(self, model: str) -> None:
+        """Have a worker load a model once it is idle; raise `Refusal`."""
+        await self.ask(load=model)
+        self.loading.add(model)
 
     def _send(self, message: msgspec.Struct) -> bool:
         return self._link.send((encode(message),)) is Delivery.SENT
@@ -134,7 +128,6 @@ class ControllerLink:
                     news = news or not isinstance(message, peers.Ping) or self._cluster.known != known
                 except BadMessage as error:
                     _LOGGER.warning("the controller sent a message that is none: %s", error)
-        self._warming.drain()
         if news:
             self._changed()
 
@@ -149,21 +142,17 @@ class ControllerLink:
                     self._cluster.complete()
             case peers.ModelUp() | peers.ModelDown() | peers.Served():
                 self._cluster.heard(message)
-                if isinstance(message, peers.ModelDown) and message.drain:
-                    self._send(peers.Drained(message.name))
+                if isinstance(message, peers.ModelDown):
+                    self.loading.discard(message.name)
+                    if message.drain:
+                        self._send(peers.Drained(message.name))
             case peers.AdminReply():
                 future = self._asked.get(message.token)
                 if future is not None and not future.done():
                     future.set_result(message)
-            case peers.WorkerUp():
-                self._warming.worker_up(message.worker, message.data_address)
-            case peers.WorkerDown():
-                self._warming.worker_down(message.worker)
-            case peers.Dispatch():
-                self._warming.dispatched(message)
             case peers.Welcome():
                 self._session.welcome(now_ns)
-                self._warming.welcomed(message.number)
+                self.loading.clear()
                 self._cluster.welcomed()
             case peers.Refused():
                 said = f"the controller refused the repository ({message.code}): {message.detail}"

@@ -173,8 +173,8 @@ class Repository:
                 self._jobs.put_nowait(build)
             case Add(spec=spec):
                 self._ask(f"add {spec.name}", self._add(step))
-            case Warm(name=name):
-                self._link.warm(name)
+            case Warm(name=name) if name not in self._link.loading:
+                self._ask(f"load {name}", self._link.load(name))
             case Serve(model=model):
                 self._ask(f"serve {model.name}", self._serve(step))
             case Retire(name=name):
@@ -218,7 +218,6 @@ class Repository:
         if step.model.versions:
             self._files.write(step.model, step.specs)
         await self._link.ask(serve=step.model)
-        self._link.cool(step.model.versions.values())
         _LOGGER.info("model %s is served in versions %s", step.model.name, list(step.model.versions))
         if not step.model.versions:
             self._files.remove(step.model.name)

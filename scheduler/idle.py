@@ -16,7 +16,7 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.placing import LoadPlan
+from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 
 WATCHED_NS: Final = 1_000_000_000
@@ -137,6 +137,8 @@ class MissedModels:
         self._books = books
         self._policy = policy
         self._wanted: OrderedDict[str, None] = OrderedDict()
+        self._operators: dict[str, None] = {}
+        """Those of them that operators asked for."""
 
     def __bool__(self) -> bool:
         return bool(self._wanted)
@@ -147,9 +149,15 @@ class MissedModels:
             self._wanted[model.name] = None
             self._books.loads_dirty = True
 
+    def operator_wants(self, model: Model) -> None:
+        """Note that an operator asks for a model, whether or not the configuration has idle loads."""
+        if not model.holders:
+            self._operators[model.name] = None
+            self.want(model)
+
     def _wants(self, model: Model) -> bool:
         """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
-        return bool(self._books.config.idle_loads or model.backlog)
+        return bool(self._books.config.idle_loads or model.backlog or model.name in self._operators)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
@@ -158,21 +166,27 @@ class MissedModels:
         for name in list(islice(self._wanted, LOOKED_AT)):
             model = self._books.cluster.models.get(name)
             if model is None or model.holders or not self._wants(model) or _given_up(model):
-                del self._wanted[name]
+                self._forget(name)
                 continue
             plan = self._plan(now_ns, model)
             if plan is not None:
-                del self._wanted[name]
+                self._forget(name)
                 plan.idle = True
                 return plan
             self._wanted.move_to_end(name)
         return None
+
+    def _forget(self, name: str) -> None:
+        del self._wanted[name]
+        self._operators.pop(name, None)
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
         idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
         for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
             plan = self._policy.plan_idle_load(now_ns, placement)
+            if plan is None and model.name in self._operators:
+                plan = plan_load(placement, now_ns - self._books.ns.idle_load_protect)
             if plan is not None:
                 return plan
         return None

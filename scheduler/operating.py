@@ -34,6 +34,7 @@ from mainspring.scheduler.placing import plan_on_freest
 
 NAMED: Final = 8
 """What there is instead of what was asked for, a refusal names so many of."""
+IDLE_ON_WORKER: Final = "a model is loaded on whichever worker is idle first; name none"
 
 
 class Operating(Changes):
@@ -55,6 +56,8 @@ class Operating(Changes):
             return self._no_model(wish.model)
         if isinstance(wish, PinModel):
             return self._unpinnable(model)
+        if isinstance(wish, LoadOn) and wish.idle:
+            return None if wish.worker is None else IDLE_ON_WORKER
         if wish.worker is not None and self._no_worker(wish.worker):
             return self._no_worker(wish.worker)
         return self._unloadable(wish) if isinstance(wish, UnloadFrom) else self._unplaced(model, wish)
@@ -75,6 +78,8 @@ class Operating(Changes):
                 self._pins.enforce()
             case UnpinModel(model=name):
                 self._unpin(self._books.cluster.models[name])
+            case LoadOn(model=name, idle=True):
+                self._residency.load_when_idle(self._books.cluster.models[name])
             case LoadOn(model=name):
                 for worker in self._books.cluster.workers.values():
                     self._books.consider_load_room(now_ns, worker)

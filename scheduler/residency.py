@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainspring.cluster.membership import stop
-from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.residency import forget, give_up, load_ended, other_ended
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
@@ -110,6 +110,10 @@ class Residency:
             self._send_other(now_ns, worker, Release(self._books.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
             self._succeed(now_ns, forget(self._books.cluster, placement))
+
+    def load_when_idle(self, model: Model) -> None:
+        """Have an idle LOAD executor load a model that an operator asks for."""
+        self._missed.operator_wants(model)
 
     def retire(self, now_ns: int, worker: Worker) -> None:
         """Give nothing more to a worker that begins nothing more, so that others load what it holds."""

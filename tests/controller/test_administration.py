@@ -135,6 +135,23 @@ def test_wishes_are_carried_out_logged_and_replayed(
     assert found.difference is None, found.difference.story()
 
 
+def test_a_model_repository_has_a_model_loaded_without_a_request_for_it(stage: Stage, tmp_path: Path) -> None:
+    stage.start(MODELS, event_log_dir=str(tmp_path))
+    gateway, worker = stage.cluster("a", "b")
+    gateway.send(AdminRequest(7, load="b"))
+    gateway.send(AdminRequest(8, load="nobody"))
+    stage.until(lambda: "b" in worker.resident)
+    stage.until(lambda: len(gateway.all(AdminReply)) >= 2)
+    replies = {each.token: each for each in gateway.all(AdminReply)}
+    assert replies[7].reason is None
+    assert (replies[8].reason, replies[8].detail) == (Reason.UNKNOWN_MODEL, "there is no model 'nobody'")
+    stage.stop()
+    logged = [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
+    assert [each.wish for each in logged] == [LoadOn("b", idle=True)]
+    found = redecide(tmp_path)
+    assert found.difference is None, found.difference.story()
+
+
 def test_a_console_that_comes_later_is_told_what_operators_set(
     stage: Stage, operator: Callable[[], Operator]
 ) -> None:

@@ -47,8 +47,9 @@ def test_what_changes_the_cluster_is_in_few_mouths() -> None:
     assert who(operating.Operate) == {(Role.OPERATOR, Role.CONTROLLER)}
     assert who(peers.WorkerHello) == {(Role.WORKER, Role.CONTROLLER)}
     assert who(actions.Result) == {(Role.WORKER, Role.CONTROLLER)}
-    gateways = {(Role.GATEWAY, Role.CONTROLLER), (Role.REPOSITORY, Role.CONTROLLER)}
-    assert who(peers.AdminRequest) == who(peers.Arrival) == gateways
+    assert who(peers.AdminRequest) == {(Role.GATEWAY, Role.CONTROLLER), (Role.REPOSITORY, Role.CONTROLLER)}
+    assert who(peers.Arrival) == {(Role.GATEWAY, Role.CONTROLLER)}
+    assert who(peers.Input) == {(Role.GATEWAY, Role.WORKER)}
     assert who(repository.UnloadModel) == {(Role.GATEWAY, Role.REPOSITORY)}
     assert who(operating.Operated) == {(Role.CONTROLLER, Role.OPERATOR)}
 

@@ -10,6 +10,7 @@ from mainspring.messages.events import (
     ModelAdded,
     ModelRemoved,
     OperatorAsked,
+    Wakeup,
     WorkerJoined,
     WorkerLeft,
 )
@@ -231,6 +232,20 @@ def test_loading_and_unloading_by_hand() -> None:
     assert isinstance(unload, Unload)
     assert unload.worker == "w1"
     assert refusal(hand, UnloadFrom("m", "w1")) == "'m' is not resident on w1"
+
+
+@pytest.mark.parametrize("policy", ["clockwork", "mainspring"])
+def test_a_load_that_may_wait_delays_no_other_and_takes_no_page_in_use(policy: str) -> None:
+    hand = Hand(spec("m"), spec("next"), spec("used", pages=7), policy=policy, idle_loads=False)
+    hand.warm("used")
+    (load,) = hand.request(20, 1, "m", 100)
+    assert ask(hand, 21, LoadOn("next", idle=True)) == [], "the LOAD executor is not idle"
+    (infer,) = hand.ok(28, load)
+    assert hand.ok(32, infer) == [], "no page is free, and both models were used only just now"
+    later = hand.feed(60_000, Wakeup())
+    assert [each.model for each in later if isinstance(each, Load)] == ["next"]
+    assert refusal(hand, LoadOn("next", "w0", idle=True)).endswith("name none")
+    assert refusal(hand, LoadOn("nobody", idle=True)) == "there is no model 'nobody'"
 
 
 def test_wishes_that_make_no_sense_are_refused_with_what_is_there() -> None:
