@@ -5,11 +5,18 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from mainspring.cli.main import build_app
+from mainspring.controller.config import ControllerConfig
+from mainspring.gateway.config import GatewayConfig
 from mainspring.transport.greeting import write_secret
+from mainspring.worker.config import WorkerConfig
 from tests.patience import PATIENCE_S
 
 MAINSPRING = [sys.executable, "-m", "mainspring"]
@@ -43,6 +50,30 @@ def test_a_worker_stops_in_order(tmp_path: object) -> None:
             assert process.wait(PATIENCE_S) == 0
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize(
+    ("verb", "default", "own"),
+    [
+        ("gateway", GatewayConfig(), {"controller_address"}),
+        ("worker", WorkerConfig(name="worker-0"), {"controller"}),
+        ("controller", ControllerConfig(), {"address"}),
+    ],
+)
+def test_options_that_are_not_given_are_what_the_configuration_says(
+    verb: str, default: msgspec.Struct, own: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "store").mkdir()
+    monkeypatch.chdir(tmp_path)
+    started: list[msgspec.Struct] = []
+    monkeypatch.setattr(f"mainspring.{verb}.server.run", lambda config, *_, **__: started.append(config))
+    monkeypatch.setattr(f"mainspring.cli.verbs.{verb}.begin", lambda *_: threading.Event())
+    where = "--address" if verb == "controller" else "--controller"
+    done = CliRunner().invoke(build_app(), [verb, where, f"unix://{tmp_path}/controller.sock"])
+    assert done.exit_code == 0, done.output
+    (config,) = started
+    found, wanted = msgspec.structs.asdict(config), msgspec.structs.asdict(default)
+    assert {key for key, value in found.items() if value != wanted[key]} == own
 
 
 @pytest.mark.parametrize(
