@@ -75,7 +75,7 @@ class BuildCores(build_ext):  # type: ignore[misc]
             wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
             if wheel is None:
                 raise CannotCompile("the C compiler failed") from error
-            _say_pure(f"the C compiler failed: {error}")
+            _say_pure("the C compiler failed")
             for made in glob(f"{self.build_lib}/**/*.so", recursive=True):
                 os.unlink(made)
             self.distribution.ext_modules = []
@@ -133,7 +133,7 @@ def read_files(files: list[str]) -> list[str]:
         if path in found or not os.path.isfile(path):
             continue
         found.add(path)
-        for node in ast.walk(ast.parse(_read(path))):
+        for node in ast.walk(ast.parse(_read(path), path)):
             names = []
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)]
@@ -188,7 +188,7 @@ def compile_cores(arguments: list[str]) -> None:
     for core in (core for core in MODULES if core.name in (options.cores or names)):
         try:
             done = compile_here(core)
-        except (CannotCompile, OSError) as error:
+        except (CannotCompile, OSError, SyntaxError) as error:
             print(f"native: {core.purpose}: plain Python, at {core.cost}: {error}", file=sys.stderr)
         else:
             if done or not options.quiet:

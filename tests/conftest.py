@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from mainspring.native import CORES
 from tests import host
 from tests.tiers import TESTS, TIERS, is_heart, name_of, tier_of
 
@@ -41,6 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "timing(reason): measures real time; at most five tests, see tests/run.py"
     )
     config.stash[_WANTED] = wanted
+    # A build that is stale is reported by this process, not among what is said by those under test.
+    for core in CORES:
+        core.state()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, packages_distributions, requires
@@ -15,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import extras
+from mainspring import extras, native
+from mainspring.native import State, Use
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -195,6 +197,30 @@ def test_pip_is_that_of_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
     assert extras.command_for("serve", None, tmp_path).startswith("pip install -e ")
     other = extras.command_for("serve", None, tmp_path / "other")
     assert shlex.split(other)[:4] == [sys.executable, "-m", "pip", "install"]
+
+
+def test_what_compiles_the_cores_is_named_as_it_works_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "mainspring" / "extras.py"))
+    monkeypatch.setattr(extras, "_installed", lambda: Installed({"url": tmp_path.as_uri(), "dir_info": {}}))
+    again = shlex.split(extras.compile_command())
+    assert again[-3:] == ["--force-reinstall", "--no-deps", f"{tmp_path}[serve]"]
+    (tmp_path / "setup.py").write_text("")
+    assert shlex.split(extras.compile_command())[-2:] == [str(tmp_path / "setup.py"), "native"]
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    assert extras.compile_command() == f"make -C {tmp_path} native"
+    monkeypatch.chdir(tmp_path)
+    assert extras.compile_command() == "make native"
+
+
+def test_all_that_compiling_misses_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setenv("CC", "no-such-compiler -O2")
+    told = native.how_to_compile(State(Use.MISSING, "not compiled"))
+    for wanted in ("'no-such-compiler' (apt-get install gcc", "python3-dev", extras.compile_command()):
+        assert wanted in told
+    assert native.how_to_compile(State(Use.OFF, "")) == "unset MAINSPRING_NATIVE"
 
 
 def test_nothing_names_a_package_of_an_index_that_is_not_ours() -> None:

@@ -117,6 +117,15 @@ def test_source_that_mypy_refuses_is_named_and_leaves_the_build(built: Path) -> 
     assert ask(built) == (COMPILED, "")
 
 
+def test_source_with_an_error_of_syntax_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    (folder / "mainspring/inner/wrong.py").write_text("def size(:\n")
+    _, errors = compile_package(folder)
+    assert "the worker's core: plain Python, at 3 to 4 times the CPU: " in errors
+    assert "wrong.py, line 1" in errors
+    assert errors.count("\n") == 1
+
+
 @needs_compiler
 def test_a_source_that_changes_while_it_is_compiled_leaves_no_build(tmp_path: Path) -> None:
     folder = write(tmp_path)
