@@ -13,6 +13,7 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
 from mainspring.messages.ids import request_id
 from mainspring.scheduler.config import SchedulerConfig, milliseconds
+from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
@@ -80,3 +81,28 @@ def test_the_fold_of_the_log_is_the_schedulers_state(policy: str, seed: int) -> 
     run_to_end(compared.simulation)
     compared.compare()
     assert compared.turns > 20
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_is_so_where_several_events_come_between_two_decisions(seed: int) -> None:
+    events: list[tuple[int, Event]] = []
+
+    def keep(now_ns: int, entry: Event | Command) -> None:
+        if isinstance(entry, Event):
+            events.append((now_ns, entry))
+
+    simulation = random_scenario(seed, "mainspring", record=keep)
+    disturb(simulation, seed)
+    run_to_end(simulation)
+    scheduler, rng = Scheduler(simulation.scheduler.config), random.Random(seed)
+    cluster = reader(scheduler.config)
+    for count, (now_ns, event) in enumerate(events):
+        scheduler.handle(now_ns, event)
+        for entry in (event, *scheduler.taken()):
+            apply(cluster, now_ns, entry)
+        if rng.random() < 0.3:
+            for command in scheduler.schedule(now_ns):
+                apply(cluster, now_ns, command)
+        if count % 50 == 0:
+            settle(cluster)
+            assert described(cluster) == described(scheduler._books.cluster)
