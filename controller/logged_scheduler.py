@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from mainspring.cluster.snapshot import Part
 from mainspring.controller.counters import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.controller.tally import Tally
@@ -23,7 +24,6 @@ from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.picture import Told
 from mainspring.telemetry.actions import ActionCounts
 from mainspring.telemetry.log import EventLogWriter
 
@@ -139,9 +139,9 @@ class LoggedScheduler:
             self._write = None if self._log is None else self._log.append
             self.records.waiting.take()
 
-    def picture(self) -> Iterator[Told]:
-        """Yield the parts of a snapshot (`scheduler.picture`); raise what a bug in the scheduler raises."""
-        return self._scheduler.picture()
+    def snapshot(self) -> Iterator[Part]:
+        """Yield the parts of a snapshot (`cluster.snapshot`); raise what a bug in the scheduler raises."""
+        return self._scheduler.snapshot()
 
     @property
     def run(self) -> int | None:

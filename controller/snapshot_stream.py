@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from mainspring.cluster.snapshot import Part
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import Stage
-from mainspring.scheduler.picture import Told
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader
 
 SLICE_NS = 250_000
@@ -85,7 +85,7 @@ class SharedRecords:
 class SnapshotStream:
     """One snapshot under way, made in slices between the turns of the controller's loop."""
 
-    def __init__(self, header: SegmentHeader, parts: Iterator[Told], clock: Callable[[], int]) -> None:
+    def __init__(self, header: SegmentHeader, parts: Iterator[Part], clock: Callable[[], int]) -> None:
         """``parts``: the snapshot's parts behind the header; ``clock`` measures how long they take."""
         self.stage = Stage.BEGIN
         """The stage of the next slice; `Stage.LIVE` once there is none."""

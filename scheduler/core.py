@@ -12,6 +12,8 @@ from typing import Final
 
 from mainspring.cluster.placements import PREPARED_STATES, Worker
 from mainspring.cluster.requests import Request
+from mainspring.cluster.snapshot import Part, snapshot
+from mainspring.cluster.status import cluster_status
 from mainspring.messages.actions import Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
@@ -37,12 +39,10 @@ from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.operating import Operating
-from mainspring.scheduler.picture import Told, picture
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
-from mainspring.scheduler.status import cluster_status
 from mainspring.scheduler.validate import validate
 
 MISSED_RETRY_NS: Final = 100_000_000
@@ -160,11 +160,11 @@ class Scheduler:
 
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
-        return cluster_status(self._books)
+        return cluster_status(self._books.cluster, self.config.policy)
 
-    def picture(self) -> Iterator[Told]:
-        """Yield how things stand, part by part (`scheduler.picture`)."""
-        return picture(self._books)
+    def snapshot(self) -> Iterator[Part]:
+        """Yield how things stand, part by part (`cluster.snapshot`)."""
+        return snapshot(self._books.cluster)
 
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
         """Handle one alarm."""

@@ -1,60 +1,28 @@
-"""The scheduler's invariants (design, rule 10); each failed check tells the story of what it is about."""
+"""The scheduler's own invariants; each failed check tells the story of what it is about."""
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
-from mainspring.cluster.requests import Place
+from mainspring.cluster.placements import Worker
+from mainspring.cluster.validate import validate as validate_state
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.pins import Pins
-from mainspring.scheduler.status import where
 
 
 def validate(books: Books) -> None:
-    """Check the whole state; raise AssertionError at the first thing that is wrong."""
-    _check_requests(books)
-    for worker in books.cluster.workers.values():
-        _check_worker(books, worker)
-    for model in books.cluster.models.values():
-        _check_model(books, model)
+    """Check the state and what the scheduler notes beside it; raise AssertionError at what is wrong first."""
+    cluster = books.cluster
+    validate_state(cluster)
+    for worker in cluster.workers.values():
+        _check_loads(books, worker)
     for action_id, worker in books.idle_loads.items():
         assert worker.load.get(action_id) is not None, f"{worker.name} has no LOAD {action_id} outstanding"
-    workers = books.cluster.workers.values()
-    assert books.cluster.open_workers == sum(worker.open for worker in workers), "workers that take work"
-    kept = sum(model.pages for model in books.cluster.models.values() if model.pinned)
+    kept = sum(model.pages for model in cluster.models.values() if model.pinned)
     assert kept <= Pins(books).room_now, f"models that are kept take {kept} of {Pins(books).room_now} pages"
 
 
-def _check_requests(books: Books) -> None:
-    """Each request is in exactly one place."""
-    places: dict[int, list[str]] = {request_id: [] for request_id in books.cluster.requests}
-    queued = 0
-    for model in books.cluster.models.values():
-        assert model.queue.rows == sum(request.rows for request in model.queue), (
-            f"rows of {model.name}'s queue"
-        )
-        for request in (*model.queue, *model.backlog):
-            queued += 1
-            assert request.place is Place.QUEUED, f"{request} is in the queue of {model.name}"
-            assert request.id in places, f"{request} is queued but not known"
-            places[request.id].append(f"queue of {model.name}")
-    for action_id, requests in books.cluster.running.items():
-        for request in requests:
-            if request.place is not Place.GONE:
-                assert request.place is Place.DISPATCHED, f"{request} is in action {action_id}"
-                places[request.id].append(f"action {action_id}")
-    for request_id, found in places.items():
-        assert len(found) == 1, f"{books.cluster.requests[request_id]} is in {found or 'no place'}"
-    assert queued == books.cluster.queued, (
-        f"{queued} requests are queued, {books.cluster.queued} were counted"
-    )
-
-
-def _check_worker(books: Books, worker: Worker) -> None:
-    """Pages, timelines and placements of one worker agree."""
+def _check_loads(books: Books, worker: Worker) -> None:
+    """No LOAD was decided long before its executor is free."""
     name = worker.name
-    worker.pages.validate({p.model.name: p.pages for p in worker.placements.values() if p.pages})
-    worker.exec.validate(f"EXEC of {name}")
-    worker.load.validate(f"LOAD of {name}")
     ahead_ns = max(books.ns.lookahead, books.ns.dispatch_delay)
     for load in worker.load.actions():
         decided_ms = (load.predicted_begin_ns - load.earliest_ns) / 1e6
@@ -63,37 +31,3 @@ def _check_worker(books: Books, worker: Worker) -> None:
         )
     waits = name not in books.load_room
     assert not waits or len(worker.load), f"{name}: LOAD has nothing to do, and no room"
-    infers: dict[str, int] = {}
-    for action in worker.exec.actions():
-        infers[action.model] = infers.get(action.model, 0) + 1
-        assert action.action_id in books.cluster.running, f"{action} has no requests"
-    prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
-    assert worker.draining == (name in books.cluster.drained), f"{name} is draining: {worker.draining}"
-    assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
-    for placement in worker.placements.values():
-        assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
-        has_pages = placement.state in (State.LOADING, State.RESIDENT)
-        assert not placement.model.spec.extents or has_pages == bool(placement.pages), f"{placement}"
-        assert (placement.state is State.RESIDENT) == (placement.model.name in worker.lru), f"{placement}"
-        if placement.state is State.LOADING:
-            slot = placement.load_slot
-            assert slot is not None, f"{placement} has no LOAD"
-            assert worker.load.get(slot.action.action_id) is slot, f"{placement} has no LOAD outstanding"
-        usable = has_pages and not placement.leaving and not worker.draining
-        assert placement.usable == usable, f"{placement} is marked as usable: {placement.usable}"
-        registered = placement.model.usable.get(name) is placement
-        assert registered == placement.usable, f"{placement} is registered as usable: {registered}"
-
-
-def _check_model(books: Books, model: Model) -> None:
-    """A model's placements are those of the workers, and what the status says of them is true."""
-    assert model.where in (None, where(model)), f"the status says of {model.name}: {model.where}"
-    assert not model.pinned or model.name in books.cluster.pinned, (
-        f"{model.name} is kept, and nobody pinned it"
-    )
-    holders = [p.worker for p in model.usable.values() if not p.stalled]
-    assert model.holders == holders, f"holders of {model.name}"
-    for name, placement in model.placements.items():
-        worker = books.cluster.workers.get(name)
-        assert worker is not None, f"{placement}: there is no such worker"
-        assert worker.placements.get(model.name) is placement, f"{placement} is not the worker's"

@@ -8,6 +8,7 @@ import pytest
 
 from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.validate import validate
 from mainspring.messages import operating
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, GatewayLeft, ModelRestored, OperatorAsked, RequestArrived
@@ -71,6 +72,7 @@ class Compared:
             apply(self.cluster, now_ns, entry)
         self._entries.clear()
         settle(self.cluster)
+        validate(self.cluster)
         assert described(self.cluster) == described(self.simulation.scheduler._books.cluster)
 
 

@@ -16,7 +16,7 @@ from mainspring.messages.events import ModelRemoved, OperatorAsked, Wakeup
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, Wish
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, segments
 from mainspring.telemetry.runs import LogProblem
-from tests.scheduler.replica import Replica
+from tests.cluster.replica import Replica
 from tests.telemetry.recordings import EVENTFUL, record
 
 BUDGET_NS = 5_000_000

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from mainspring.cluster.snapshot import snapshot
 from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.events import RequestArrived, Wakeup
 from mainspring.scheduler.books import Books
-from mainspring.scheduler.picture import picture
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, check, feed
 
@@ -25,7 +25,7 @@ def told(view: View, watched: Watched, books: Books) -> Iterator[None]:
     """Let a view take a picture, a few parts at a time, while the scheduler goes on."""
     now_ns = watched.simulation.now_ns
     view.take(now_ns, SegmentHeader(FORMAT, 7, False, 10**18 + now_ns, about(watched.scheduler.config)))
-    for number, part in enumerate(picture(books)):
+    for number, part in enumerate(snapshot(books.cluster)):
         for at_ns, entry in part:
             view.take(watched.simulation.now_ns if at_ns is None else at_ns, entry)
         if number % 4 == 3:

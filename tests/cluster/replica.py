@@ -6,6 +6,7 @@ from typing import Any
 
 from mainspring.cluster.placements import State
 from mainspring.cluster.requests import Place
+from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker, Reject
@@ -19,7 +20,6 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.observing import Holding
-from mainspring.scheduler.books import Books
 
 SERVED = (Status.OK, Status.OUTPUT_LOST)
 
@@ -114,8 +114,8 @@ class Replica:
         }
 
 
-def stands(books: Books) -> dict[str, object]:
-    """The same of the scheduler's own books."""
+def stands(cluster: Cluster) -> dict[str, object]:
+    """The same of the scheduler's own state."""
     names = {
         State.PREPARED: "prepared",
         State.LOADING: "loading",
@@ -123,15 +123,15 @@ def stands(books: Books) -> dict[str, object]:
         State.FAILED: "failed",
         State.BROKEN: "failed",
     }
-    workers = books.cluster.workers.values()
+    workers = cluster.workers.values()
     actions = [
         *(infer.action_id for worker in workers for infer in worker.exec.actions()),
         *(load.action_id for worker in workers for load in worker.load.actions()),
         *(action_id for worker in workers for action_id in worker.others),
     ]
-    queued = [each for each in books.cluster.requests.values() if each.place is Place.QUEUED]
+    queued = [each for each in cluster.requests.values() if each.place is Place.QUEUED]
     return {
-        "models": sorted(books.cluster.models),
+        "models": sorted(cluster.models),
         "workers": {worker.name: worker.pages.size for worker in workers},
         "at": {
             (worker.name, name): (names[placement.state], placement.pages)
@@ -141,7 +141,5 @@ def stands(books: Books) -> dict[str, object]:
         },
         "actions": sorted(actions),
         "waiting": {each.id: each.event for each in queued},
-        "running": sorted(
-            each.id for each in books.cluster.requests.values() if each.place is Place.DISPATCHED
-        ),
+        "running": sorted(each.id for each in cluster.requests.values() if each.place is Place.DISPATCHED),
     }

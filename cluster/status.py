@@ -1,19 +1,19 @@
-"""The scheduler's state for a person."""
+"""The state for a person."""
 
 from __future__ import annotations
 
 from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
+from mainspring.cluster.state import Cluster
 from mainspring.messages.peers import ClusterStatus, ModelStatus, WorkerStatus
-from mainspring.scheduler.books import Books
 
 
-def cluster_status(books: Books) -> ClusterStatus:
-    """Return every worker and model as it is now."""
+def cluster_status(cluster: Cluster, policy: str) -> ClusterStatus:
+    """Return every worker and model as it is now; ``policy`` is the name of the scheduler's."""
     return ClusterStatus(
-        policy=books.config.policy,
-        workers=tuple(_worker(worker) for worker in books.cluster.workers.values()),
-        models=tuple(_model(model) for model in books.cluster.models.values()),
-        requests_queued=books.cluster.queued,
+        policy=policy,
+        workers=tuple(_worker(worker) for worker in cluster.workers.values()),
+        models=tuple(_model(model) for model in cluster.models.values()),
+        requests_queued=cluster.queued,
         dropped_messages={},
     )
 

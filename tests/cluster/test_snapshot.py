@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from mainspring.cluster.snapshot import PLACEMENTS_AT_ONCE, Part
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
@@ -23,11 +24,10 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.observing import Estimated, Holding
 from mainspring.scheduler.core import Scheduler
-from mainspring.scheduler.picture import PLACEMENTS_AT_ONCE, Told
 from mainspring.simulator.run import simulate
 from mainspring.telemetry.log import SegmentHeader
+from tests.cluster.replica import Replica, stands
 from tests.scheduler.hand import MS, Hand, spec
-from tests.scheduler.replica import Replica, stands
 from tests.telemetry.recordings import EVENTFUL
 
 Stream = list[tuple[int, Event | Command]]
@@ -48,7 +48,7 @@ class Replay:
         self.scheduler = Scheduler(EVENTFUL.scheduler)
         self.late, self.early = Replica(), Replica()
         self.begin, self.randomly = begin, random.Random(seed)
-        self.told: Iterator[Told] | None = None
+        self.told: Iterator[Part] | None = None
         self.slices = 0
         self.whole = False
         for index, (now_ns, entry) in enumerate(stream):
@@ -68,7 +68,7 @@ class Replay:
         if index < self.begin or self.whole:
             return
         if self.told is None:
-            self.told = self.scheduler.picture()
+            self.told = self.scheduler.snapshot()
         self.slices += 1
         for _ in range(self.randomly.randrange(1, 4)):
             part = next(self.told, None)
@@ -86,11 +86,11 @@ def test_who_comes_late_knows_what_who_saw_it_all_knows(stream: Stream, seed: in
     assert replay.whole
     assert replay.slices > 1, "the picture was to be made while things go on"
     assert replay.late.stands() == replay.early.stands()
-    assert replay.late.stands() == stands(replay.scheduler._books)
+    assert replay.late.stands() == stands(replay.scheduler._books.cluster)
 
 
 def told(scheduler: Scheduler) -> list[object]:
-    return [entry for part in scheduler.picture() for _, entry in part]
+    return [entry for part in scheduler.snapshot() for _, entry in part]
 
 
 def test_a_model_that_a_worker_could_not_prepare_is_told_of_with_why() -> None:
@@ -110,7 +110,7 @@ def test_a_cancelled_request_that_runs_is_told_of_as_cancelled() -> None:
     replica = Replica()
     for entry in told(hand.scheduler):
         replica.take(entry)
-    assert replica.stands() == stands(hand.scheduler._books)
+    assert replica.stands() == stands(hand.scheduler._books.cluster)
     assert infer.action_id in replica.actions
     assert 1 not in replica.requests
 
@@ -121,7 +121,7 @@ def test_requests_keep_their_arrival_deadline_and_priority() -> None:
     hand.feed(6, WorkerJoined("w0", "gpu", 8))
     event = RequestArrived(8, "a", 2, None, 3)
     hand.feed(7, event)
-    (first, *_) = hand.scheduler.picture()
+    (first, *_) = hand.scheduler.snapshot()
     assert first == [(7 * MS, event)]
 
 
@@ -142,7 +142,7 @@ def test_many_models_are_told_of_in_parts() -> None:
 
 def test_what_comes_and_goes_while_the_picture_is_made_is_passed_over() -> None:
     hand = Hand(spec("a"), spec("b"), workers=2)
-    parts = hand.scheduler.picture()
+    parts = hand.scheduler.snapshot()
     replica = Replica()
     for _, entry in next(parts):
         replica.take(entry)
@@ -153,4 +153,4 @@ def test_what_comes_and_goes_while_the_picture_is_made_is_passed_over() -> None:
     for part in parts:
         for _, entry in part:
             replica.take(entry)
-    assert replica.stands() == stands(hand.scheduler._books)
+    assert replica.stands() == stands(hand.scheduler._books.cluster)
