@@ -323,7 +323,7 @@ def test_a_fault_in_telling_ends_the_observers_sessions_and_nothing_else(
     controller = stage.start(MODELS)
     gateway, _ = stage.cluster(*NAMES)
     with monkeypatch.context() as broken:
-        broken.setattr(controller._logged, "picture", None)
+        broken.setattr(controller._logged, "snapshot", None)
         watcher = watch()
         stage.until(lambda: not watcher.live and controller._dropped["internal_error"] > 0)
         serve(stage, gateway)
