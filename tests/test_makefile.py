@@ -39,8 +39,8 @@ def test_each_target_installs_what_it_needs() -> None:
     assert develop not in docs
     assert develop in test
     assert test.index(develop) < test.index("tests.run quick")
-    assert "mainspring.native" not in test, "compiling takes longer than all that it runs"
-    assert "mainspring.native" in recipe("test-rest")
+    assert "setup.py native" not in test, "compiling takes longer than all that it runs"
+    assert "setup.py native" in recipe("test-rest")
 
 
 def test_every_tier_has_its_target() -> None:

@@ -40,6 +40,7 @@ class Rights:
         self.notes: list[str] = []
         self._exec_cores: frozenset[int] = frozenset()
         self._other_cores: frozenset[int] = frozenset()
+        self._collecting = False
         if realtime:
             self._divide_cores(exec_core)
 
@@ -49,6 +50,7 @@ class Rights:
         if not self.realtime:
             return
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._collecting = gc.isenabled()
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -57,10 +59,11 @@ class Rights:
             self._note(f"memory is not locked ({failure}): pages may be swapped out")
 
     def release_process(self) -> None:
-        """Let the garbage collector run again: the worker has stopped serving."""
+        """Let the garbage collector run again if it did before: the worker has stopped serving."""
         if self.realtime:
-            gc.enable()
             gc.unfreeze()
+            if self._collecting:
+                gc.enable()
 
     @contextlib.contextmanager
     def claimed_process(self) -> Iterator[None]:

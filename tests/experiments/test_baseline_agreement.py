@@ -10,9 +10,7 @@ __all__ = ["pytestmark"]
 
 EDF = {
     "A": 773 * 0.59,
-    "B": 570 * 0.72,
     "C": 4755 * 0.47,
-    "E": 18508 * 0.40,
     "G": 3243 * 0.80,
 }
 """Requests per second in time at 1.0 times the capacity, as bounds and the parts of them that were served."""

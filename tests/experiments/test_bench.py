@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from mainspring.experiments.bench import copies, relay
 from mainspring.experiments.bench.hops import STAGES, split
 from mainspring.experiments.bench.report import Figure, publish
-from mainspring.experiments.bench.usage import usage_of
 from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import RequestArrived
@@ -56,11 +54,3 @@ def test_a_report_says_whether_targets_were_met(tmp_path: Path) -> None:
     assert told["figures"][1]["target"] == 2
     assert told["trials"] == [1]
     assert told["machine"]["cores"] >= 1
-
-
-def test_usage_grows_with_work() -> None:
-    before = usage_of(os.getpid())
-    sum(range(2_000_000))
-    used = usage_of(os.getpid()).since(before)
-    assert used.cpu_ns > 0
-    assert used.waited_ns >= 0

@@ -12,7 +12,6 @@ from mainspring.experiments.live_vs_simulated import (
     Pair,
     WayShown,
     path_of,
-    resident_at,
     spec_of,
     table,
 )
@@ -50,13 +49,6 @@ def test_the_path_that_a_log_shows_is_the_path_that_it_took(tmp_path: Path) -> N
     assert found.client_us == pytest.approx(700.0, abs=250)
     assert found.jitter == pytest.approx(0.004, rel=0.1)
     assert found.controller_us == 12.0
-
-
-def test_what_workers_hold_is_read_from_loads_and_unloads(tmp_path: Path) -> None:
-    played(tmp_path, 0.2, preload="none")
-    assert resident_at(tmp_path, 0) == {}
-    held = resident_at(tmp_path, 1 << 62)
-    assert {model for models in held.values() for model in models} == {f"model-{n}" for n in range(1, 9)}
 
 
 def test_the_table_has_a_row_for_each_load(tmp_path: Path) -> None:

@@ -14,13 +14,8 @@ from mainspring.experiments.policies.cell import Job, play_cell
 PROFILES = Path(__file__).resolve().parents[2] / "../shared/profiles/clockwork_table1.csv"
 CLOCKWORK = {
     "A": 773 * 0.91,
-    "B": 570 * 0.80,
     "C": 4755 * 0.87,
-    "D": 5041 * 0.94,
-    "E": 18508 * 0.98,
-    "F": 18321 * 0.88,
     "G": 3243 * 0.81,
-    "H": 10333 * 0.76,
 }
 """Requests per second in time under appendix B."""
 

@@ -6,11 +6,9 @@ import msgspec
 import pytest
 
 from mainspring.experiments import scheduler_cost
-from mainspring.experiments.scheduler_cost import Cost, measure, play
+from mainspring.experiments.scheduler_cost import Cost, measure
 from mainspring.experiments.scheduler_growth import growth_of, plot
-from mainspring.experiments.scheduler_load import Recording, Setting, Turn, record
-from mainspring.messages.events import RequestArrived
-from mainspring.scheduler.core import Scheduler
+from mainspring.experiments.scheduler_load import Recording, Setting, record
 
 SETTING = Setting(models=61, devices=2, rate=400.0, seconds=0.5)
 
@@ -30,22 +28,6 @@ def test_the_budget_adds_up_to_the_calls(cost: Cost) -> None:
     assert 0.3 * cost.request_us_mean < total_us < 3 * cost.request_us_mean
     assert cost.request_us_least <= cost.request_us_p50
     assert cost.longest[0].us == cost.call_us_max_least >= cost.longest[1].us
-
-
-def test_a_backlog_stays_as_long_as_it_was() -> None:
-    recording = record(msgspec.structs.replace(SETTING, backlog=50))
-    queued = []
-
-    def run(scheduler: Scheduler, turns: list[Turn]) -> list[int]:
-        for now_ns, event, _ in turns:
-            scheduler.handle(now_ns, event)
-            scheduler.schedule(now_ns)
-            queued.append(scheduler.status().requests_queued)
-        return []
-
-    play(recording, run)
-    assert min(queued) >= 50 - 16, "one batch may be out before it is replaced"
-    assert any(isinstance(event, RequestArrived) and event.request_id < 0 for _, event, _ in recording.turns)
 
 
 def test_a_scheduler_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

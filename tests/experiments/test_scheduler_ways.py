@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mainspring.experiments import bench_scheduler, scheduler_ways
+from mainspring.experiments import bench_scheduler
 from mainspring.experiments.scheduler_load import Setting
 from mainspring.experiments.scheduler_ways import INTERPRETED, CannotMeasure, Task, interpreted, perform, way
 from mainspring.native import SWITCH
@@ -42,11 +42,6 @@ def test_what_the_other_process_said_is_told() -> None:
         interpreted(Task({"none": Setting(policy="none-such")}, plays=1))
 
 
-def test_a_policy_of_that_name_must_be_there(tmp_path: Path) -> None:
-    assert "none-such" in run("--policy", "none-such", "--output", str(tmp_path))
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_report_names_policy_and_way_and_shows_clockwork_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,15 +60,3 @@ def test_the_report_names_policy_and_way_and_shows_clockwork_beside_it(
     assert "under a profiler, interpreted" in said
     if os.environ.get(SWITCH) == "0":
         assert "interpreted (off: MAINSPRING_NATIVE=0)" in said
-
-
-def test_a_part_of_another_policy_is_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_scheduler, "MODELS", (61, 122))
-    monkeypatch.setattr(bench_scheduler, "STEADY", TINY)
-    for policy in ("clockwork", "edf"):
-        said = run("--policy", policy, "--only", "models", "--plays", "1", "--output", str(tmp_path))
-    report = json.loads((tmp_path / "scheduler.json").read_text())
-    assert {cost["setting"]["policy"] for cost in report["growth"]["models"]["costs"]} == {"edf"}
-    assert "is of policy clockwork" in said
-    assert (tmp_path / "scheduler.png").stat().st_size > 10_000
-    assert scheduler_ways.described() in said

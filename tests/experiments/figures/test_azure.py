@@ -13,24 +13,6 @@ from mainspring.traces.tracefile import TraceError
 NAMES = [f"m{number}" for number in range(100)]
 
 
-def test_the_busiest_functions_stay_whole_and_the_others_are_copied(traces: Path) -> None:
-    dealt = deal(traces / FILE, NAMES, 600, 1_000.0, np.random.default_rng(0))
-    rates = np.sort(dealt.counts.sum(axis=0, dtype=np.int64) / (480 * 60))[::-1]
-    assert dealt.counts.shape == (480, 100)
-    assert rates.sum() == pytest.approx(1_000, rel=0.01)
-    # Of 4,000 + 2,000 + 198 x 1.32 a minute, all scaled alike: copies share what one function had.
-    assert rates[0] == pytest.approx(1_000 * 4_000 / 6_261, rel=0.02)
-    assert rates[1] == pytest.approx(1_000 * 2_000 / 6_261, rel=0.02)
-    assert rates[2] < 2 * rates[-1]
-
-
-def test_what_comes_hourly_still_comes_together(traces: Path) -> None:
-    dealt = deal(traces / FILE, NAMES, 600, 1_000.0, np.random.default_rng(0))
-    quiet = dealt.counts[:, np.argsort(dealt.counts.sum(axis=0))[:98]].sum(axis=1)
-    peaks = np.flatnonzero(quiet > 5 * np.median(quiet))
-    assert peaks.tolist() == list(range(0, 480, 60))
-
-
 def test_a_short_form_keeps_the_rate_and_the_changes(options: Options) -> None:
     workload = azure(options, NAMES, rate=2_000.0, played_s=8.0, trace_s=8 * 3600.0, slo_ms=100.0)
     arrivals = list(workload.arrivals(np.random.default_rng(0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -117,6 +118,23 @@ def test_threads_of_libraries_stay_off_execs_core(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: pinned.append(cores))
     Rights(realtime=True, exec_core=1).claim_libraries()
     assert pinned == [{0, 2}]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_the_collector_is_off_while_serving_and_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch, collecting: bool
+) -> None:
+    monkeypatch.setattr("mainspring.worker.realtime._lock_memory", lambda: "")
+    monkeypatch.setattr("sys.setswitchinterval", lambda _: None)
+    rights = Rights(realtime=True)
+    try:
+        if not collecting:
+            gc.disable()
+        with rights.claimed_process():
+            assert not gc.isenabled()
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable()
 
 
 def test_core_that_is_not_ours_is_noted() -> None:
