@@ -162,26 +162,13 @@ class Rolling:
         self._halfway_ns = (self._estimate_ns + estimate_ns) // 2
 
 
-class Offsets:
-    """A policy's own note of estimates: what it derived from them, and from which."""
-
-    __slots__ = ("by_count", "ns", "scale_ns")
-
-    def __init__(self, scale_ns: float, ns: list[int], by_count: list[int]) -> None:
-        self.scale_ns = scale_ns
-        self.ns = ns
-        """The estimates, as they were."""
-        self.by_count = by_count
-        """By number of requests, the last for all beyond."""
-
-
 class InferTimes:
     """Estimates of one executable on one kind of device, for every batch size.
 
     ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
     """
 
-    __slots__ = ("_rolling", "_transfers", "index_of", "ns", "offsets", "sizes", "transfer_ns")
+    __slots__ = ("_rolling", "_transfers", "index_of", "note", "ns", "sizes", "transfer_ns")
 
     def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK) -> None:
         self.sizes = sizes
@@ -190,8 +177,8 @@ class InferTimes:
         self.ns = seeds_ns
         self.transfer_ns = [0] * len(sizes)
         """How long a batch's inputs keep the way to the worker busy, beyond the delay of any dispatch."""
-        self.offsets: Offsets | None = None
-        """The policy's own note."""
+        self.note: object = None
+        """The policy's own, dropped where a doubt changes an estimate."""
         self._rolling = [Rolling(seed, rank=rank) for seed in seeds_ns]
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
@@ -232,7 +219,7 @@ class InferTimes:
             before_ns = self.ns[index]
             self.ns[index] = rolling.doubt(now_ns)
             if self.ns[index] != before_ns:
-                self.offsets = None
+                self.note = None
         for index, rolling in self._transfers.items():
             self.transfer_ns[index] = rolling.doubt(now_ns)
 

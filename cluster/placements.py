@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainspring.cluster.estimates import InferTimes, LoadTime, indices_by_rows
 from mainspring.cluster.pages import PageTable
@@ -15,9 +15,6 @@ from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
 from mainspring.messages.actions import Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
-
-if TYPE_CHECKING:
-    from mainspring.scheduler.policies.demand import Demand
 
 
 class State(enum.Enum):
@@ -57,9 +54,9 @@ class Placement:
         "load_stalled",
         "load_time",
         "model",
+        "note",
         "pages",
         "state",
-        "strategy_key",
         "times",
         "usable",
         "worker",
@@ -84,7 +81,8 @@ class Placement:
         self.infers = 0
         self.last_used_ns = 0
         self.leaving = False
-        self.strategy_key: int | None = None
+        self.note: object = None
+        """The policy's own, None at first and once the worker is gone."""
         self.backlog_key: int | None = None
         self.usable = False
         """Whether INFERs may be sent, now or once the LOAD under way ends; `Model.usable` has those."""
@@ -106,7 +104,7 @@ class Placement:
 
     def lose(self) -> None:
         """Note that the worker is gone."""
-        self.strategy_key = self.backlog_key = None
+        self.note = self.backlog_key = None
         self.model.placements.pop(self.worker.name, None)
         self.usable = False
         self.model.register(self)
@@ -170,24 +168,19 @@ class Model:
     """One model: its queues, and its placements in the order that workers joined."""
 
     __slots__ = (
-        "asked",
         "backlog",
-        "boost",
-        "counted",
-        "demand",
         "holders",
         "index_of",
         "infer_times",
         "load_times",
         "max_rows",
         "name",
+        "note",
         "number",
-        "offered",
         "overdue",
         "pages",
         "pinned",
         "placements",
-        "price",
         "queue",
         "spec",
         "usable",
@@ -210,22 +203,12 @@ class Model:
         """The placements that are resident or loading."""
         self.holders: list[Worker] = []
         """The workers of those that have not stalled, in the same order; a new list after each change."""
-        self.offered: tuple[int, int] | None = None
-        """The policy's own note: for which head and size's index the queue was last offered to workers."""
+        self.note: object = None
+        """The policy's own."""
         self.overdue: dict[str, int] | None = None
         """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
         self.pinned = False
         """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
-        self.demand: Demand | None = None
-        """The policy's own note."""
-        self.asked = 0.0
-        """The policy's own note: how often it was asked for lately."""
-        self.boost = 0.0
-        """The policy's own note: how much more its requests are worth than others', in nats."""
-        self.price = 0.0
-        """The policy's own note: what the boost comes from."""
-        self.counted = False
-        """The policy's own note: whether it counts among the models with requests that wait."""
         self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
         """The status's own note, until a placement changes: where it is prepared, resident, and failed."""
         self.infer_times: dict[str, InferTimes] = {}
@@ -271,7 +254,6 @@ class Worker:
     """One worker: its pages, its executors' timelines, its placements."""
 
     __slots__ = (
-        "allocated_ns",
         "device_kind",
         "draining",
         "exec",
@@ -282,6 +264,7 @@ class Worker:
         "load_alarm_ns",
         "lru",
         "name",
+        "note",
         "number",
         "others",
         "pages",
@@ -289,12 +272,9 @@ class Worker:
         "prepare_queue",
         "prepared",
         "prepares",
-        "ranks_scale_ns",
         "stall_alarm_ns",
         "stalled",
         "stopping",
-        "strategies",
-        "swept_from",
         "watched",
     )
 
@@ -334,22 +314,17 @@ class Worker:
         """Whether an operator wants nothing more sent to it."""
         self.watched = False
         """Whether an alarm will look for owed results."""
-        self.allocated_ns = 0
-        """The policy's own note: the demand that it takes to be for this worker."""
-        self.strategies: list[tuple[int, int, Placement]] = []
-        """The policy's own note: what the EXEC executor could run."""
-        self.swept_from = 0
-        """The policy's own note: at how many strategies those that are void are dropped."""
-        self.ranks_scale_ns = 0.0
-        """The policy's own note: by which scale its strategies are ranked."""
+        self.note: object = None
+        """The policy's own."""
 
     def forget(self) -> None:
-        """Drop the placements of a worker that is gone.
+        """Drop the placements of a worker that is gone, and the policy's note.
 
         They point back to it: without this only a garbage collection would free them.
         """
         self.placements.clear()
         self.lru.clear()
+        self.note = None
 
     @property
     def open(self) -> bool:

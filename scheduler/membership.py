@@ -120,7 +120,6 @@ class Membership(Changes):
             self._intake.reconsider(now_ns, placement.model)
         self._pins.enforce()
         worker.forget()
-        worker.strategies.clear()
 
     def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
         """Break with a worker whose state can't be trusted any more; it may join again."""

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT: dict[str, set[str]] = {
     "messages": set(),
     "transport": {"messages"},
-    "cluster": {"messages", "scheduler.policies.demand"},
+    "cluster": {"messages"},
     "scheduler": {"cluster", "messages"},
     "telemetry": {"messages"},
     "controller": {"cluster", "scheduler", "messages", "telemetry", "transport"},

@@ -25,6 +25,7 @@ from mypy_extensions import mypyc_attr
 from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.demand_loads import DemandLoads
+from mainspring.scheduler.policies.notes import entered_key, model_note, worker_note
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
@@ -55,16 +56,17 @@ class Clockwork(Policy):
         """
         model = request.model
         queue = model.queue
-        due_ns, offered = queue.dues[0], model.offered
+        note, due_ns = model_note(model), queue.dues[0]
+        offered = note.offered
         index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
         if len(queue.dues) == 1 or offered is None or due_ns < offered[0] or index > offered[1]:
             number = model.number
             for placement in model.usable.values():
-                key, entered = due_ns - placement.times.ns[index], placement.strategy_key
+                key, entered = due_ns - placement.times.ns[index], entered_key(placement)
                 if entered is None or key < entered:
-                    placement.strategy_key = key
-                    model.offered = due_ns, index
-                    heapq.heappush(placement.worker.strategies, (key, number, placement))
+                    placement.note = key
+                    note.offered = due_ns, index
+                    heapq.heappush(worker_note(placement.worker).strategies, (key, number, placement))
         self._loads.update(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
@@ -80,7 +82,7 @@ class Clockwork(Policy):
         if placement.usable:
             self._offer(placement)
         else:
-            placement.strategy_key = None
+            placement.note = None
         self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
@@ -89,7 +91,7 @@ class Clockwork(Policy):
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the eligible strategy of the earliest required start, with its requests."""
-        heap = worker.strategies
+        heap = worker_note(worker).strategies
         best: Placement | None = None
         best_ns = best_number = best_index = best_first = 0
         seen: list[Placement] = []
@@ -98,9 +100,9 @@ class Clockwork(Policy):
             if best is not None and (key > best_ns or (key == best_ns and number > best_number)):
                 break
             heapq.heappop(heap)
-            if placement.strategy_key != key:
+            if placement.note != key:
                 continue
-            placement.strategy_key = None
+            placement.note = None
             if not placement.model.queue.rows or not placement.usable:
                 continue
             seen.append(placement)
@@ -132,10 +134,11 @@ class Clockwork(Policy):
         model, due_ns = placement.model, queue.dues[0]
         index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
         key = due_ns - placement.times.ns[index]
-        if placement.strategy_key is None or key < placement.strategy_key:
-            placement.strategy_key = key
-            model.offered = due_ns, index
-            heapq.heappush(placement.worker.strategies, (key, model.number, placement))
+        entered = entered_key(placement)
+        if entered is None or key < entered:
+            placement.note = key
+            model_note(model).offered = due_ns, index
+            heapq.heappush(worker_note(placement.worker).strategies, (key, model.number, placement))
 
     def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
         """Return (required start, size index, first request's index) of a model's strategy on a worker.

@@ -15,6 +15,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Worker
 from mainspring.scheduler.books import Books
+from mainspring.scheduler.policies.notes import model_note, worker_note
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
@@ -59,12 +60,12 @@ class Demand:
     def take_back(self) -> None:
         """Take the allocations back."""
         for index, worker in enumerate(self.holders):
-            worker.allocated_ns -= self.allocations_ns[index]
+            worker_note(worker).allocated_ns -= self.allocations_ns[index]
         self.allocations_ns = [0] * len(self.holders)
 
 
 class DemandTracker:
-    """Priorities of the models that have any, highest first; what it knows of one is `Model.demand`."""
+    """Priorities of the models that have any, highest first; what it knows of one is `ModelNote.demand`."""
 
     def __init__(self, books: Books, load_slo_ns: int | None = None) -> None:
         """With ``load_slo_ns`` only requests count that arrived no longer ago than that."""
@@ -76,21 +77,22 @@ class DemandTracker:
 
     def of(self, model: Model) -> Demand:
         """Return a model's demand as it was last computed; zeros if it has none."""
-        return model.demand or Demand()
+        return model_note(model).demand or Demand()
 
     def device_load_ns(self, worker: Worker) -> int:
         """Return ``l_g``: the work that is allocated to a worker."""
-        return worker.allocated_ns
+        return worker_note(worker).allocated_ns
 
     def update(self, now_ns: int, model: Model) -> bool:
         """Enter what happened to a model; return whether it asks for a LOAD that some worker could give."""
-        demand = model.demand
+        note = model_note(model)
+        demand = note.demand
         if not model.queue.dues:
             if demand is not None and demand.demand_ns:
                 demand.clear()
             return False
         if demand is None:
-            demand = model.demand = Demand()
+            demand = note.demand = Demand()
         self._compute(now_ns, model, demand)
         self._enter(model, demand)
         if not demand.demand_ns:
@@ -105,7 +107,7 @@ class DemandTracker:
         heap = self._heap
         while heap:
             negative, number, model = heap[0]
-            demand = model.demand
+            demand = model_note(model).demand
             if demand is None or demand.bound_ns != -negative:
                 heapq.heappop(heap)
                 continue
@@ -128,15 +130,16 @@ class DemandTracker:
 
     def put_back(self, model: Model) -> None:
         """Return a model that was taken out to its place."""
-        demand = model.demand
+        demand = model_note(model).demand
         if demand is not None:
             demand.aside = False
             self._enter(model, demand)
 
     def set_aside(self, model: Model) -> None:
         """Keep a model that was taken out from being taken again until it is put back."""
-        if model.demand is not None:
-            model.demand.aside = True
+        demand = model_note(model).demand
+        if demand is not None:
+            demand.aside = True
 
     def _enter(self, model: Model, demand: Demand) -> None:
         """Have the heap say a model's priority, or an earlier and higher one, if it can be loaded."""
@@ -175,7 +178,8 @@ class DemandTracker:
         elif len(demand.holders) == 1:
             (worker,), (held_ns,) = demand.holders, demand.allocations_ns
             demand.allocations_ns = [demand_ns]
-            load_ns = worker.allocated_ns = worker.allocated_ns - held_ns + demand_ns
+            note = worker_note(worker)
+            load_ns = note.allocated_ns = note.allocated_ns - held_ns + demand_ns
             capacity_ns = self._work_until_due_ns(model)
             demand.priority_ns = demand_ns - (demand_ns * capacity_ns // load_ns if load_ns else 0)
         elif demand_ns:
@@ -200,13 +204,14 @@ class DemandTracker:
         holders, held_ns = demand.holders, demand.allocations_ns
         weights = 0.0
         for index, worker in enumerate(holders):
-            weights += 1.0 / (worker.allocated_ns - held_ns[index] + IDLE_LOAD_NS)
+            weights += 1.0 / (worker_note(worker).allocated_ns - held_ns[index] + IDLE_LOAD_NS)
         scale = demand.demand_ns / weights
         fulfilled_ns = 0
         for index, worker in enumerate(holders):
-            other_ns = worker.allocated_ns - held_ns[index]
+            note = worker_note(worker)
+            other_ns = note.allocated_ns - held_ns[index]
             held_ns[index] = allocated_ns = int(1.0 / (other_ns + IDLE_LOAD_NS) * scale)
-            load_ns = worker.allocated_ns = other_ns + allocated_ns
+            load_ns = note.allocated_ns = other_ns + allocated_ns
             if load_ns:
                 fulfilled_ns += allocated_ns * capacity_ns // load_ns
         return fulfilled_ns

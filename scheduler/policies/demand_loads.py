@@ -11,6 +11,7 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.notes import worker_note
 
 PASSED_OVER_NS = 5_000_000
 """How long a model that no worker can load now is not looked at again."""
@@ -83,7 +84,7 @@ class DemandLoads:
                 continue
             available_ns = worker.load.available_ns(now_ns, soonest_ns)
             if available_ns + placement.load_time.ns + placement.times.ns[0] <= last_due_ns:
-                candidates.append((worker.allocated_ns, available_ns, worker.number, placement))
+                candidates.append((worker_note(worker).allocated_ns, available_ns, worker.number, placement))
         candidates.sort()
         for *_, placement in candidates:
             plan = self.plan(placement)

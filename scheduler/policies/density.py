@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import Final
+from typing import Final, final
 
-from mainspring.cluster.estimates import InferTimes, Offsets
+from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
+from mainspring.scheduler.policies.notes import WorkerNote, entered_key, model_note, worker_note
 
 TURNS: Final = 6.0
 """Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
@@ -46,6 +47,20 @@ SWEPT_FROM: Final = 32
 _NONE_NS: Final = (1 << 62) - 1
 
 
+@final
+class Offsets:
+    """What is derived from an executable's estimates (`InferTimes.note`), and from which."""
+
+    __slots__ = ("by_count", "ns", "scale_ns")
+
+    def __init__(self, scale_ns: float, ns: list[int], by_count: list[int]) -> None:
+        self.scale_ns = scale_ns
+        self.ns = ns
+        """The estimates, as they were."""
+        self.by_count = by_count
+        """By number of requests, the last for all beyond."""
+
+
 class Densities:
     """The heaps of all workers, and the choice among their entries."""
 
@@ -60,7 +75,7 @@ class Densities:
     def offer_all(self, model: Model) -> None:
         """Enter a model that got requests, or rose in rank, wherever it is."""
         if model.queue.dues:
-            boost_ns = int(self.scale_ns * model.boost)
+            boost_ns = int(self.scale_ns * model_note(model).boost)
             for placement in model.usable.values():
                 self._enter(placement, boost_ns)
 
@@ -68,32 +83,33 @@ class Densities:
         """Enter a placement whose model has requests, unless a lower bound stands there."""
         model = placement.model
         if model.queue.dues:
-            self._enter(placement, int(self.scale_ns * model.boost))
+            self._enter(placement, int(self.scale_ns * model_note(model).boost))
 
     def _enter(self, placement: Placement, boost_ns: int) -> None:
         """Enter a placement whose model has requests by a lower bound of its rank."""
-        worker, model = placement.worker, placement.model
-        if worker.ranks_scale_ns != self.scale_ns:
-            self._rank_anew(worker)
-        offsets = placement.times.offsets
-        if offsets is None or offsets.scale_ns != self.scale_ns:
+        note, model = worker_note(placement.worker), placement.model
+        if note.ranks_scale_ns != self.scale_ns:
+            self._rank_anew(note)
+        offsets = placement.times.note
+        if not isinstance(offsets, Offsets) or offsets.scale_ns != self.scale_ns:
             offsets = self._offsets(placement.times)
         dues, by_count = model.queue.dues, offsets.by_count
         count = len(dues)
         offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
         bound_ns = dues[0] + offset_ns - boost_ns
-        entered_ns = placement.strategy_key
+        entered_ns = entered_key(placement)
         if entered_ns is None or bound_ns < entered_ns:
-            placement.strategy_key = bound_ns
-            heapq.heappush(worker.strategies, (bound_ns, model.number, placement))
-            if len(worker.strategies) > worker.swept_from:
-                _sweep(worker)
+            placement.note = bound_ns
+            heapq.heappush(note.strategies, (bound_ns, model.number, placement))
+            if len(note.strategies) > note.swept_from:
+                _sweep(note)
 
     def best(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest rank that an executor could begin at an instant, or None."""
-        if worker.ranks_scale_ns != self.scale_ns:
-            self._rank_anew(worker)
-        heap = worker.strategies
+        note = worker_note(worker)
+        if note.ranks_scale_ns != self.scale_ns:
+            self._rank_anew(note)
+        heap = note.strategies
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self._books.ns.dispatch_delay, 0)
         best: Placement | None = None
         best_rank_ns = best_number = best_index = best_first = 0
@@ -103,9 +119,9 @@ class Densities:
             if best is not None and (key > best_rank_ns or (key == best_rank_ns and number > best_number)):
                 break
             heapq.heappop(heap)
-            if placement.strategy_key != key:
+            if placement.note != key:
                 continue
-            placement.strategy_key = None
+            placement.note = None
             if not placement.usable:
                 continue
             # A batch that can't be in time now may be after all: EXEC may be free earlier than predicted.
@@ -142,11 +158,11 @@ class Densities:
 
     def learnt(self, times: InferTimes, index: int) -> None:
         """Drop offsets that a new estimate has made stale."""
-        offsets = times.offsets
-        if offsets is not None:
+        offsets = times.note
+        if isinstance(offsets, Offsets):
             moved_ns = times.ns[index] - offsets.ns[index]
             if abs(moved_ns) > offsets.ns[index] >> STALE_SHIFT:
-                times.offsets = None
+                times.note = None
 
     def _candidate(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
         """Return (rank, size's index, first request's index) of a placement's densest batch; None if none is.
@@ -175,7 +191,7 @@ class Densities:
         if not best_count:
             return None
         density_ns = int(self.scale_ns * math.log(best_count / best_ns))
-        rank_ns = queue.dues[best_first] - best_ns - density_ns - int(self.scale_ns * model.boost)
+        rank_ns = queue.dues[best_first] - best_ns - density_ns - int(self.scale_ns * model_note(model).boost)
         return rank_ns, best_index, best_first
 
     def _offsets(self, times: InferTimes) -> Offsets:
@@ -188,21 +204,21 @@ class Densities:
                 density = math.log(min(size, count) / duration_ns)
                 least_ns = min(least_ns, -duration_ns - int(scale_ns * density))
             by_count.append(least_ns)
-        times.offsets = offsets = Offsets(scale_ns, list(durations_ns), by_count)
+        times.note = offsets = Offsets(scale_ns, list(durations_ns), by_count)
         return offsets
 
-    def _rank_anew(self, worker: Worker) -> None:
+    def _rank_anew(self, note: WorkerNote) -> None:
         """Rank a worker's entries by the scale as it is now."""
-        worker.ranks_scale_ns = self.scale_ns
-        entries, worker.strategies = worker.strategies, []
+        note.ranks_scale_ns = self.scale_ns
+        entries, note.strategies = note.strategies, []
         for key, _, placement in entries:
-            if placement.strategy_key == key:
-                placement.strategy_key = None
+            if placement.note == key:
+                placement.note = None
                 self.offer(placement)
 
 
-def _sweep(worker: Worker) -> None:
+def _sweep(note: WorkerNote) -> None:
     """Drop the entries that others have replaced."""
-    worker.strategies = [entry for entry in worker.strategies if entry[2].strategy_key == entry[0]]
-    heapq.heapify(worker.strategies)
-    worker.swept_from = 2 * len(worker.strategies) + SWEPT_FROM
+    note.strategies = [entry for entry in note.strategies if entry[2].note == entry[0]]
+    heapq.heapify(note.strategies)
+    note.swept_from = 2 * len(note.strategies) + SWEPT_FROM

@@ -21,6 +21,7 @@ from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.baseline_options import EdfOptions
 from mainspring.scheduler.policies.lineup import enter, peek, strike, take
+from mainspring.scheduler.policies.notes import entered_key
 from mainspring.scheduler.policies.wishes import Wishes
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Edf(Policy):
         model, due_ns = request.model, request.due_ns
         assert due_ns is not None
         for placement in model.usable.values():
-            key = placement.strategy_key
+            key = entered_key(placement)
             if key is None or due_ns < key:
                 enter(placement, due_ns)
         if due_ns == model.queue.dues[0]:

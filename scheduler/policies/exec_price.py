@@ -13,6 +13,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model
 from mainspring.scheduler.policies.holding import BUSY
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.utilisation import Utilisation
 
 WEIGHT: Final = 0.005
@@ -52,9 +53,10 @@ class ExecPrice:
         """Return what it is worth to serve rows of a model that wait, in the batches that are best for that.
 
         In rows; 0 if they cost more than they are worth. Those of a model that was dropped too often count
-        for more (`Model.boost`).
+        for more (`ModelNote.boost`).
         """
-        each = math.exp(min(model.boost, MOST_BOOST)) if model.boost else 1.0
+        boost = model_note(model).boost
+        each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
         if not self.per_ns:
             return rows * each
         best = 0.0

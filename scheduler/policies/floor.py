@@ -20,6 +20,7 @@ import math
 from typing import Final
 
 from mainspring.cluster.placements import Model
+from mainspring.scheduler.policies.notes import model_note
 
 STEP: Final = 0.03
 """What a missed request adds to a price, in nats of density, at a floor of a half and more."""
@@ -36,7 +37,7 @@ LOWEST: Final = 1e-6
 
 
 class Floor:
-    """Keeps the boosts of all models (`Model.boost`)."""
+    """Keeps the boosts of all models (`ModelNote.boost`)."""
 
     def __init__(self, fairness: float) -> None:
         """``fairness`` from 0, no floor, to 1, equal shares for all."""
@@ -60,18 +61,20 @@ class Floor:
         """Enter requests that were dispatched."""
         self._answered += (1.0 - self._answered) * min(1.0, OVERALL_WEIGHT * requests)
         self._update()
-        if model.price:
-            model.price = max(0.0, model.price - self._down * requests)
-            model.boost = max(0.0, model.price - LEAST)
+        note = model_note(model)
+        if note.price:
+            note.price = max(0.0, note.price - self._down * requests)
+            note.boost = max(0.0, note.price - LEAST)
 
     def missed(self, model: Model) -> bool:
         """Enter a request that was dropped; return whether its model's boost rose."""
         self._answered -= self._answered * OVERALL_WEIGHT
         self._update()
-        before = model.boost
-        model.price = min(HIGHEST, model.price + self._up)
-        model.boost = max(0.0, model.price - LEAST)
-        return model.boost > before
+        note = model_note(model)
+        before = note.boost
+        note.price = min(HIGHEST, note.price + self._up)
+        note.boost = max(0.0, note.price - LEAST)
+        return note.boost > before
 
     def _update(self) -> None:
         """Set the floor, and the steps of prices that balance at it."""

@@ -30,6 +30,7 @@ from mainspring.scheduler.policies.exec_price import ExecPrice
 from mainspring.scheduler.policies.floor import Floor
 from mainspring.scheduler.policies.holding import held_until_ns
 from mainspring.scheduler.policies.mainspring_options import MainspringOptions
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.popularity import Popularity
 from mainspring.scheduler.policies.relief import Relief
 from mainspring.scheduler.policies.utilisation import Utilisation
@@ -85,8 +86,9 @@ class Mainspring(Policy):
         """Offer the model to the workers that hold it, and enter its demand."""
         model = request.model
         self._popularity.asked(now_ns, model)
-        if not model.counted:
-            model.counted = True
+        note = model_note(model)
+        if not note.counted:
+            note.counted = True
             self._waiting += 1
         self._densities.offer_all(model)
         self._loads.update(now_ns, model)
@@ -136,7 +138,7 @@ class Mainspring(Policy):
         if placement.usable:
             self._densities.offer(placement)
         else:
-            placement.strategy_key = None
+            placement.note = None
         self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
@@ -183,8 +185,9 @@ class Mainspring(Policy):
 
     def _left(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue."""
-        if model.counted and not model.queue.dues:
-            model.counted = False
+        note = model_note(model)
+        if note.counted and not model.queue.dues:
+            note.counted = False
             self._waiting -= 1
         self._loads.take_back(now_ns, model)
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
+from mainspring.scheduler.policies.notes import model_note
 
 DECAY_NS: Final = 30_000_000_000
 RENEWED: Final = 40.0
@@ -23,7 +24,7 @@ LATELY = 0.5
 
 
 class Popularity:
-    """Keeps `Model.asked`."""
+    """Keeps `ModelNote.popularity`."""
 
     def __init__(self, books: Books) -> None:
         self._books = books
@@ -39,12 +40,12 @@ class Popularity:
         if age > RENEWED:
             factor = math.exp(-age)
             for each in self._books.cluster.models.values():
-                each.asked *= factor
+                model_note(each).popularity *= factor
             self._epoch_ns, age = now_ns, 0.0
-        model.asked += math.exp(age)
+        model_note(model).popularity += math.exp(age)
 
     def expected(self, within_ns: int) -> float:
-        """Return by what `Model.asked` is multiplied for the requests to expect within a time from now on."""
+        """Return the factor from `ModelNote.popularity` to the requests to expect within a time."""
         if self._epoch_ns is None:
             return 0.0
         seen_ns = max(LEAST_SEEN_NS, self._last_ns - self._first_ns)
@@ -61,7 +62,7 @@ class Popularity:
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return who may be evicted for a model that nobody needs at once: the less wanted, and few."""
-        left = LATELY * placement.model.asked
+        left = LATELY * model_note(placement.model).popularity
         chosen = []
         for victim in self.victims(placement.worker):
             left -= _worth(victim)
@@ -72,7 +73,7 @@ class Popularity:
 
 
 def _worth(placement: Placement) -> float:
-    asked = placement.model.asked
+    asked = model_note(placement.model).popularity
     return asked / 2 if len(placement.model.usable) > 1 else asked
 
 

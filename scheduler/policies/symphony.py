@@ -28,6 +28,7 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.filling import largest_batch
+from mainspring.scheduler.policies.notes import entered_key, worker_note
 from mainspring.scheduler.policies.system_options import SymphonyOptions
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Symphony(Policy):
         """Let a new holder hear of the model if its window is open; allocate its demand anew."""
         model = placement.model
         if not placement.usable:
-            placement.strategy_key = None
+            placement.note = None
         elif model.queue.dues:
             self._deferrals.pop(model.number, None)
             self._defer(now_ns, model)
@@ -145,15 +146,15 @@ class Symphony(Policy):
 
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the earliest latest start whose window is open."""
-        heap = worker.strategies
+        heap = worker_note(worker).strategies
         best: tuple[int, int, Placement] | None = None
         chosen: Candidate | None = None
         seen: list[Placement] = []
         while heap and (best is None or heap[0] < best):
             key, number, placement = heapq.heappop(heap)
-            if placement.strategy_key != key:
+            if placement.note != key:
                 continue
-            placement.strategy_key = None
+            placement.note = None
             if not placement.model.queue.rows or not placement.usable:
                 continue
             candidate = self._candidate(now_ns, placement, available_ns)
@@ -262,9 +263,10 @@ def _offer(placement: Placement, index: int) -> None:
     if not dues:
         return
     key = dues[0] - placement.times.ns[index]
-    if placement.strategy_key is None or key < placement.strategy_key:
-        placement.strategy_key = key
-        heapq.heappush(placement.worker.strategies, (key, placement.model.number, placement))
+    entered = entered_key(placement)
+    if entered is None or key < entered:
+        placement.note = key
+        heapq.heappush(worker_note(placement.worker).strategies, (key, placement.model.number, placement))
 
 
 def _opens_ns(model: Model, head_due_ns: int) -> int:

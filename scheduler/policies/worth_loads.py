@@ -21,6 +21,7 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.demand_loads import PASSED_OVER_NS, DemandLoads
 from mainspring.scheduler.policies.exec_price import ExecPrice
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.popularity import Popularity
 
 SCALE: Final = 10**15
@@ -55,9 +56,10 @@ class WorthTracker(DemandTracker):
     def take(self, now_ns: int) -> Model | None:
         """Take out the model whose LOAD brings most; None too if no LOAD is worth its executions for now."""
         model = super().take(now_ns)
-        if model is None or model.demand is None:
+        demand = None if model is None else model_note(model).demand
+        if model is None or demand is None:
             return None
-        if self.worth(model, model.demand.priority_ns) > 1:
+        if self.worth(model, demand.priority_ns) > 1:
             return model
         self.put_back(model)
         if now_ns >= self._look_again_ns:
@@ -92,12 +94,12 @@ class WorthLoads(DemandLoads):
         return [placement for _, _, placement in losses]
 
     def _loss(self, placement: Placement, away: float) -> float:
-        """Return what is lost if a model is evicted; ``away`` times `Model.asked` is what is asked for then.
+        """Return what an eviction loses; ``away`` times `ModelNote.popularity` are the requests to expect.
 
         A copy that is one of several is that part of it.
         """
         model, price = placement.model, self._price
-        loss = away * model.asked * price.worth_each(model)
+        loss = away * model_note(model).popularity * price.worth_each(model)
         if model.queue.rows:
             loss += price.worth(model, float(model.queue.rows))
         if model.backlog:

@@ -7,6 +7,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import SWEPT_FROM
 from mainspring.scheduler.policies.mainspring import Mainspring
+from mainspring.scheduler.policies.notes import worker_note
 from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS, spec
 
@@ -31,4 +32,7 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
         assert books.cluster.queued > 100, "it is overloaded"
         assert len(policy._loads._demand._heap) <= 2 * MODELS + SWEPT_FROM
         assert len(books.alarms) <= 3 * books.cluster.queued + 200
-        assert all(len(worker.strategies) <= 2 * MODELS + 32 for worker in books.cluster.workers.values())
+        assert all(
+            len(worker_note(worker).strategies) <= 2 * MODELS + 32
+            for worker in books.cluster.workers.values()
+        )

@@ -8,6 +8,7 @@ from mainspring.cluster.placements import Model, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.exec_price import ExecPrice
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.utilisation import WINDOW_NS, Utilisation
 from tests.scheduler.hand import MS, spec
 
@@ -56,5 +57,5 @@ def test_full_batches_are_worth_more_than_as_many_single_rows() -> None:
 def test_a_model_that_was_dropped_too_often_is_worth_its_time_again() -> None:
     found, long = price(1.0, 0.5), model("long", 20)
     assert found.worth(long, 1.0) == 0.0
-    long.boost = 2.0
+    model_note(long).boost = 2.0
     assert found.worth(long, 1.0) > 0.0

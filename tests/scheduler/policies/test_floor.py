@@ -7,6 +7,7 @@ import pytest
 
 from mainspring.cluster.placements import Model
 from mainspring.scheduler.policies.floor import HIGHEST, Floor
+from mainspring.scheduler.policies.notes import model_note
 from tests.scheduler.hand import spec
 
 
@@ -14,7 +15,7 @@ def test_nobody_is_boosted_without_fairness() -> None:
     floor, model = Floor(0.0), Model(spec("m"), 1)
     for _ in range(1000):
         assert not floor.missed(model)
-    assert model.boost == 0.0
+    assert model_note(model).boost == 0.0
 
 
 def test_a_model_that_misses_rises_and_falls_again_when_it_is_answered() -> None:
@@ -22,12 +23,12 @@ def test_a_model_that_misses_rises_and_falls_again_when_it_is_answered() -> None
     for _ in range(20):
         floor.answered(other, 16)
         floor.missed(dropped)
-    risen = dropped.boost
+    risen = model_note(dropped).boost
     assert 0.0 < risen <= HIGHEST
-    assert other.boost == 0.0
+    assert model_note(other).boost == 0.0
     for _ in range(2000):
         floor.answered(dropped, 4)
-    assert dropped.boost < risen / 2
+    assert model_note(dropped).boost < risen / 2
 
 
 def test_the_floor_follows_what_all_get() -> None:
@@ -63,7 +64,7 @@ def test_who_gets_nothing_rises_within_a_few_hundred_misses(share: float) -> Non
         else:
             floor.missed(other)
     misses = 0
-    while starved.boost < 1.0:
+    while model_note(starved).boost < 1.0:
         floor.missed(starved)
         floor.answered(other, 1)
         misses += 1
@@ -81,7 +82,7 @@ def test_whoever_is_served_only_when_boosted_ends_at_the_floor(fairness: float) 
             floor.answered(cheap, 1)
         else:
             floor.missed(cheap)
-        if dear.boost > 1.0:
+        if model_note(dear).boost > 1.0:
             floor.answered(dear, 1)
             answered += number >= 20_000
         else:

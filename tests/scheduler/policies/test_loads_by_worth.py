@@ -9,6 +9,7 @@ from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.mainspring import Mainspring
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.popularity import DECAY_NS, RENEWED, Popularity
 from mainspring.scheduler.policies.utilisation import WINDOW_NS
 from tests.scheduler.hand import MS, Hand, spec
@@ -92,10 +93,10 @@ def test_counts_decay_and_can_be_compared_as_they_are() -> None:
     for _ in range(3):
         popularity.asked(0, early)
     popularity.asked(2 * DECAY_NS, late)
-    assert late.asked > early.asked
+    assert model_note(late).popularity > model_note(early).popularity
     popularity.asked(int((RENEWED + 3) * DECAY_NS), early)
-    assert early.asked > late.asked
-    assert early.asked < 2.0
+    assert model_note(early).popularity > model_note(late).popularity
+    assert model_note(early).popularity < 2.0
 
 
 def test_a_missed_model_is_loaded_over_others_that_are_asked_for_much_less() -> None:

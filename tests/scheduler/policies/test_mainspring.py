@@ -19,6 +19,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.holding import LONGEST_NS, held_until_ns
 from mainspring.scheduler.policies.mainspring import Mainspring
+from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.registry import make_policy
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.scheduler.hand import MS, Hand, reasons, spec
@@ -98,7 +99,7 @@ def test_the_index_finds_what_a_search_of_all_models_finds(
     books = warm.scheduler._books
     worker = books.cluster.workers["w0"]
     for number, boost in enumerate(boosts):
-        books.cluster.models[f"m{number}"].boost = boost
+        model_note(books.cluster.models[f"m{number}"]).boost = boost
     for id_, (number, slo_ms, rows) in enumerate(requests, 1):
         warm.scheduler.handle(0, RequestArrived(id_, f"m{number}", rows, slo_ms * MS))
     available_ns = books.soonest_ns(0) + 5 * MS
