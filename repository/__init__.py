@@ -2,11 +2,12 @@
 
 * ``textproto``, ``reading``, ``fields``, ``model_config`` -- ``config.pbtxt``: its format, its fields, and
   what of it is honoured
-* ``layout``, ``digests``, ``looking`` -- what is in the folder, and since when
-* ``recipe``, ``compiling``, ``compile_child``, ``sweeping`` -- from a version's files to an artifact
-* ``book``, ``builds``, ``cluster``, ``index`` -- what should be served, what is, and the steps between: pure
-* ``controller_link``, ``control``, ``questions``, ``served_files`` -- to the controller, to
-  workers, to gateways, and for a controller that starts anew
+* ``layout``, ``digests``, ``scanner`` -- what is in the folder, and since when
+* ``recipe``, ``compiling``, ``compile_child``, ``gc`` -- from a version's files to an artifact
+* ``reconciler``, ``builds``, ``cluster``, ``index`` -- what should be served, what is, and the steps between:
+  pure
+* ``controller_link``, ``control``, ``requests``, ``served_files`` -- to the controller, to gateways, and for
+  a controller that starts again
 * ``server`` -- one event loop; the process's life
 * ``config`` -- the process's configuration
 

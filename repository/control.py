@@ -25,7 +25,7 @@ _LOGGER = logging.getLogger("mainspring.repository")
 Answer = Callable[[Question], Awaitable[Reply]]
 
 MAX_QUESTIONS = 256
-"""Questions answered at the same time; one more is refused."""
+"""Requests answered at the same time; one more is refused."""
 QUESTION_S = 5.0
 """How long a question may take to arrive."""
 QUESTION = Limits(part_bytes=1 << 16, backlog_bytes=0, backlog_messages=0, message_bytes=1 << 16, tensors=0)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.messages.repository import IndexEntry, ModelState
-from mainspring.repository.book import Book
 from mainspring.repository.builds import Record, Stage
+from mainspring.repository.reconciler import Reconciler
 
 SETTLING = "its files are being changed"
 
 
-def index_of(book: Book) -> tuple[IndexEntry, ...]:
+def index_of(reconciler: Reconciler) -> tuple[IndexEntry, ...]:
     """Return the entries by name and version."""
     entries: list[IndexEntry] = []
-    for name in sorted(book.records):
-        entries += _entries(book, book.records[name])
+    for name in sorted(reconciler.records):
+        entries += _entries(reconciler, reconciler.records[name])
     known = {(entry.name, entry.version) for entry in entries}
-    leaving = {(spec.served_as, str(spec.version)) for spec in book.cluster.retiring.values()}
+    leaving = {(spec.served_as, str(spec.version)) for spec in reconciler.cluster.retiring.values()}
     entries += [
         IndexEntry(name, version, ModelState.UNLOADING, "requests for it are in flight")
         for name, version in sorted(leaving - known)
@@ -25,8 +25,8 @@ def index_of(book: Book) -> tuple[IndexEntry, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0))))
 
 
-def _entries(book: Book, record: Record) -> Iterator[IndexEntry]:
-    served = book.cluster.versions_of(record.name)
+def _entries(reconciler: Reconciler, record: Record) -> Iterator[IndexEntry]:
+    served = reconciler.cluster.versions_of(record.name)
     if record.gone and not served:
         return
     versions = {*served, *(record.found.digests if record.loaded and not record.found.fault else ())}

@@ -1,7 +1,7 @@
 """The repository's process: one event loop that looks, compiles, and asks the controller for the difference.
 
-It serves nothing: whatever it does, slowly or not at all, gateways, controller and workers go on with what
-they have. `Book` decides what is to be done; this carries it out, and asks again when something has changed.
+The process serves no requests: if it is slow, or dies, gateways, controller and workers go on with what they
+have. `Reconciler` decides what is to be done; this module does it, and asks again when something has changed.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Step, Warm
 from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.control import Control
 from mainspring.repository.controller_link import ControllerLink, Refusal
+from mainspring.repository.gc import sweep
 from mainspring.repository.index import index_of
-from mainspring.repository.looking import SETTLING_POLL_S, Looking
-from mainspring.repository.questions import Questions
+from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm
+from mainspring.repository.requests import Requests
+from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
 from mainspring.repository.served_files import ServedFiles, State
-from mainspring.repository.sweeping import sweep
 from mainspring.transport.greeting import read_secret
 
 _LOGGER = logging.getLogger("mainspring.repository")
@@ -65,7 +65,7 @@ async def _run(
     config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
 ) -> None:
     repository = Repository(config)
-    control = Control(repository.questions.answer, read_secret(config.secret_file))
+    control = Control(repository.requests.answer, read_secret(config.secret_file))
     await control.listen(config.address)
     if on_ready is not None:
         on_ready(control.address)
@@ -92,17 +92,17 @@ class Repository:
         self._config = config
         self._wake = asyncio.Event()
         self._files = ServedFiles(config.state_dir)
-        self.book = Book(
+        self.reconciler = Reconciler(
             explicit=config.mode == "explicit",
             # Later, what is loaded is what clients have left loaded: the controller says.
             load_models=() if self._files.begun() else config.load_models,
             patience=Patience(round(config.prepare_patience_s * 1e9), round(config.warm_patience_s * 1e9)),
         )
-        self._looking = Looking(config, self.book, self._wake.set)
+        self._scanner = Scanner(config, self.reconciler, self._wake.set)
         self._link = ControllerLink(
             config.controller_address,
             config.controller_timeout_ms,
-            self.book.cluster,
+            self.reconciler.cluster,
             self._wake.set,
             read_secret(config.secret_file),
         )
@@ -111,7 +111,7 @@ class Repository:
         self._jobs: asyncio.Queue[Build] = asyncio.Queue()
         self._adopted = False
         self._state_due_ns = 0
-        self.questions = Questions(config, self.book, self._looking, self._wake.set)
+        self.requests = Requests(config, self.reconciler, self._scanner, self._wake.set)
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """Return what runs until the process stops."""
@@ -129,11 +129,11 @@ class Repository:
     async def _look(self) -> None:
         """Look at the folder for as long as the mode says."""
         while True:
-            again = await self._looking.look_around()
+            again = await self._scanner.look_around()
             if self._config.mode == "none" and not again:
                 await asyncio.Event().wait()
             seconds = (
-                SETTLING_POLL_S if again and not self._looking.fault else self._config.poll_interval_ms / 1e3
+                SETTLING_POLL_S if again and not self._scanner.fault else self._config.poll_interval_ms / 1e3
             )
             await asyncio.sleep(min(seconds, self._config.poll_interval_ms / 1e3))
 
@@ -141,11 +141,11 @@ class Repository:
         """Ask for the workers' progress while it is of interest."""
         while True:
             began_s = time.monotonic()
-            if self.book.preparing():
+            if self.reconciler.preparing():
                 with contextlib.suppress(Refusal):
                     reply = await self._link.ask(status=True)
                     if reply.status is not None:
-                        self.book.cluster.status(reply.status)
+                        self.reconciler.cluster.status(reply.status)
                         self._wake.set()
             took_s = time.monotonic() - began_s
             await asyncio.sleep(max(STATUS_POLL_S, STATUS_SHARE * took_s))
@@ -153,11 +153,11 @@ class Repository:
     async def _settle(self) -> None:
         """Do what is to be done, whenever something has changed."""
         while True:
-            if self.book.cluster.known and not self._adopted:
+            if self.reconciler.cluster.known and not self._adopted:
                 self._adopted = True
-                self.book.adopt()
+                self.reconciler.adopt()
             began_ns = time.monotonic_ns()
-            for step in self.book.steps(began_ns):
+            for step in self.reconciler.steps(began_ns):
                 self._begin(step)
             settled = self._write_state(began_ns)
             # Not more often than leaves half of the time for everything else.
@@ -209,7 +209,7 @@ class Repository:
         except Refusal as error:
             if error.passing:
                 raise
-            for record in self.book.records.values():
+            for record in self.reconciler.records.values():
                 if step.spec.name in record.builds:
                     record.builds[step.spec.name].fail(error.detail)
             raise
@@ -233,14 +233,14 @@ class Repository:
                 async with asyncio.timeout(SWEEP_S):
                     build = await self._jobs.get()
             except TimeoutError:
-                if self._config.own_store and self.book.looked and self.book.cluster.known:
-                    await sweep(self._config.store, self.book, always=not swept)
+                if self._config.own_store and self.reconciler.looked and self.reconciler.cluster.known:
+                    await sweep(self._config.store, self.reconciler, always=not swept)
                     swept = True
                 continue
-            record = self.book.records.get(build.model)
+            record = self.reconciler.records.get(build.model)
             if record is None or build not in record.wanted.values():
                 build.stage = Stage.WAITING
-                self.book.heard_of(build.model)
+                self.reconciler.heard_of(build.model)
                 continue
             await self._compile_one(build)
 
@@ -256,22 +256,22 @@ class Repository:
             _LOGGER.warning("model %s, version %d: %s", build.model, build.version, error)
             build.fail(str(error), passing=error.changed)
             # Another version may be served in its place.
-            await self._looking.look(build.model)
-        self.book.heard_of(build.model)
+            await self._scanner.look(build.model)
+        self.reconciler.heard_of(build.model)
         self._wake.set()
 
     def _write_state(self, now_ns: int) -> bool:
         """Write down how far the repository is, not too often; return whether there is nothing to be done."""
-        book = self.book
-        settled = book.settled() or bool(self._looking.fault)
+        reconciler = self.reconciler
+        settled = reconciler.settled() or bool(self._scanner.fault)
         if settled or now_ns >= self._state_due_ns:
             self._state_due_ns = now_ns + STATE_NS
             self._write(settled)
         return settled
 
     def _write(self, settled: bool) -> None:
-        book = self.book
-        index = index_of(book)
+        reconciler = self.reconciler
+        index = index_of(reconciler)
         waits = next((each for each in index if each.state is ModelState.LOADING), None)
         problems = [
             f"model {each.name}{f' version {each.version}' if each.version else ''}: {each.reason}"
@@ -280,10 +280,10 @@ class Repository:
             and each.state in (ModelState.UNAVAILABLE, ModelState.READY)
             and each.reason != "unloaded"
         ]
-        fault = [self._looking.fault] if self._looking.fault else []
+        fault = [self._scanner.fault] if self._scanner.fault else []
         state = State(
             settled=settled,
-            models=len(book.cluster.served),
+            models=len(reconciler.cluster.served),
             waits_for="" if waits is None else f"model {waits.name} version {waits.version}: {waits.reason}",
             problems=(*fault, *problems[:MOST_PROBLEMS]),
         )

@@ -1,4 +1,4 @@
-"""A cluster and a folder made of nothing, for the book to keep in step."""
+"""A cluster and a folder made of nothing, for the reconciler to keep in step."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from mainspring.messages.model import ModelSpec, Profile, ServedModel, TensorSpec
 from mainspring.messages.peers import ClusterStatus, ModelDown, ModelStatus, ModelUp, Served, WorkerStatus
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Add, Book, Compile, Retire, Serve, Warm
 from mainspring.repository.builds import Patience
 from mainspring.repository.index import index_of
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig
+from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Warm
 
 PATIENCE_NS = 1_000
 PATIENCE = Patience(PATIENCE_NS, PATIENCE_NS)
@@ -39,9 +39,11 @@ def spec(name: str, pages: int = 1) -> ModelSpec:
 
 @dataclasses.dataclass
 class World:
-    """A folder, a controller and two workers that do what the book asks, and check what it asks."""
+    """A folder, a controller and two workers that do what the reconciler asks, and check what it asks."""
 
-    book: Book = dataclasses.field(default_factory=lambda: Book(explicit=False, patience=PATIENCE))
+    reconciler: Reconciler = dataclasses.field(
+        default_factory=lambda: Reconciler(explicit=False, patience=PATIENCE)
+    )
     folder: dict[str, FoundModel] = dataclasses.field(default_factory=dict)
     prepared: dict[str, int] = dataclasses.field(default_factory=dict)
     """Workers that have prepared a model."""
@@ -59,7 +61,7 @@ class World:
     def start_controller(
         self, specs: tuple[ModelSpec, ...] = (), served: tuple[ServedModel, ...] = ()
     ) -> None:
-        cluster = self.book.cluster
+        cluster = self.reconciler.cluster
         cluster.welcomed()
         for each in specs:
             cluster.heard(ModelUp(each))
@@ -77,23 +79,25 @@ class World:
         """Look at the folder as `Layout` does."""
         for name, model in self.folder.items():
             if model.settling:
-                self.book.found(name, model)
+                self.reconciler.found(name, model)
                 continue
             broken: set[int] = set()
             while True:
                 chosen = model.config.version_policy.choose([n for n in model.numbers if n not in broken])
-                worse = {n for n in chosen if self.book.has_failed(name, model.config, n, model.digests[n])}
+                worse = {
+                    n for n in chosen if self.reconciler.has_failed(name, model.config, n, model.digests[n])
+                }
                 if not worse:
                     break
                 broken |= worse
             digests = {n: d for n, d in model.digests.items() if n in chosen or n in broken}
-            self.book.found(name, msgspec.structs.replace(model, chosen=tuple(chosen), digests=digests))
-        self.book.missing(self.folder)
+            self.reconciler.found(name, msgspec.structs.replace(model, chosen=tuple(chosen), digests=digests))
+        self.reconciler.missing(self.folder)
 
     def step(self) -> int:
         """Do what is to be done; return how much that was."""
         self.now_ns += 1
-        steps = self.book.steps(self.now_ns)
+        steps = self.reconciler.steps(self.now_ns)
         for each in steps:
             match each:
                 case Compile(build=build):
@@ -103,7 +107,7 @@ class World:
                     )
                 case Add(spec=added):
                     self.prepared.setdefault(added.name, 0)
-                    self.book.cluster.heard(ModelUp(added))
+                    self.reconciler.cluster.heard(ModelUp(added))
                 case Warm(name=name):
                     if self.loads:
                         self.resident.add(name)
@@ -111,23 +115,25 @@ class World:
                     assert all(self.prepared.get(name) for name in model.versions.values()), model
                     assert set(model.versions.values()) <= {every.name for every in specs}
                     self.told.append(model)
-                    self.book.cluster.heard(Served(model))
+                    self.reconciler.cluster.heard(Served(model))
                 case Retire(name=name):
-                    assert not any(name in m.versions.values() for m in self.book.cluster.served.values())
-                    self.book.cluster.heard(ModelDown(name, drain=True))
+                    assert not any(
+                        name in m.versions.values() for m in self.reconciler.cluster.served.values()
+                    )
+                    self.reconciler.cluster.heard(ModelDown(name, drain=True))
         return len(steps)
 
     def status(self, prepared_on: int = 2) -> None:
         """Have so many of the two workers prepare every model, and say so."""
         failing = {
             build.name
-            for record in self.book.records.values()
+            for record in self.reconciler.records.values()
             for build in record.builds.values()
             if build.digest.startswith(UNFIT)
         }
         workers = ("w0", "w1")
         states = []
-        for name in self.book.cluster.models:
+        for name in self.reconciler.cluster.models:
             able = () if name in failing else workers[:prepared_on]
             self.prepared[name] = len(able)
             resident = able[:1] if name in self.resident else ()
@@ -135,12 +141,12 @@ class World:
                 ModelStatus(name, 1, able, resident, 0, ("w0: no", "w1: no") if name in failing else ())
             )
         of_workers = tuple(WorkerStatus(worker, "cpu", 4, 4, 0, 0, 0, 0, ()) for worker in workers)
-        self.book.cluster.status(ClusterStatus("p", of_workers, tuple(states), 0, {}))
+        self.reconciler.cluster.status(ClusterStatus("p", of_workers, tuple(states), 0, {}))
 
     def drained(self) -> None:
         """Have every gateway let go of what is to go."""
-        for name in list(self.book.cluster.retiring):
-            self.book.cluster.heard(ModelDown(name))
+        for name in list(self.reconciler.cluster.retiring):
+            self.reconciler.cluster.heard(ModelDown(name))
 
     def settle(self) -> None:
         """Go on until there is nothing to do."""
@@ -151,18 +157,20 @@ class World:
             self.drained()
             if not done and not self.step():
                 # What rests has nothing to be done either if it is asked, as after a controller's return.
-                self.book.cluster.complete()
+                self.reconciler.cluster.complete()
                 assert not self.step()
                 return
-        raise AssertionError(f"it does not come to rest: {self.book.steps(self.now_ns)}")
+        raise AssertionError(f"it does not come to rest: {self.reconciler.steps(self.now_ns)}")
 
     def served(self, name: str) -> dict[int, str]:
         """Return the digests of the versions that are served."""
-        builds = {b.name: b.digest for record in self.book.records.values() for b in record.builds.values()}
-        return {n: builds.get(each, each) for n, each in self.book.cluster.versions_of(name).items()}
+        builds = {
+            b.name: b.digest for record in self.reconciler.records.values() for b in record.builds.values()
+        }
+        return {n: builds.get(each, each) for n, each in self.reconciler.cluster.versions_of(name).items()}
 
     def index(self, name: str) -> dict[str, tuple[ModelState, str]]:
-        return {e.version: (e.state, e.reason) for e in index_of(self.book) if e.name == name}
+        return {e.version: (e.state, e.reason) for e in index_of(self.reconciler) if e.name == name}
 
 
 DEFAULTS = ModelConfig()

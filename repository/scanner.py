@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.repository.book import Book
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel, Layout, Remembered, RepositoryFault
+from mainspring.repository.reconciler import Reconciler
 
 _LOGGER = logging.getLogger("mainspring.repository")
 MEMORY_FILE = "repository-digests.json"
@@ -26,15 +26,15 @@ SETTLING_POLL_S = 0.1
 """Between two looks while files are being changed."""
 
 
-class Looking:
-    """Keeps the book's knowledge of the folder up to date."""
+class Scanner:
+    """Keeps the reconciler's knowledge of the folder up to date."""
 
-    def __init__(self, config: RepositoryConfig, book: Book, changed: Callable[[], None]) -> None:
+    def __init__(self, config: RepositoryConfig, reconciler: Reconciler, changed: Callable[[], None]) -> None:
         """``changed`` is called after a look that found anything new."""
         self.fault = ""
         """Why the folder can't be read, if it can't."""
         self._config = config
-        self._book = book
+        self._reconciler = reconciler
         self._memory_path = Path(config.store) / MEMORY_FILE
         self._layout = Layout(
             Path(config.path), round(config.settle_ms * 1e6), _read_memory(self._memory_path)
@@ -58,13 +58,13 @@ class Looking:
             self._list(names)
             names = [name for name in names if self._is_new(name)]
         await self._look(names)
-        news = not self._book.looked
+        news = not self._reconciler.looked
         if self._config.mode != "explicit":
-            news = self._book.missing(names) or news
-        self._book.looked = True
+            news = self._reconciler.missing(names) or news
+        self._reconciler.looked = True
         if news:
             self._changed()
-        return any(record.settling for record in self._book.records.values())
+        return any(record.settling for record in self._reconciler.records.values())
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         """Look at one model; return what was found, None if it is gone.
@@ -81,7 +81,7 @@ class Looking:
     async def _look(self, names: Iterable[str]) -> list[FoundModel | None]:
         async with self._one_at_a_time:
             looked = await asyncio.to_thread(self._look_in_thread, list(names))
-            news = [name for name, found in looked.items() if self._book.found(name, found)]
+            news = [name for name, found in looked.items() if self._reconciler.found(name, found)]
             for name in news:
                 self._warn(name, looked[name])
         if news:
@@ -90,7 +90,7 @@ class Looking:
 
     def _look_in_thread(self, names: list[str]) -> dict[str, FoundModel | None]:
         looked = {
-            name: self._layout.look(name, time.time_ns(), partial(self._book.has_failed, name))
+            name: self._layout.look(name, time.time_ns(), partial(self._reconciler.has_failed, name))
             for name in names
         }
         if self._layout.changes != self._kept:
@@ -108,17 +108,17 @@ class Looking:
 
     def _list(self, names: list[str]) -> None:
         """Enter models that are not loaded by their names alone."""
-        records = self._book.records
+        records = self._reconciler.records
         for name in names:
             if name not in records:
-                self._book.found(name, FoundModel(name=name))
+                self._reconciler.found(name, FoundModel(name=name))
         for name in set(records).difference(names):
             if not records[name].loaded:
                 records[name].gone = True
 
     def _is_new(self, name: str) -> bool:
         """Whether a model is to be loaded from the start, and has not been looked at."""
-        record = self._book.records[name]
+        record = self._reconciler.records[name]
         found = record.found
         return record.loaded and (record.settling or not (found.numbers or found.fault))
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import Changed, GetIndex, Index, LoadModel, NotChanged, Question, Reply
-from mainspring.repository.book import Book
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.index import index_of
-from mainspring.repository.looking import Looking
+from mainspring.repository.reconciler import Reconciler
+from mainspring.repository.scanner import Scanner
 
 CLUSTER_WAIT_S = 10.0
 """How long a question waits for a controller, or for a worker."""
@@ -25,51 +25,53 @@ NO_WORKER = NotChanged(
 NO_CONTROLLER = NotChanged(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
 
 
-class Questions:
-    """Of one repository; `changed` is called after the book was told of a wish."""
+class Requests:
+    """Of one repository; `changed` is called after the reconciler was told of a wish."""
 
     def __init__(
-        self, config: RepositoryConfig, book: Book, looking: Looking, changed: Callable[[], None]
+        self, config: RepositoryConfig, reconciler: Reconciler, scanner: Scanner, changed: Callable[[], None]
     ) -> None:
         self._config = config
-        self._book = book
-        self._looking = looking
+        self._reconciler = reconciler
+        self._scanner = scanner
         self._changed = changed
 
     async def answer(self, question: Question) -> Reply:
         """Answer a gateway's question."""
         if isinstance(question, GetIndex):
-            return Index(index_of(self._book))
+            return Index(index_of(self._reconciler))
         if self._config.mode != "explicit":
             return NotChanged(Reason.FORBIDDEN, OFF)
-        if not await _until(lambda: self._book.cluster.known and self._book.looked, CLUSTER_WAIT_S):
+        if not await _until(
+            lambda: self._reconciler.cluster.known and self._reconciler.looked, CLUSTER_WAIT_S
+        ):
             return NO_CONTROLLER
         change = self._load if isinstance(question, LoadModel) else self._unload
         return await change(question.name)
 
     async def _load(self, name: str) -> Reply:
-        found = await self._looking.look(name, SETTLE_S)
+        found = await self._scanner.look(name, SETTLE_S)
         if found is None:
             detail = f"the repository {self._config.path} has no model {name[:200]!r}"
             return NotChanged(Reason.UNKNOWN_MODEL, detail)
         if found.settling:
             detail = f"the files of model {name!r} are being changed; load it once they are whole"
             return NotChanged(Reason.MODEL_NOT_READY, detail)
-        self._book.load(name)
+        self._reconciler.load(name)
         # What failed before is tried again.
-        await self._looking.look(name)
+        await self._scanner.look(name)
         self._changed()
-        while not await _until(lambda: not self._book.moves(name), CLUSTER_WAIT_S):
+        while not await _until(lambda: not self._reconciler.moves(name), CLUSTER_WAIT_S):
             obstacle = self._obstacle(name)
             if obstacle is not None:
                 return obstacle
-        record, served = self._book.records.get(name), self._book.cluster.versions_of(name)
+        record, served = self._reconciler.records.get(name), self._reconciler.cluster.versions_of(name)
         wanted = record.wanted if record is not None else {}
         if any(served.get(number) == build.name for number, build in wanted.items()):
             return Changed(served)
         reasons = [
             f"version {each.version}: {each.reason}" if each.version else each.reason
-            for each in index_of(self._book)
+            for each in index_of(self._reconciler)
             if each.name == name and each.reason
         ]
         why = "; ".join(reasons[:5]) or "it was unloaded meanwhile"
@@ -77,19 +79,19 @@ class Questions:
 
     def _obstacle(self, name: str) -> NotChanged | None:
         """Return what keeps a model from being loaded that waiting will not mend, if anything does."""
-        cluster, record = self._book.cluster, self._book.records.get(name)
+        cluster, record = self._reconciler.cluster, self._reconciler.records.get(name)
         if not cluster.known:
             return NO_CONTROLLER
         compiled = record is not None and all(build.spec is not None for build in record.wanted.values())
         return NO_WORKER if compiled and not cluster.workers else None
 
     async def _unload(self, name: str) -> Reply:
-        record = self._book.records.get(name)
-        if record is None or (not record.loaded and name not in self._book.cluster.served):
+        record = self._reconciler.records.get(name)
+        if record is None or (not record.loaded and name not in self._reconciler.cluster.served):
             return NotChanged(Reason.UNKNOWN_MODEL, f"model {name[:200]!r} is not loaded")
-        self._book.unload(name)
+        self._reconciler.unload(name)
         self._changed()
-        if not await _until(lambda: name not in self._book.cluster.served, CLUSTER_WAIT_S):
+        if not await _until(lambda: name not in self._reconciler.cluster.served, CLUSTER_WAIT_S):
             return NO_CONTROLLER
         return Changed({})
 

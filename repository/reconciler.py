@@ -1,6 +1,6 @@
 """What should be served, what is, and the steps from one to the other. Pure.
 
-`Book.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
+`Reconciler.steps` compares the repository's folder, the builds and the cluster, and returns what to do next:
 compile, add to the cluster, switch gateways over, take away. The rules of a switch:
 
 * a version is served once the workers have prepared it, and never before
@@ -59,7 +59,7 @@ class Retire(NamedTuple):
 Step = Compile | Add | Warm | Serve | Retire
 
 
-class Book:
+class Reconciler:
     """All models of one repository."""
 
     def __init__(self, *, explicit: bool, load_models: Iterable[str] = (), patience: Patience) -> None:

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from mainspring.messages.model import ServedModel
 from mainspring.messages.peers import Served
 from mainspring.messages.repository import ModelState
-from mainspring.repository.book import Book, Compile, Step
 from mainspring.repository.builds import Record, Stage
 from mainspring.repository.layout import FoundModel
 from mainspring.repository.model_config import ModelConfig, TensorConfig, VersionPolicy
+from mainspring.repository.reconciler import Compile, Reconciler, Step
 from tests.repository.world import BROKEN, PATIENCE, PATIENCE_NS, UNFIT, World, spec
 
 
 def test_nothing_is_asked_before_the_folder_was_looked_at() -> None:
     world = World()
     world.start_controller((), ())
-    world.book.cluster.heard(Served(ServedModel("net", {1: "net@1-aa"})))
+    world.reconciler.cluster.heard(Served(ServedModel("net", {1: "net@1-aa"})))
     assert world.step() == 0
     world.settle()
     assert world.told == [ServedModel("net", {})]
@@ -32,10 +32,10 @@ def test_a_version_is_served_once_every_worker_has_prepared_it_or_one_for_long_e
     world = World()
     world.put("net", {1: "a"})
     world.look()
-    assert [type(each) for each in world.book.steps(0)] == [Compile]
+    assert [type(each) for each in world.reconciler.steps(0)] == [Compile]
     world.step()
     world.step()
-    assert world.book.preparing()
+    assert world.reconciler.preparing()
     world.status(prepared_on=1)
     assert world.step() == 0
     assert world.index("net") == {"1": (ModelState.LOADING, Stage.COMPILED.value)}
@@ -43,7 +43,7 @@ def test_a_version_is_served_once_every_worker_has_prepared_it_or_one_for_long_e
     assert world.step() == 1
     assert world.served("net") == {1: "a"}
     assert world.index("net") == {"1": (ModelState.READY, "")}
-    assert world.book.settled()
+    assert world.reconciler.settled()
 
 
 def test_a_switch_is_one_message_and_the_old_goes_after_it() -> None:
@@ -53,7 +53,7 @@ def test_a_switch_is_one_message_and_the_old_goes_after_it() -> None:
     world.put("net", {1: "a", 2: "b"})
     world.settle()
     assert [dict(each.versions).keys() for each in world.told] == [{1}, {2}]
-    assert [name.partition("-")[0] for name in world.book.cluster.models] == ["net@2"]
+    assert [name.partition("-")[0] for name in world.reconciler.cluster.models] == ["net@2"]
 
 
 @pytest.mark.parametrize("idle", [True, False])
@@ -62,7 +62,7 @@ def test_what_takes_the_place_of_a_version_in_use_is_loaded_first_if_there_is_ti
     world.put("net", {1: "a"})
     world.settle()
     assert world.resident == set()
-    world.resident.update(world.book.cluster.models)
+    world.resident.update(world.reconciler.cluster.models)
     world.put("net", {2: "b"})
     for _ in range(4):
         world.look()
@@ -98,7 +98,7 @@ def test_content_changed_in_place_is_served_as_it_was_until_the_new_one_can_be()
     world.put("net", {1: "b"})
     world.settle()
     assert world.index("net") == {"1": (ModelState.READY, "")}
-    assert len(world.book.cluster.models) == 1
+    assert len(world.reconciler.cluster.models) == 1
 
 
 @pytest.mark.parametrize("wrong", [BROKEN, UNFIT])
@@ -123,10 +123,10 @@ def test_a_configuration_that_is_wrong_changes_nothing() -> None:
     world.put("net", {1: "a"})
     world.settle()
     wrong = ModelConfig(inputs=(TensorConfig(name="x", dims=(5,)),))
-    (before,) = world.book.cluster.models
+    (before,) = world.reconciler.cluster.models
     world.put("net", {1: "a", 2: "b"}, wrong)
     world.settle()
-    assert world.book.cluster.versions_of("net") == {1: before}
+    assert world.reconciler.cluster.versions_of("net") == {1: before}
     assert "dims [5]" in world.index("net")["2"][1]
     world.folder["net"] = FoundModel(name="net", given=True, fault="config.pbtxt, line 1: no")
     world.settle()
@@ -148,7 +148,7 @@ def test_a_model_that_fits_no_worker_says_so() -> None:
     world = World()
     world.put("net", {1: "a"})
     world.look()
-    (compile_,) = world.book.steps(0)
+    (compile_,) = world.reconciler.steps(0)
     assert isinstance(compile_, Compile)
     compile_.build.compiled(spec(compile_.build.name, pages=9))
     world.step()
@@ -161,11 +161,11 @@ def test_files_that_are_being_changed_are_left_alone() -> None:
     world = World()
     world.put("net", {1: "a"})
     world.settle()
-    world.book.found("net", FoundModel(name="net", settling=(2,), numbers=(1, 2)))
+    world.reconciler.found("net", FoundModel(name="net", settling=(2,), numbers=(1, 2)))
     assert world.step() == 0
-    assert not world.book.settled()
+    assert not world.reconciler.settled()
     assert world.served("net") == {1: "a"}
-    world.book.found("new", FoundModel(name="new", settling=(1,), numbers=(1,)))
+    world.reconciler.found("new", FoundModel(name="new", settling=(1,), numbers=(1,)))
     assert world.step() == 0
     assert world.index("new") == {"1": (ModelState.LOADING, "its files are being changed")}
 
@@ -174,8 +174,11 @@ def test_a_controller_that_forgot_everything_is_told_again_and_one_that_did_not_
     world = World()
     world.put("net", {1: "a"})
     world.settle()
-    specs, served = tuple(world.book.cluster.models.values()), tuple(world.book.cluster.served.values())
-    world.book.cluster.lost()
+    specs, served = (
+        tuple(world.reconciler.cluster.models.values()),
+        tuple(world.reconciler.cluster.served.values()),
+    )
+    world.reconciler.cluster.lost()
     assert world.step() == 0
     assert world.index("net") == {"1": (ModelState.READY, "")}
     told = len(world.told)
@@ -189,20 +192,20 @@ def test_a_controller_that_forgot_everything_is_told_again_and_one_that_did_not_
 
 
 def test_what_is_loaded_is_what_was_asked_for_or_is_served_already() -> None:
-    world = World(Book(explicit=True, load_models=["net"], patience=PATIENCE))
+    world = World(Reconciler(explicit=True, load_models=["net"], patience=PATIENCE))
     for name in ("net", "other", "served"):
         world.put(name, {1: name})
     world.start_controller((), (ServedModel("served", {1: "gone"}),))
-    world.book.adopt()
+    world.reconciler.adopt()
     world.settle()
     assert [bool(world.served(name)) for name in ("net", "other", "served")] == [True, False, True]
     assert world.index("other") == {"": (ModelState.UNAVAILABLE, "unloaded")}
-    world.book.load("other")
-    world.book.unload("net")
-    assert world.book.moves("other")
+    world.reconciler.load("other")
+    world.reconciler.unload("net")
+    assert world.reconciler.moves("other")
     world.settle()
     assert [bool(world.served(name)) for name in ("net", "other")] == [False, True]
-    assert not world.book.moves("other")
+    assert not world.reconciler.moves("other")
 
 
 contents = st.sampled_from(["a", "b", "c", BROKEN, UNFIT])
@@ -242,8 +245,8 @@ def test_whatever_changes_the_best_is_served_and_never_nothing_in_between(
             assert {n: d for n, d in served.items() if d in named.values()} == best
             if best and before:
                 assert all(each.versions for each in world.told[told:])
-            assert world.book.settled()
-            assert not world.book.cluster.retiring
+            assert world.reconciler.settled()
+            assert not world.reconciler.cluster.retiring
 
 
 def test_what_nothing_was_heard_of_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,23 +256,23 @@ def test_what_nothing_was_heard_of_is_not_looked_at_again(monkeypatch: pytest.Mo
     world.settle()
     world.step()
     asked: list[str] = []
-    steps_of = world.book._steps_of
+    steps_of = world.reconciler._steps_of
 
     def listen(now_ns: int, record: Record) -> Iterator[Step]:
         asked.append(record.name)
         return steps_of(now_ns, record)
 
-    monkeypatch.setattr(world.book, "_steps_of", listen)
+    monkeypatch.setattr(world.reconciler, "_steps_of", listen)
     assert world.step() == 0
     assert asked == []
     world.put("net7", {1: "other"})
     (found,) = [each for each in world.folder.values() if each.name == "net7"]
-    world.book.found("net7", msgspec.structs.replace(found, chosen=(1,)))
-    assert not world.book.settled()
+    world.reconciler.found("net7", msgspec.structs.replace(found, chosen=(1,)))
+    assert not world.reconciler.settled()
     world.step()
     assert asked == ["net7"]
-    world.book.cluster.lost()
-    world.start_controller(tuple(world.book.cluster.models.values()))
+    world.reconciler.cluster.lost()
+    world.start_controller(tuple(world.reconciler.cluster.models.values()))
     asked.clear()
     world.step()
     assert len(asked) == 20, "a controller that comes anew is told of everything"

@@ -17,16 +17,16 @@ from mainspring.messages.repository import (
     Question,
     UnloadModel,
 )
-from mainspring.repository import questions
-from mainspring.repository.book import Book
+from mainspring.repository import requests
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel
-from mainspring.repository.looking import Looking
-from mainspring.repository.questions import Questions
+from mainspring.repository.reconciler import Reconciler
+from mainspring.repository.requests import Requests
+from mainspring.repository.scanner import Scanner
 from tests.repository.world import BROKEN, PATIENCE, World
 
 
-class FakeLooking:
+class FakeScanner:
     """Finds what the world's folder holds."""
 
     def __init__(self, world: World) -> None:
@@ -39,23 +39,23 @@ class FakeLooking:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(questions, "CLUSTER_WAIT_S", 0.2)
-    world = World(Book(explicit=True, patience=PATIENCE))
+    monkeypatch.setattr(requests, "CLUSTER_WAIT_S", 0.2)
+    world = World(Reconciler(explicit=True, patience=PATIENCE))
     world.put("net", {1: "a"})
     world.put("bad", {1: BROKEN})
-    world.book.missing(world.folder)
+    world.reconciler.missing(world.folder)
     return world
 
 
 def ask(world: World, question: Question, mode: str = "explicit", *, helps: bool = True) -> object:
-    """Ask, while the world does what the book says; without ``helps`` no worker ever prepares anything."""
+    """Ask, while the world does what is to be done; without ``helps`` no worker ever prepares anything."""
 
     async def run() -> object:
-        looking = cast(Looking, FakeLooking(world))
-        asked = Questions(RepositoryConfig(mode=mode), world.book, looking, lambda: None)
+        scanner = cast(Scanner, FakeScanner(world))
+        asked = Requests(RepositoryConfig(mode=mode), world.reconciler, scanner, lambda: None)
         answering = asyncio.create_task(asked.answer(question))
         while not answering.done():
-            if world.book.cluster.known:
+            if world.reconciler.cluster.known:
                 world.look()
                 world.step()
                 if helps:
@@ -75,7 +75,7 @@ def refusal(answer: object) -> tuple[Reason, str]:
 def test_models_are_loaded_and_unloaded(world: World) -> None:
     loaded = ask(world, LoadModel("net"))
     assert isinstance(loaded, Changed)
-    assert loaded.versions == world.book.cluster.versions_of("net") != {}
+    assert loaded.versions == world.reconciler.cluster.versions_of("net") != {}
     assert ask(world, LoadModel("net")) == loaded
     assert ask(world, UnloadModel("net")) == Changed({})
     assert world.served("net") == {}
@@ -92,12 +92,12 @@ def test_a_model_that_can_not_be_loaded_says_why(world: World) -> None:
 def test_files_that_never_settle_are_not_loaded(world: World) -> None:
     world.folder["net"] = FoundModel(name="net", settling=(1,), numbers=(1,))
     assert refusal(ask(world, LoadModel("net")))[0] is Reason.MODEL_NOT_READY
-    assert not world.book.records["net"].loaded
+    assert not world.reconciler.records["net"].loaded
 
 
 def test_without_workers_or_a_controller_nobody_waits_for_ever(world: World) -> None:
     assert refusal(ask(world, LoadModel("net"), helps=False))[0] is Reason.NO_WORKER
-    world.book.cluster.lost()
+    world.reconciler.cluster.lost()
     assert refusal(ask(world, LoadModel("net")))[0] is Reason.CONTROLLER_UNREACHABLE
 
 

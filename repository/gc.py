@@ -7,13 +7,13 @@ import logging
 
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.store import Store
-from mainspring.repository.book import Book
 from mainspring.repository.recipe import is_artifact_name, model_and_version
+from mainspring.repository.reconciler import Reconciler
 
 _LOGGER = logging.getLogger("mainspring.repository")
 
 
-async def sweep(root: str, book: Book, *, always: bool) -> None:
+async def sweep(root: str, reconciler: Reconciler, *, always: bool) -> None:
     """Delete what no model of the repository uses; not to be called while something is compiled.
 
     ``always``: also what an interrupted compilation left, even if there is nothing else.
@@ -24,7 +24,7 @@ async def sweep(root: str, book: Book, *, always: bool) -> None:
         unused = [
             name
             for name in names
-            if is_artifact_name(name) and not book.is_kept(*model_and_version(name), name)
+            if is_artifact_name(name) and not reconciler.is_kept(*model_and_version(name), name)
         ]
         if unused or always:
             freed = await asyncio.to_thread(_delete, store, unused)
