@@ -38,23 +38,23 @@ class ControllerConfig(msgspec.Struct, frozen=True, kw_only=True):
     peer_backlog_messages: int = 100_000
     """Messages that may wait for one peer; a peer that reads too slowly for it is dropped."""
     max_peers: int = 4096
-    """Peers at one time; one more is refused."""
+    """Peers at the same time; one more is refused."""
     max_models: int = 65_536
-    """Models at one time; adding one more is refused."""
+    """Models at the same time; adding one more is refused."""
     metrics_models: int = 50
     """Models with a label of their own in the metrics that are asked for; the others share one."""
     observer_interval_ms: float = 50.0
-    """Between two messages to those who watch (consoles) with what happened meanwhile."""
+    """Between two messages with the latest events to each observer, such as a console."""
     observer_backlog_bytes: int = 16 << 20
-    """Bytes that may wait for one of them; the connection of one that reads too slowly is ended, so that
-    it starts again from how things stand."""
+    """Bytes that may wait for one observer; the connection of one that reads too slowly is ended, so that it
+    starts again from a new snapshot."""
     observer_timeout_ms: float = 10_000.0
-    """One that was silent for this long is forgotten."""
+    """The session of an observer that was silent for this long is ended."""
     max_observers: int = 32
-    """Those who watch at one time; one more is refused."""
+    """Observers at the same time; one more is refused."""
     start_grace_ms: float = 5000.0
-    """After its start, how long the controller keeps requests for the first worker to join, so that a restart
-    costs none; each at most until shortly before its deadline."""
+    """After its start, how long the controller keeps requests until the first worker has joined, so that a
+    restart costs none; each request at most until shortly before its deadline."""
     drain_timeout_ms: float = 5000.0
     """On a stop, how long outstanding requests may take to finish before the controller leaves."""
     goodbye_linger_ms: float = 200.0

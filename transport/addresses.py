@@ -1,10 +1,10 @@
 """Sockets for addresses like ``tcp://127.0.0.1:7401``, and the shorter way between processes of one host.
 
-A listener at a TCP address listens under a name made of it as well, on a Unix-domain socket of Linux's
-abstract kind (unix(7)), which needs no file and ends with its process. A connector to an address of this host
-tries that name first: a hop over it costs two thirds of one over TCP. The name belongs to the network
-namespace, as the port does; that no other user's process has taken it is checked. Addresses like
-``unix:///PATH`` are those of `local`.
+A listener at a TCP address also listens under a name derived from the address, on an abstract Unix-domain
+socket (unix(7)), which needs no file and ends with its process. A connector to an address of this host tries
+that name first: a hop over it costs two thirds of a hop over TCP. The name belongs to the network namespace,
+as the port does; the connector checks that the listener is a process of its own user. `local` has the
+addresses like ``unix:///PATH``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PREFIX = "tcp://"
 BACKLOG = 1024
 _CREDENTIALS = struct.Struct("3i")
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-"""Seconds, seconds, attempts: the end of a peer's host is noticed after 20 s even if nothing is sent."""
+"""Seconds, seconds, attempts: the failure of a peer's host is noticed after 20 s even if nothing is sent."""
 
 
 Target = tuple[int, Any]
-"""An address in numbers, as sockets take it: its family, and what that connects to."""
+"""A numeric address as sockets take it: its family, and the argument of ``connect``."""
 
 
 class Address(NamedTuple):
@@ -51,7 +51,7 @@ def parse(address: str, listens: bool = False) -> Address | Local:
 def parse_tcp(address: str, listens: bool = False) -> Address:
     """Return host and port; raise ValueError unless it is like ``tcp://127.0.0.1:7401``.
 
-    Whoever listens may write ``*`` for all interfaces and for any free port.
+    A listener may write ``*`` for all interfaces and for any free port.
     """
     host, _, port = address.removeprefix(PREFIX).rpartition(":")
     host = host.strip("[]")
@@ -65,9 +65,9 @@ def parse_tcp(address: str, listens: bool = False) -> Address:
 
 
 def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
-    """Listen at an address; return where, and the sockets: by TCP, and by name if that is free.
+    """Listen; return the address, and the sockets: the TCP one, and the one by name if the name is free.
 
-    Raises OSError if the address is taken, ValueError if it is none.
+    Raises OSError if the address is taken, ValueError if it is malformed.
     """
     wanted = parse(address, listens=True)
     if isinstance(wanted, Local):
@@ -93,9 +93,9 @@ def listen(address: str) -> tuple[Address | Local, list[socket.socket]]:
 
 
 def connect_at_once(address: Address | Local) -> socket.socket | None:
-    """Return a connection within this host; None if an address of TCP is another host's or has no name here.
+    """Return a connection within this host, or None if no process of this user listens here under its name.
 
-    Raises OSError if nobody listens at a local address.
+    Raises OSError if no process listens at a local address.
     """
     if isinstance(address, Local):
         return local.connect_local(address)
@@ -118,7 +118,7 @@ def connect_at_once(address: Address | Local) -> socket.socket | None:
 
 
 def begin_to_connect(to: Target) -> socket.socket:
-    """Return a TCP socket that connects; raise OSError if that is not possible."""
+    """Return a TCP socket that has begun to connect; raise OSError if that is not possible."""
     family, target = to
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     code = sock.connect_ex(target)
@@ -129,7 +129,7 @@ def begin_to_connect(to: Target) -> socket.socket:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set what a connection needs: no waiting for more to send, and an end if its host is gone."""
+    """Set a connection's options: send at once, and end if the other host fails."""
     sock.setblocking(False)
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,7 +139,7 @@ def prepare(sock: socket.socket) -> None:
 
 
 def in_numbers(address: Address) -> Target | None:
-    """Return the target of an address whose host is given in numbers; None if it has a name."""
+    """Return the target of an address with a numeric host; None if the host has a name."""
     try:
         return resolve(address, socket.AI_NUMERICHOST)
     except OSError:
@@ -147,9 +147,9 @@ def in_numbers(address: Address) -> Target | None:
 
 
 def resolve(address: Address, flags: int = 0) -> Target:
-    """Return an address in numbers, of IPv4 if there is one; raise OSError if there is none.
+    """Return an address's target, of IPv4 if it has one; raise OSError if the host is unknown.
 
-    A host's name may take many seconds.
+    Resolving a host's name may take many seconds.
     """
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=flags)
@@ -164,7 +164,7 @@ def _name(host: str, port: int) -> bytes:
 
 
 def _is_local(host: str) -> bool:
-    """Whether an address in numbers is one of this host's: others can't be bound."""
+    """Say whether a numeric address is this host's: an address of another host can't be bound."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((host, 0))
@@ -202,7 +202,7 @@ class Lookup:
         return self._found
 
     def close(self) -> None:
-        """Give the answer up; the thread ends when the resolver does."""
+        """Abandon the lookup; its thread ends when the resolver answers."""
         with self._lock:
             self._closed = True
             os.close(self.fd)

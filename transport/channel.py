@@ -1,9 +1,9 @@
-"""One connected stream: whole messages in, whole messages out, nothing that waits.
+"""One connected stream: whole messages in, whole messages out; no call waits.
 
-Small parts of a message are copied out of one buffer of the connection; the others are received straight
-into memory of their own size, which is not asked for before its size has been checked. What is sent goes
-from the caller's memory to the kernel; what the kernel does not take at once is kept, within bounds, and
-leaves when there is room again.
+Small parts of a message are copied out of the connection's buffer. Large parts are received straight into
+memory of their own, which is allocated once their size has been checked. What is sent goes from the caller's
+memory to the kernel; what the kernel does not take at once is kept, within bounds, and leaves when there is
+room again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Ended, Limits
 from mainspring.transport.framing import HEAD, head, size_of, sizes_of
 
 BUFFER_BYTES = 1 << 14
-"""What one read takes at most beside the rest of a large part: some hundred small messages."""
+"""The most that one read takes beside the rest of a large part: about a hundred small messages."""
 FLUSH_PARTS = 64
-"""Parts handed to the kernel at once when there is room again."""
+"""Parts handed to the kernel in one call when there is room again."""
 FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 READABLE = select.EPOLLIN | select.EPOLLRDHUP
 WRITABLE = select.EPOLLOUT
@@ -34,24 +34,24 @@ Message = list[Any]
 
 
 class Backlog:
-    """What is still to be sent, in order, and its bounds."""
+    """What waits to be sent, in order, and its bounds."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._messages: deque[list[memoryview]] = deque()
         self.bytes = 0
-        """What is kept, all in all."""
+        """The number of bytes that wait."""
 
     def __bool__(self) -> bool:
         return bool(self._messages)
 
     @property
     def full(self) -> bool:
-        """Whether no more is to be taken."""
+        """Say whether no further message may be added."""
         return self.bytes > self._limits.backlog_bytes or len(self._messages) >= self._limits.backlog_messages
 
     def add(self, parts: Sequence[Any], skip: int, volatile: bool) -> None:
-        """Keep parts but for their first ``skip`` bytes; as copies if their memory is ``volatile``."""
+        """Keep parts without their first ``skip`` bytes, as copies if their memory is ``volatile``."""
         kept = []
         for part in parts:
             view = memoryview(part)
@@ -99,13 +99,13 @@ class Backlog:
 
 
 class Channel:
-    """One connection whose ends know each other. ``peer`` is what its owner calls the other end."""
+    """One connection after its handshake. ``peer`` is the owner's name for the other end."""
 
     def __init__(self, sock: socket.socket, epoll: select.epoll, limits: Limits, peer: bytes) -> None:
         self.fd = sock.fileno()
         self.peer = peer
         self.queued = False
-        """Whether its owner has it among those that may have a message."""
+        """Whether its owner has queued it as one that may have a message."""
         self._socket = sock
         self._epoll = epoll
         self._limits = limits
@@ -119,14 +119,14 @@ class Channel:
         self._start = self._end = 0
         self._drained = True
         self._partial = False
-        """Whether the buffer has no whole message."""
+        """Whether the buffer holds no whole message."""
         self._sizes: list[int] = []
-        """Of the parts that are yet to come of the message under way, the next one last."""
+        """The sizes of the parts that the message under way still lacks, the next one last."""
         self._parts: Message = []
         self._part: memoryview | None = None
         self._filled = 0
         self._grown = 0
-        """Bytes that came all in all."""
+        """The number of bytes received so far."""
         self._grown_before = 0
         self._backlog = Backlog(limits)
         self._broken = False
@@ -134,31 +134,31 @@ class Channel:
     # --- receiving ---
 
     def readable(self) -> None:
-        """The kernel has something."""
+        """Note that the kernel has received something."""
         self._drained = False
 
     @property
     def more(self) -> bool:
-        """Whether `next` might find another message."""
+        """Say whether `next` may find another message."""
         return not self._drained or (self._end > self._start and not self._partial)
 
     @property
     def drained(self) -> bool:
-        """Whether all that the kernel is known to have has been read."""
+        """Say whether all that the kernel is known to have has been read."""
         return self._drained
 
     @property
     def unfinished(self) -> bool:
-        """Whether a message has begun to come that has not come whole, once `next` returned None."""
+        """Say, once `next` has returned None, whether a part of a message has arrived."""
         return bool(self._sizes) or self._end > self._start
 
     def grows(self) -> bool:
-        """Say whether enough came since the last call for a message to count as under way."""
+        """Say whether enough has arrived since the last call for a message to count as growing."""
         grown, self._grown_before = self._grown - self._grown_before, self._grown
         return grown >= PROGRESS_BYTES
 
     def next(self) -> Message | None:
-        """Return the next message, None if it has not come whole.
+        """Return the next message; None if it is not complete yet.
 
         Raises `Ended` after the last message of a connection, and `Violation`.
         """
@@ -170,7 +170,7 @@ class Channel:
             self._read()
 
     def _assemble(self) -> Message | None:
-        """Make a message of what has been read, as far as it goes."""
+        """Return a message if all of it has been read."""
         if not self._sizes and not self._begin():
             return None
         while self._sizes:
@@ -191,7 +191,7 @@ class Channel:
         return parts
 
     def _begin(self) -> bool:
-        """Read the next message's head; return whether it is there."""
+        """Read the next message's head from the buffer; return whether the buffer holds it."""
         have = self._end - self._start
         if have < HEAD.size:
             return False
@@ -215,16 +215,16 @@ class Channel:
             self._limits.refuse(tensors, longest, whole)
 
     def _begin_part(self, size: int) -> None:
-        """Give a part that is not in the buffer memory of its own; what has come of it goes there."""
+        """Allocate memory for a part that the buffer does not hold, and move its beginning there."""
         have = self._end - self._start
-        # Not a bytearray, which would be filled with zeros first.
+        # A bytearray would be filled with zeros first.
         self._part = np.empty(size, np.uint8).data
         self._part[:have] = self._view[self._start : self._end]
         self._filled = have
         self._start = self._end = 0
 
     def _read(self) -> None:
-        """Read once: the rest of the part under way, and what comes behind it."""
+        """Read once: the rest of the part under way, and what follows it."""
         if self._start == self._end:
             self._start = self._end = 0
         elif self._start:
@@ -257,12 +257,12 @@ class Channel:
 
     @property
     def waits(self) -> bool:
-        """Whether something waits to be sent."""
+        """Say whether something waits to be sent."""
         return bool(self._backlog)
 
     @property
     def backlog_bytes(self) -> int:
-        """How much of what was to be sent waits."""
+        """The number of bytes that wait to be sent."""
         return self._backlog.bytes
 
     def send(self, parts: Sequence[Any], volatile: bool = False) -> Delivery:
@@ -281,7 +281,7 @@ class Channel:
         try:
             backlog.send(self._socket, parts, size, volatile)
         except OSError:
-            # What came before the break is still to be read: the end shows when there is no more of it.
+            # What arrived before the break is still to be read; the end shows after that.
             self._broken = True
             return Delivery.GONE
         if backlog and not waited:
@@ -289,7 +289,7 @@ class Channel:
         return Delivery.SENT
 
     def flush(self) -> bool:
-        """There is room again: send what waits; return whether nothing waits any more."""
+        """Send what waits, when there is room again; return whether nothing is left."""
         try:
             self._backlog.flush(self._socket)
         except OSError:
@@ -301,7 +301,7 @@ class Channel:
         return True
 
     def close(self) -> None:
-        """End the connection; what the kernel has taken still leaves."""
+        """End the connection; the kernel still sends what it has taken."""
         self._epoll.unregister(self.fd)
         self._socket.close()
 
@@ -313,7 +313,7 @@ class Sender(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether something waits to be sent."""
+        """Say whether something waits to be sent."""
 
     def flush(self) -> bool:
         """Send what the kernel takes; return whether nothing is left."""

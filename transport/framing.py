@@ -1,4 +1,4 @@
-"""What goes over a connection as bytes, once both ends know each other (`handshake`).
+"""A message as bytes, after the `handshake`.
 
 A message is a *head* with the size of the message proper and the number of tensors behind it, each tensor's
 size, the message, the tensors. All numbers are little-endian.
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from typing import Any
 
 HEAD = struct.Struct("<II")
-"""Bytes of the message proper, number of tensors."""
+"""The bytes of the message proper, and the number of tensors."""
 MAX_TENSORS = 255
-"""Of one message."""
+"""Tensors that one message may have."""
 
 
 @functools.cache
 def sizes_of(tensors: int) -> struct.Struct:
-    """Return the layout of the sizes of so many tensors."""
+    """Return the layout of the sizes of this number of tensors."""
     return struct.Struct(f"<{tensors}Q")
 
 
 def size_of(part: Any) -> int:
-    """Return a part's bytes, whatever its shape."""
+    """Return the number of bytes of a part, also of an array of several dimensions."""
     return part.nbytes if type(part) is memoryview else len(part)
 
 
 def head(sizes: Sequence[int]) -> bytes:
-    """Return what goes before a message whose parts have these sizes: the message proper, then its tensors.
+    """Return the head of a message whose parts, the message proper and its tensors, have these sizes.
 
     Raises ValueError if there are more than `MAX_TENSORS`.
     """

@@ -1,4 +1,7 @@
-"""The handshake on a socket: reads exactly what it needs, so that a stranger costs a few hundred bytes."""
+"""The handshake on a socket, which reads only what it needs: an unknown peer costs a few hundred bytes.
+
+Also the secrets that the handshake proves, and the files that hold them.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ MAX_SECRET_BYTES = 4096
 
 
 class Greeting:
-    """One end of a new connection until both ends know each other."""
+    """One end of a new connection until the handshake is complete."""
 
     def __init__(self, sock: socket.socket, handshake: Handshake) -> None:
-        """Begin; raise `Ended` if the connection is over already."""
+        """Begin the handshake; raise `Ended` if the connection is already over."""
         self.sock = sock
         self.fd = sock.fileno()
         self.handshake = handshake
@@ -29,9 +32,9 @@ class Greeting:
         self._send(handshake.opening)
 
     def advance(self) -> bool:
-        """Go on as far as what has come allows; return whether all is said.
+        """Continue with the bytes that have arrived; return whether the handshake is complete.
 
-        Raises `Ended`, and `Violation`; whoever is refused has been told why.
+        Raises `Ended` and `Violation`; a refused peer has been sent the reason.
         """
         handshake = self.handshake
         while handshake.wants:
@@ -66,7 +69,7 @@ class Greeting:
 
 
 class Pass(NamedTuple):
-    """What a process shows at its connections."""
+    """What a process presents on its connections: its role, and the run's secret if it has one."""
 
     role: str = "tool"
     secret: bytes | None = None
@@ -76,17 +79,17 @@ TOOL = Pass()
 
 
 def new_nonce() -> bytes:
-    """Return bytes that were never used before."""
+    """Return random bytes that identify one handshake."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def trusted(sock: socket.socket) -> bool:
-    """Whether the kernel says that a process of this user, or of root, is at the other end."""
+    """Say whether, by the kernel's word, the other end is a process of this user or of root."""
     return sock.family == socket.AF_UNIX and addresses.user_of(sock) in {os.geteuid(), 0}
 
 
 def read_secret(path: str) -> bytes | None:
-    """Return the secret in a file, None for an empty path.
+    """Return the secret in a file; None for an empty path.
 
     Raises OSError that says what is wrong: the file can't be read, others may read it, or it is too short.
     """
@@ -109,7 +112,7 @@ def read_secret(path: str) -> bytes | None:
 
 
 def write_secret(path: Path) -> None:
-    """Make a new secret, readable by this user alone, in place of what is there; raise OSError."""
+    """Write a new secret, readable by this user alone, in place of an existing file; raise OSError."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32) + "\n")

@@ -1,9 +1,10 @@
 """How the two ends of a new connection prove that they belong together, before anything else is read.
 
-Each end says its role, its name and a nonce. Whoever has the secret of the run proves it with an HMAC over
-all that both have said, under a label of its own side, so that neither a recorded nor a reflected proof is
-worth anything. Between processes of one user on one host the kernel's word for the user is enough (*trusted*
-below). The listener proves itself only to a connector that it has accepted. Pure: bytes in, bytes out.
+Each end sends its role, its name and a nonce. An end that has the run's secret proves it with an HMAC over
+everything that both have sent, under the label of its own side, so that neither a recorded nor a reflected
+proof is valid. Between processes of one user on one host the kernel's statement of the user is enough
+(*trusted* below). The listener proves itself only to a connector that it has accepted. Pure: bytes in, bytes
+out.
 
     connector: hello                     listener: hello
     connector: proof, if it has a secret listener: verdict, with its proof if it has one, or with a refusal
@@ -20,14 +21,14 @@ from typing import NamedTuple
 VERSION = 2
 MAGIC = b"MSPG"
 HEAD = struct.Struct("<4sBBBB")
-"""Magic, version, bytes of the role, bytes of the name, whether the sender has a secret."""
+"""Magic, version, bytes of the role, bytes of the name, and whether the sender has a secret."""
 VERDICT = struct.Struct("<BB")
-"""Whether the connector is refused, bytes of why."""
+"""Whether the connector is refused, and the bytes of the proof or of the reason that follows."""
 NONCE_BYTES = PROOF_BYTES = 32
 MAX_ROLE_BYTES = 16
 MAX_NAME_BYTES = 255
 MAX_BYTES = HEAD.size + NONCE_BYTES + MAX_ROLE_BYTES + MAX_NAME_BYTES + PROOF_BYTES
-"""The most that either end reads before it knows whom it talks to."""
+"""The most that either end reads before the other end is known."""
 MIN_SECRET_BYTES = 32
 _CONNECTOR, _LISTENER = b"mainspring/2 connector\0", b"mainspring/2 listener\0"
 
@@ -44,33 +45,33 @@ UNPROVED = (
 
 
 class Violation(ValueError):
-    """The other end sent what no connection of ours sends; the text says what."""
+    """The other end has sent what no process of Mainspring sends; the text says what."""
 
 
 class Unproved(Violation):
-    """The other end is not who it would have to be, or does not take this one; the text says why."""
+    """The other end is not the expected process, or refuses this one; the text says why."""
 
     def __init__(self, why: str, reply: bytes = b"") -> None:
         super().__init__(why)
         self.reply = reply
-        """What is still to be sent."""
+        """What is still to be sent to the other end."""
 
 
 class Identity(NamedTuple):
-    """Who is at an end of a connection."""
+    """The process at one end of a connection."""
 
     role: str
-    """What it may say and be told."""
+    """Decides which messages it may send and receive (`messages.roles`)."""
     name: bytes = b""
 
 
 class Handshake:
-    """One end's part of it: send `opening`, then `take` exactly ``wants`` bytes while that is not 0."""
+    """One end of the handshake: send `opening`, then `take` exactly ``wants`` bytes until that is 0."""
 
     def __init__(self, own: Identity, secret: bytes | None, trusted: bool, nonce: bytes) -> None:
-        """``trusted``: the kernel says that the other end is this user's, or root's, and on this host.
+        """``trusted``: by the kernel's word the other end is a process of this user, or root, on this host.
 
-        ``nonce``: `NONCE_BYTES` that were never used before. Raises ValueError if the role or the name is
+        ``nonce``: `NONCE_BYTES` of this handshake alone. Raises ValueError if the role or the name is
         too long, or the secret too short.
         """
         role = own.role.encode()
@@ -79,25 +80,25 @@ class Handshake:
         if secret is not None and len(secret) < MIN_SECRET_BYTES:
             raise ValueError(f"a secret has at least {MIN_SECRET_BYTES} bytes, not {len(secret)}")
         self.wants = HEAD.size
-        """Bytes that `take` needs next; 0 once all is said."""
+        """The number of bytes that `take` needs next; 0 once the handshake is complete."""
         self.peer = Identity("")
-        """Who the other end is, once ``wants`` is 0."""
+        """The other end, once ``wants`` is 0."""
         self._secret = secret
         self._trusted = trusted
         self._own = HEAD.pack(MAGIC, VERSION, len(role), len(own.name), secret is not None)
         self._own += nonce + role + own.name
         self._other = b""
         self._both = False
-        """Whether both ends have a secret, and so prove it."""
+        """Whether both ends have a secret, so that each proves it."""
         self._step: Callable[[bytes], bytes] = self._head
 
     @property
     def opening(self) -> bytes:
-        """What this end sends first."""
+        """The bytes that this end sends first."""
         return b""
 
     def take(self, data: bytes) -> bytes:
-        """Take what came; return what to send. Raises `Violation`, and `Unproved` if this end breaks off."""
+        """Take what came; return what to send. Raises `Violation`, and `Unproved` if this end gives up."""
         assert len(data) == self.wants > 0, f"{len(data)} bytes were given, not {self.wants}"
         return self._step(data)
 
@@ -120,7 +121,7 @@ class Handshake:
         return b""
 
     def _said(self, data: bytes) -> bytes:
-        """Read who the other end says it is."""
+        """Read the role and name that the other end claims."""
         role_bytes, self._other = self._other[5], self._other + data
         role = data[NONCE_BYTES : NONCE_BYTES + role_bytes]
         if not role.isascii() or not role.isalpha():
@@ -132,24 +133,24 @@ class Handshake:
         raise NotImplementedError
 
     def _proof(self, label: bytes, first: bytes, second: bytes) -> bytes:
-        assert self._secret is not None, "only who has a secret proves it"
+        assert self._secret is not None, "only an end with a secret proves it"
         said = label + len(first).to_bytes(2, "little") + first + second
         return hmac.digest(self._secret, said, hashlib.sha256)
 
 
 class Connecting(Handshake):
-    """The connector's end."""
+    """The connector's end of the handshake."""
 
     def __init__(
         self, own: Identity, secret: bytes | None, trusted: bool, nonce: bytes, expects: Identity | None
     ) -> None:
-        """``expects``: who must be there; an empty name stands for any, None for anybody at all."""
+        """``expects``: the process that must be there; an empty name accepts any name, None any process."""
         super().__init__(own, secret, trusted, nonce)
         self._expects = expects
 
     @property
     def opening(self) -> bytes:
-        """What the connector sends first."""
+        """The connector's head, nonce, role and name."""
         return self._own
 
     def _heard(self) -> bytes:
@@ -183,7 +184,7 @@ class Connecting(Handshake):
 
 
 class Accepting(Handshake):
-    """The listener's end."""
+    """The listener's end of the handshake."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Waits for all sockets of one thread at once, and does what they need beside messages.
+"""Waits for all sockets of one thread at once, and connects, accepts and sends for them.
 
-`Hub.wait` returns who may have something: a `Listener`, a `Link`, or whatever was given to `watch`. Its
-caller then takes messages with their ``receive`` until that returns None, or leaves some for the next turn:
-`Hub.wait` does not sleep while it knows of any. Nothing is read before it is asked for, so what a peer sends
-too fast waits in the kernel, and then with the peer.
+`Hub.wait` returns the ports that may have a message: a `Listener`, a `Link`, or a token given to `watch`. Its
+caller then calls their ``receive`` until that returns None, or leaves messages for the next turn: `Hub.wait`
+does not sleep while it knows of one. A socket is read only in ``receive``, so what a peer sends too fast
+waits in the kernel, and then at the peer.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Protocol
 
 READY_AT_ONCE = 256
 SELECTABLE = 1024
-"""Descriptors from here on ``select`` does not take: a hub that was made so late wakes up a little later."""
+"""``select`` takes only descriptors below this; a hub with a higher one wakes up to 1 ms later."""
 
 
 class Port(Protocol):
-    """Somebody with sockets in a hub."""
+    """An owner of sockets in a hub."""
 
     def pending(self) -> bool:
-        """Whether something may be there that `Hub.wait` need not wait for."""
+        """Say whether a message may have been read already, so that `Hub.wait` need not wait."""
 
     def event(self, fd: int, mask: int) -> bool:
-        """One of its sockets is ready; return whether something may be there to receive."""
+        """Serve a socket that is ready; return whether there may be a message to receive."""
 
     def tick(self, now_ns: int) -> int:
-        """Do what is due; return when it is to be called next."""
+        """Do what is due; return the instant of the next call."""
 
     def close(self, until_ns: int) -> None:
-        """Close its sockets; what waits to be sent has until then to leave."""
+        """Close the port's sockets; what waits to be sent may leave until then."""
 
 
 class Hub:
-    """See the module's docstring; one thread uses it."""
+    """All sockets of the one thread that uses it; see the module's docstring."""
 
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self._ports: dict[int, Port] = {}
-        """By descriptor."""
+        """The owner of each descriptor."""
         self._timed: list[Port] = []
         self._watched: dict[int, object] = {}
         self._found: list[Port] = []
         self.due_ns = 0
-        """When `wait` is to be called next, for a caller that waits for ``epoll`` by other means."""
+        """The instant of the next `wait`, for a caller that waits for ``epoll`` in its own loop."""
 
     def watch(self, fd: int, token: object) -> None:
         """Have `wait` return ``token`` while this descriptor is readable."""
@@ -57,29 +57,29 @@ class Hub:
         self.due(0)
 
     def drop(self, port: Port) -> None:
-        """Forget a port that is closed."""
+        """Remove a port that is closed."""
         self._timed.remove(port)
         if port in self._found:
             self._found.remove(port)
 
     def own(self, fd: int, port: Port) -> None:
-        """Say whose descriptor it is; whoever owns it registers it with ``epoll``."""
+        """Note a descriptor's owner, which registers it with ``epoll`` itself."""
         self._ports[fd] = port
 
     def disown(self, fd: int) -> None:
-        """Forget a descriptor that is closed."""
+        """Remove a descriptor that is closed."""
         self._ports.pop(fd, None)
 
     def pending(self) -> bool:
-        """Whether `wait` would return somebody whose messages were read off its socket already."""
+        """Say whether `wait` would return a port with messages that were read already."""
         return any(port.pending() for port in self._found)
 
     def due(self, at_ns: int) -> None:
-        """Have the ports' `tick` called at an instant, or before."""
+        """Call the ports' `tick` at an instant at the latest."""
         self.due_ns = min(self.due_ns, at_ns)
 
     def wait(self, timeout_ns: int) -> list[object]:
-        """Wait at most so long; return who may have something."""
+        """Wait at most this long; return the ports and tokens that may have something."""
         now_ns = time.monotonic_ns()
         if now_ns >= self.due_ns:
             self.due_ns = 1 << 62
@@ -100,12 +100,12 @@ class Hub:
         return found
 
     def _poll(self, timeout_ns: int) -> list[tuple[int, int]]:
-        """Wait exactly: ``epoll`` counts whole milliseconds, ``select`` on it microseconds."""
+        """Wait precisely: ``epoll`` counts in milliseconds, ``select`` on its descriptor in microseconds."""
         if timeout_ns <= 0:
             return self.epoll.poll(0, READY_AT_ONCE)
         whole_ms, rest_ns = divmod(timeout_ns, 1_000_000)
         if whole_ms:
-            # Half a millisecond less, because the number is rounded up.
+            # ``epoll`` rounds up to whole milliseconds, so ask for half of one less.
             if ready := self.epoll.poll((whole_ms - 0.5) / 1e3, READY_AT_ONCE):
                 return ready
             rest_ns = min(rest_ns, 999_999)
@@ -116,7 +116,7 @@ class Hub:
         return self.epoll.poll(0, READY_AT_ONCE)
 
     def close(self, linger_ns: int = 0) -> None:
-        """Close all; what waits to be sent has so long to leave."""
+        """Close all ports; what waits to be sent has ``linger_ns`` to leave."""
         until_ns = time.monotonic_ns() + linger_ns
         for port in tuple(self._timed):
             port.close(until_ns)

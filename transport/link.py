@@ -1,9 +1,10 @@
-"""A connection that one end keeps up: connects, connects again when it is over, waits longer each time.
+"""The connecting end of a connection, which connects again after each end and waits longer each time.
 
-It counts as connected once both ends have proved that they belong together (`handshake`).
+The link is connected once both ends have proved that they belong together (`handshake`).
 
-What is sent while there is no connection is either refused, or kept until there is one, within the bounds
-of `Limits`. What a broken connection had not sent is not sent again: nobody knows what of it arrived.
+A message that is sent without a connection is either refused or, within `Limits`, kept until there is one.
+What was still waiting when a connection broke is not sent again, because the sender can't know how much of it
+arrived.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LOG = logging.getLogger(__name__)
 FIRST_RETRY_NS = 50_000_000
 LONGEST_RETRY_NS = 1_000_000_000
 CONNECT_NS = 3_000_000_000
-"""Time that an attempt has."""
+"""The time after which an attempt is given up."""
 IDLE_NS = 1 << 61
 
 
@@ -48,19 +49,20 @@ class Link:
         shows: Pass = TOOL,
         expects: Identity | None = None,
     ) -> None:
-        """Begin to connect as ``name``; raise ValueError if the address or the name is none.
+        """Begin to connect as ``name``; raise ValueError if the address or the name is malformed.
 
-        ``keeps``: messages are kept while there is no connection. ``expects``: who must be there.
+        ``keeps``: messages are kept while there is no connection. ``expects``: the process that must be
+        there.
         """
         self.address = addresses.parse(address)
         self.opened = 0
-        """Connections that were made."""
+        """The number of connections so far."""
         self.ended = 0
-        """Connections that are over, whoever ended them."""
+        """The number of connections that have ended, at either end."""
         self.refusal = ""
-        """Why the two ends did not take each other at the last attempt; empty if that is not what failed."""
+        """Why one end refused the other in the last attempt; empty if neither did."""
         self.on_violation: Callable[[str], object] = lambda _: None
-        """Told what the other end has sent that breaks the framing; the connection is ended."""
+        """Called with what the other end has sent that breaks the framing; the connection ends."""
         self._hub = hub
         self._limits = limits
         self._identity, self._secret, self._expects = Identity(shows.role, name), shows.secret, expects
@@ -74,23 +76,23 @@ class Link:
         self._channel: Channel | None = None
         self._retry_ns = FIRST_RETRY_NS
         self._next_ns = 0
-        """When the next attempt begins, or the one under way is given up; 0: at once. Only a lookup is not
-        given up: the resolver has a time-out of its own, and another one would wait beside it."""
+        """When the next attempt begins, or the one under way is given up; 0: at once. A lookup is never given
+        up: the resolver has a time-out of its own, and a second lookup would wait beside the first."""
         hub.add(self)
         self.tick(time.monotonic_ns())
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection."""
+        """Say whether there is a connection."""
         return self._channel is not None
 
     @property
     def waits(self) -> bool:
-        """Whether something waits to be sent."""
+        """Say whether something waits to be sent."""
         return bool(self._kept) or (self._channel is not None and self._channel.waits)
 
     def send(self, parts: Sequence[Any]) -> Delivery:
-        """Send a message, or keep it; the parts' memory stays in use until it has left."""
+        """Send a message, or keep it; the parts' memory is in use until the message has left."""
         if self._channel is not None:
             delivery = self._channel.send(parts)
             if delivery is not Delivery.GONE:
@@ -104,7 +106,7 @@ class Link:
         return Delivery.SENT
 
     def receive(self) -> Message | None:
-        """Return the next message, None if there is none."""
+        """Return the next message; None if there is none."""
         channel = self._channel
         if channel is None or not channel.more:
             return None
@@ -115,11 +117,11 @@ class Link:
             return None
 
     def pending(self) -> bool:
-        """Whether a message may have been read already."""
+        """Say whether a message may have been read already."""
         return self._channel is not None and self._channel.more
 
     def event(self, fd: int, mask: int) -> bool:
-        """Go on connecting, read or write."""
+        """Continue to connect, read or write."""
         if self._lookup is not None:
             self._looked_up()
             return False
@@ -150,7 +152,7 @@ class Link:
         return IDLE_NS if self.connected or self._lookup is not None else self._next_ns
 
     def close(self, until_ns: int) -> None:
-        """End the connection for good; what waits to be sent has until then to leave."""
+        """End the connection for good; what waits to be sent may leave until then."""
         if self._lookup is not None:
             self._drop_lookup()
         self._drop_attempt()
@@ -182,7 +184,7 @@ class Link:
         self._hub.epoll.register(self._lookup.fd, select.EPOLLIN)
 
     def _looked_up(self) -> None:
-        """There is an answer about the host's name."""
+        """Take the resolver's answer and begin to connect."""
         assert self._lookup is not None
         lookup = self._lookup
         self._drop_lookup()
@@ -205,7 +207,7 @@ class Link:
         self._hub.epoll.register(self._attempt.fileno(), select.EPOLLOUT)
 
     def _settle(self) -> None:
-        """The attempt has come to an end."""
+        """Take the outcome of an attempt to connect."""
         assert self._attempt is not None
         code = self._attempt.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
@@ -220,7 +222,7 @@ class Link:
         return Connecting(self._identity, self._secret, trust, new_nonce(), self._expects)
 
     def _greet(self, sock: socket.socket) -> None:
-        """Connected: prove who this is."""
+        """Begin the handshake over a new connection."""
         addresses.prepare(sock)
         try:
             self._greeting = Greeting(sock, self._handshake(trusted(sock)))
@@ -232,7 +234,7 @@ class Link:
         self._hub.epoll.register(sock.fileno(), READABLE)
 
     def _advance(self) -> bool:
-        """Go on with the handshake; return whether it is done."""
+        """Continue the handshake; return whether it is complete."""
         assert self._greeting is not None
         try:
             if not self._greeting.advance():
@@ -245,7 +247,7 @@ class Link:
         return True
 
     def _begin(self, greeting: Greeting) -> None:
-        """Both ends know each other: send what was kept."""
+        """Begin to use a connection whose handshake is complete: send what was kept."""
         self.refusal = ""
         self.opened += 1
         self._retry_ns = FIRST_RETRY_NS
@@ -255,7 +257,7 @@ class Link:
             self._channel.send(parts)
 
     def _refused(self, why: Exception) -> None:
-        """The handshake failed."""
+        """Give up an attempt whose handshake has failed."""
         if isinstance(why, Violation):
             if str(why) != self.refusal:
                 LOG.warning("no connection to %s: %s", self.address, why)

@@ -1,9 +1,9 @@
-"""Listens at one address, and keeps the connections that come, by their peers' roles and names.
+"""The listening end: accepts connections at one address, and keeps them by their peers' roles and names.
 
-A connection counts once its peer has proved that it belongs (`handshake`), in bounded time and memory; those
-that have not are few, and the oldest makes room. A peer that gives no name is given one for as long as its
-connection lasts. One that gives a name which a connection of the same role has already takes its place: it is
-back before the end of its former connection was noticed.
+A connection counts once its peer has proved that it belongs here (`handshake`), in bounded time and memory.
+The number of unproved connections is bounded; a further one ends the oldest. A peer without a name is given
+one for as long as its connection lasts. A peer whose role and name another connection already has replaces
+it: the process has connected again before the end of its former connection was noticed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ LOG = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 4096
 MAX_GREETINGS = 256
-"""Connections at one time that have not proved that they belong; one more ends the oldest of them."""
+"""Unproved connections at the same time; a further one ends the oldest."""
 GREETING_NS = 5_000_000_000
-"""Time that a new connection has to prove it."""
+"""The time that a new connection has for the handshake."""
 AGAIN_NS = 100_000_000
-"""Time until connections are accepted again after the process ran out of descriptors."""
+"""The time until connections are accepted again after the process has run out of descriptors."""
 IDLE_NS = 1 << 61
 ACCEPTS_AT_ONCE = 64
 LOOK_AGAIN_NS = 1_000_000_000
@@ -91,17 +91,17 @@ class Listener:
         shows: Pass = TOOL,
         name: bytes = b"",
     ) -> None:
-        """Listen as ``name``; raise OSError if the address is taken, ValueError if it is none.
+        """Listen as ``name``; raise OSError if the address is taken, ValueError if it is malformed.
 
-        ``limits``: of each role that may connect, or of any.
+        ``limits``: for each role that may connect, or one for any role.
         """
         self._where, self._sockets = addresses.listen(address)
         self.address = str(self._where)
-        """With the real port."""
+        """The address with the real port."""
         self.ended = 0
-        """Connections that are over, whoever ended them."""
+        """The number of connections that have ended, at either end."""
         self.on_violation: Callable[[str], object] = lambda _: None
-        """Told what breaks the framing, or why a peer is refused; the connection is ended."""
+        """Called with what breaks the framing, or why a peer is refused; the connection ends."""
         self._inode = inode_of(self._where) if isinstance(self._where, Local) else 0
         self._hub = hub
         self._limits = limits
@@ -109,8 +109,7 @@ class Listener:
         self._channels: dict[int, Channel] = {}
         self._peers: dict[bytes, Channel] = {}
         self._greeting: dict[int, tuple[Greeting, int]] = {}
-        """Connections that have not proved that they belong, and when each is given up, by descriptor, the
-        oldest first."""
+        """Unproved connections by descriptor, the oldest first, and when each is given up."""
         self._progress = Progress()
         self._ready: deque[Channel] = deque()
         self._unnamed = 0
@@ -147,22 +146,22 @@ class Listener:
         return Delivery.GONE if channel is None else channel.send(parts, volatile)
 
     def backlog_bytes(self, peer: bytes) -> int:
-        """Return how much waits to be sent to a peer; 0 if there is no connection to it."""
+        """Return how many bytes wait to be sent to a peer; 0 if there is no connection to it."""
         channel = self._peers.get(peer)
         return 0 if channel is None else channel.backlog_bytes
 
     def disconnect(self, peer: bytes, why: str) -> None:
-        """End the connection to a peer, if there is one; what waits to be sent to it is forgotten."""
+        """End the connection to a peer, if there is one; what waits to be sent to the peer is discarded."""
         channel = self._peers.get(peer)
         if channel is not None:
             self._end(channel, Ended(why))
 
     def pending(self) -> bool:
-        """Whether a connection may have a message that has been read already."""
+        """Say whether a connection may have a message that has been read already."""
         return bool(self._ready)
 
     def event(self, fd: int, mask: int) -> bool:
-        """Accept, go on with a handshake, read or write."""
+        """Accept connections, continue a handshake, read or write."""
         channel = self._channels.get(fd)
         if channel is None:
             if fd not in self._greeting:
@@ -180,7 +179,7 @@ class Listener:
         return False
 
     def tick(self, now_ns: int) -> int:
-        """Give up connections that say nothing; accept again if that was stopped."""
+        """End connections that are overdue; accept connections again after a pause."""
         if self._paused:
             self._paused = False
             for each in self._sockets:
@@ -193,7 +192,7 @@ class Listener:
         return min(IDLE_NS if first is None else first[1], self._progress.next_ns)
 
     def close(self, until_ns: int) -> None:
-        """Close all connections; what waits to be sent has until then to leave."""
+        """Close all connections; what waits to be sent may leave until then."""
         for each in reversed(self._sockets):
             self._hub.disown(each.fileno())
             each.close()
@@ -246,7 +245,7 @@ class Listener:
         self._hub.due(until_ns)
 
     def _greet(self, fd: int) -> Channel | None:
-        """Go on with a handshake; return the connection once the peer belongs to it."""
+        """Continue a handshake; return the connection once it is complete."""
         greeting, _ = self._greeting[fd]
         try:
             if not greeting.advance():
@@ -267,7 +266,7 @@ class Listener:
         return channel
 
     def _peer(self, who: Identity) -> bytes:
-        """Return what a peer is called here."""
+        """Return a peer's name in this listener: ``ROLE/NAME``."""
         name = who.name
         if not name:
             self._unnamed += 1
@@ -277,7 +276,7 @@ class Listener:
         return who.role.encode() + b"/" + name
 
     def _give_up(self, fd: int, why: Exception) -> None:
-        """End a connection that has not proved that it belongs."""
+        """End an unproved connection."""
         greeting, _ = self._greeting.pop(fd)
         if isinstance(why, Violation):
             LOG.info("%s ends a new connection: %s", self.address, why)
@@ -287,7 +286,7 @@ class Listener:
         greeting.sock.close()
 
     def _pause(self, error: OSError) -> None:
-        """Accept nobody for a moment: the kernel would go on saying that somebody is there."""
+        """Stop accepting for a moment; otherwise the kernel would report waiting connections without end."""
         LOG.warning("%s can't take another connection: %s", self.address, error.strerror)
         self._paused = True
         for each in self._sockets:

@@ -1,7 +1,8 @@
 """Sockets in a folder, for processes of one host: addresses like ``unix:///run/mainspring/controller.sock``.
 
-The socket is its user's alone (mode 0600), and both ends ask the kernel for the other's user besides, so that
-it does not matter who else may write to the folder. One that a killed process left is put away by the next.
+A socket belongs to its user alone (mode 0600), and both ends also ask the kernel for the other's user, so
+that other users who may write to the folder gain nothing. The next listener removes a socket that a killed
+process has left.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import NamedTuple
 
 PREFIX = "unix://"
 MAX_PATH_BYTES = 107
-"""Of a socket's address (unix(7)); a longer path is reached through its folder's descriptor."""
+"""The longest path of a socket (unix(7)); a longer one is reached through its folder's descriptor."""
 
 
 class Local(NamedTuple):
     """Where to listen or connect on this host."""
 
     path: str
-    """Absolute."""
+    """An absolute path."""
 
     def __str__(self) -> str:
         return PREFIX + self.path
@@ -39,13 +40,13 @@ def parse_local(address: str) -> Local:
 
 
 def listen_local(where: Local, backlog: int) -> socket.socket:
-    """Listen in a folder; raise OSError if another process does, or that is not possible."""
+    """Listen in a folder; raise OSError if another process listens there, or that is not possible."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _folder_of(where) as (folder, name):
-            # Who looks whether a socket is abandoned does so alone.
+            # Only one process at a time may check whether a socket is abandoned.
             fcntl.flock(folder, fcntl.LOCK_EX)
-            _put_away(where, folder, name)
+            _remove_abandoned(where, folder, name)
             os.fchmod(sock.fileno(), 0o600)
             sock.bind(_short(where, folder, name))
             sock.listen(backlog)
@@ -56,7 +57,7 @@ def listen_local(where: Local, backlog: int) -> socket.socket:
 
 
 def connect_local(where: Local) -> socket.socket:
-    """Return a connection; raise OSError if nobody listens, or nobody accepts at the moment."""
+    """Return a connection; raise OSError if no process listens there, or too many connections wait."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _folder_of(where) as (folder, name):
@@ -68,7 +69,7 @@ def connect_local(where: Local) -> socket.socket:
 
 
 def remove_local(where: Local, inode: int) -> None:
-    """Remove the socket of a listener that stops, unless it is another's by now."""
+    """Remove the socket of a listener that stops, unless another process has replaced it."""
     try:
         if os.stat(where.path).st_ino == inode:
             os.unlink(where.path)
@@ -77,7 +78,7 @@ def remove_local(where: Local, inode: int) -> None:
 
 
 def inode_of(where: Local) -> int:
-    """Return what tells a socket's file from its successor; 0 if there is none."""
+    """Return the number that distinguishes a socket's file from its successor; 0 if there is no file."""
     try:
         return os.stat(where.path).st_ino
     except OSError:
@@ -100,8 +101,8 @@ def _short(where: Local, folder: int, name: str) -> str:
     return f"/proc/self/fd/{folder}/{name}"
 
 
-def _put_away(where: Local, folder: int, name: str) -> None:
-    """Remove a socket on which nobody listens; raise OSError if somebody does, or it is something else."""
+def _remove_abandoned(where: Local, folder: int, name: str) -> None:
+    """Remove an abandoned socket; raise OSError if a process listens on it, or it is no socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(_short(where, folder, name))

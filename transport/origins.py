@@ -1,9 +1,9 @@
 """Whether a browser's request comes from a page of the server's own.
 
-A page of another site can make a browser send requests to a server here (cross-site request forgery), and can
-have a name of its own point to this machine (DNS rebinding), whereupon the browser takes the server for that
-site. So the name by which the server is called must be one that it knows, and whoever brings an origin must
-bring the same one. See <https://www.rfc-editor.org/rfc/rfc6454> on origins.
+A page of another site can make a browser send requests to a server here (cross-site request forgery), and its
+site can let a name of its own point to this machine (DNS rebinding), so that the browser takes the server for
+that site. So a request must call the server by a name that the server knows, and a request with an origin
+must have the same name there. See <https://www.rfc-editor.org/rfc/rfc6454> on origins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class KnownNames:
     """The names by which a server may be called."""
 
     def __init__(self, hosts: Iterable[str]) -> None:
-        """``hosts``: those beside ``localhost`` and numeric addresses."""
+        """``hosts``: further names beside ``localhost`` and numeric addresses."""
         self._hosts = {"localhost", *(host.strip("[]").lower() for host in hosts)}
 
     def known(self, authority: str) -> bool:
@@ -25,7 +25,7 @@ class KnownNames:
         host = _host(authority)
         if host is None:
             return False
-        # A numeric address belongs to no name, so that no site can make its own lead here.
+        # No site can let a name of its own point to a numeric address: it has no name.
         return host in self._hosts or _is_numeric(host)
 
     def own(self, origin: str, authority: str) -> bool:
@@ -33,7 +33,7 @@ class KnownNames:
         scheme, _, of_page = origin.partition("://")
         if scheme not in {"http", "https"}:
             return False
-        # A proxy that ends TLS may pass another port on than browsers see; then the name has to do.
+        # A proxy that ends TLS may use another port than browsers see; then the name decides.
         same = of_page.lower() == authority.lower()
         return same or (scheme == "https" and _host(of_page) in self._hosts - {"localhost"})
 

@@ -15,7 +15,7 @@ from mainspring.transport.handshake import Accepting, Connecting, Handshake, Ide
 from mainspring.transport.local import Local
 
 GREETING_S = 5.0
-"""Time that a new connection has to prove that it belongs."""
+"""The time that a new connection has for the handshake."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

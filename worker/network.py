@@ -31,12 +31,13 @@ from mainspring.messages.peers import (
     Welcome,
     WorkerHello,
 )
+from mainspring.transport.bounds import Delivery
 from mainspring.transport.session import Session
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.request_timing import RequestTiming
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.sockets import GONE, Sockets
+from mainspring.worker.sockets import UNSENT, Sockets
 from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
@@ -94,11 +95,9 @@ class Network:
             # The bell rang for what has just been sent; the flush below sends anything later.
             self._outbox.silence()
         if controller:
-            for frames in self._sockets.from_controller(BURST):
-                self._from_controller(frames)
+            self._take_from_controller()
         if data:
-            for parts in self._sockets.from_data(BURST):
-                self._from_gateway(parts)
+            self._take_from_gateways()
         self.flush()
         self._tick(time.monotonic_ns())
 
@@ -122,6 +121,13 @@ class Network:
             self._to_controller(encode(Goodbye(detail)))
 
     # --- the controller ---
+
+    def _take_from_controller(self) -> None:
+        for _ in range(BURST):
+            parts = self._sockets.controller.receive()
+            if parts is None:
+                return
+            self._from_controller(parts)
 
     def _from_controller(self, frames: list[Any]) -> None:
         now_ns = time.monotonic_ns()
@@ -243,17 +249,22 @@ class Network:
 
     # --- the gateways ---
 
-    def _from_gateway(self, parts: list[Any]) -> None:
+    def _take_from_gateways(self) -> None:
+        for _ in range(BURST):
+            received = self._sockets.data.receive()
+            if received is None:
+                return
+            self._from_gateway(*received)
+
+    def _from_gateway(self, sender: bytes, parts: list[Any]) -> None:
         try:
-            if len(parts) < 2:
-                raise BadMessage("no frames")
-            message = INPUT.decode(parts[1])
+            message = INPUT.decode(parts[0])
         except BadMessage as error:
             self._drop("gateway: undecodable", str(error))
             return
-        frames = None if message.withdrawn else parts[2:]
+        frames = None if message.withdrawn else parts[1:]
         size = sum(map(len, frames or ()))
-        held = HeldInput(parts[0], frames, time.monotonic_ns(), size)
+        held = HeldInput(sender, frames, time.monotonic_ns(), size)
         if self._awaited(message.action_id, message.request_id):
             self._place(message.action_id, message.request_id, held)
         else:
@@ -298,10 +309,11 @@ class Network:
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
             times = self._timing.times(time.monotonic_ns(), result, request_id)
             header = encode(Output(result.action_id, request_id, result.device_ns, times))
-            fault = self._sockets.to_gateway(sender, header, frames)
-            if fault:
-                self._drop(fault, f"the output of request {request_id}")
-            if fault == GONE and result.status is Status.OK:
+            # The frames' memory may change as soon as this returns.
+            delivery = self._sockets.data.send(sender, (header, *frames), volatile=True)
+            if delivery is not Delivery.SENT:
+                self._drop(UNSENT[delivery], f"the output of request {request_id}")
+            if delivery is Delivery.GONE and result.status is Status.OK:
                 detail = f"the connection of request {request_id}'s gateway had ended"
                 result = msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=detail)
         return result
@@ -326,8 +338,8 @@ class Network:
         self._next_tick_ns = now_ns + TICK_NS
         if self._session.timed_out(now_ns):
             self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
-        self._session.connected(now_ns, self._sockets.opened)
-        if self._sockets.connected and self._session.hello_due(now_ns):
+        self._session.connected(now_ns, self._sockets.controller.opened)
+        if self._sockets.controller.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)
         self._look_at_store(now_ns)
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
@@ -341,7 +353,7 @@ class Network:
                 gc.collect()
 
     def _to_controller(self, data: bytes) -> None:
-        if not self._sockets.to_controller(data):
+        if self._sockets.controller.send((data,)) is not Delivery.SENT:
             self._drop("controller: unreachable", "message not sent")
 
     def _drop(self, reason: str, detail: str, count: int = 1) -> None:

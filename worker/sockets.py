@@ -1,4 +1,4 @@
-"""The worker's connections: one to the controller, and those of the gateways, for tensors."""
+"""The worker's connections: one to the controller, and one of each gateway, for tensors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import errno
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Sequence
-from typing import Any
 
 from mainspring.messages.roles import Role, may_connect
 from mainspring.transport.bounds import Delivery, Limits
@@ -20,14 +18,14 @@ from mainspring.transport.local import PREFIX as LOCAL
 
 LINGER_NS = 500_000_000
 SEND_LIMIT = 10_000
-"""Messages that may wait for one peer that reads slowly; beyond, they are dropped and counted."""
+"""Messages that may wait for a peer that reads slowly; further ones are dropped and counted."""
 CONTROLLER_BACKLOG_BYTES = 64 << 20
-GONE = "gateway: gone before its output"
-SLOW = "gateway: reads too slowly"
+UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gateway: reads too slowly"}
+"""Why an output could not be sent."""
 
 
 class Sockets:
-    """All connections, waited for together with the executors' bell."""
+    """The link to the controller and the listener for gateways; one hub waits for both, and for the bell."""
 
     def __init__(
         self,
@@ -44,79 +42,36 @@ class Sockets:
         """Raise `OSError` that names the address if one can't be used.
 
         An empty ``data_address`` stands for a socket beside the controller's, or any port if that has none.
-        ``secret``: the run's; without one, only this user's processes of this host are let in.
+        ``secret``: the run's; without one, only processes of this user on this host may connect.
         """
         self._hub = Hub()
         self._bell = bell
         shows = Pass(Role.WORKER, secret)
         try:
             limits = Limits(max_bytes, backlog_bytes, SEND_LIMIT)
-            self._data = _data_listener(self._hub, data_address, controller, limits, shows, name)
-            # Nothing is kept for a controller that isn't there: it would be of a session that is over.
-            self._controller = _link(self._hub, controller, name, max_bytes, shows)
+            self.data = _data_listener(self._hub, data_address, controller, limits, shows, name)
+            # The link keeps nothing without a connection: what is sent belongs to the session that ends.
+            self.controller = _link(self._hub, controller, name, max_bytes, shows)
         except BaseException:
             self._hub.close()
             raise
-        self.data_address = _reachable(self._data.address, data_host)
+        self.data_address = _reachable(self.data.address, data_host)
         self._ended = 0
         self._hub.watch(bell, self)
 
     def poll(self, timeout_ms: int) -> tuple[bool, bool, bool]:
-        """Wait; return whether the bell rang, the controller wrote, a gateway wrote."""
+        """Wait; return whether the bell rang, and whether the controller and gateways have sent something."""
         found = self._hub.wait(timeout_ms * 1_000_000)
-        return self in found, self._controller in found, self._data in found
-
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection to the controller."""
-        return self._controller.connected
-
-    @property
-    def opened(self) -> int:
-        """The number of connections to the controller so far."""
-        return self._controller.opened
-
-    def from_controller(self, limit: int) -> Iterator[list[Any]]:
-        """Yield at most ``limit`` messages that are there."""
-        for _ in range(limit):
-            message = self._controller.receive()
-            if message is None:
-                return
-            yield message
-
-    def from_data(self, limit: int) -> Iterator[list[Any]]:
-        """Yield at most ``limit`` messages that are there: sender, message, tensors."""
-        for _ in range(limit):
-            received = self._data.receive()
-            if received is None:
-                return
-            yield [received[0], *received[1]]
-
-    def to_controller(self, data: bytes) -> bool:
-        """Send without waiting; return whether it was possible."""
-        return self._controller.send((data,)) is Delivery.SENT
-
-    def to_gateway(self, receiver: bytes, header: bytes, frames: Sequence[memoryview]) -> str:
-        """Send without waiting; return why that was not possible, or "".
-
-        What waits for one gateway is bounded in messages and in bytes. The frames' memory may change as soon
-        as this returns.
-        """
-        match self._data.send(receiver, (header, *frames), volatile=True):
-            case Delivery.FULL:
-                return SLOW
-            case Delivery.GONE:
-                return GONE
-        return ""
+        return self in found, self.controller in found, self.data in found
 
     def broken_gateways(self) -> int:
-        """Return how many connections of gateways have ended since the last call, whoever ended them."""
-        count = self._data.ended - self._ended
-        self._ended = self._data.ended
+        """Return how many connections of gateways have ended, at either end, since the last call."""
+        count = self.data.ended - self._ended
+        self._ended = self.data.ended
         return count
 
     def close(self) -> None:
-        """Close all; what was sent still gets `LINGER_NS` to leave."""
+        """Close all connections; what waits to be sent has `LINGER_NS` to leave."""
         self._hub.close(LINGER_NS)
 
 
@@ -133,7 +88,7 @@ def _data_listener(
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        # A process of the same name is still there: the controller settles whose name it is.
+        # A process of the same name is still there; the controller decides which of the two keeps the name.
         return _listener(hub, f"{folder}/{name}-{os.getpid()}.sock", limits, shows, name)
 
 

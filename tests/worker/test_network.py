@@ -15,6 +15,7 @@ from mainspring.messages.codec import TO_CONTROLLER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Input, Welcome
+from mainspring.transport.bounds import Delivery
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
@@ -38,7 +39,10 @@ class HandWorker:
         rights = Rights(False)
         self.executors = Executors(self.core, self.engine, rights, self.outbox, 0)
         sockets = SimpleNamespace(
-            to_controller=self._sent, to_gateway=lambda *_: "", broken_gateways=lambda: 0, data_address=""
+            controller=SimpleNamespace(send=self._sent),
+            data=SimpleNamespace(send=lambda *_, **__: Delivery.SENT),
+            broken_gateways=lambda: 0,
+            data_address="",
         )
         config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
         inputs = Inputs(self.engine.io, 100, MIB, SECOND)
@@ -57,7 +61,7 @@ class HandWorker:
     def push(self, action_id: int, request_id: int, value: float) -> None:
         """A gateway sends a request's inputs."""
         row = np.full(3, value, np.float32).tobytes()
-        self.network._from_gateway([b"gateway", encode(Input(action_id, request_id)), row])
+        self.network._from_gateway(b"gateway", [encode(Input(action_id, request_id)), row])
 
     def begin(self, executor: Executor) -> Job | None:
         """The executor's thread looks for a job; what it rejects waits in the outbox."""
@@ -78,11 +82,11 @@ class HandWorker:
         self.outbox.put(self.core.finish(executor, job.action.action_id, job.begin_ns, end_ns), job.io)
         self.network.flush()
 
-    def _sent(self, data: bytes) -> bool:
-        message: Any = TO_CONTROLLER.decode(data)
+    def _sent(self, parts: tuple[bytes]) -> Delivery:
+        message: Any = TO_CONTROLLER.decode(parts[0])
         if isinstance(message, Result):
             self.results.append(message)
-        return True
+        return Delivery.SENT
 
 
 def test_an_input_that_comes_after_its_action_has_expired_is_not_copied_over_the_next_ones() -> None:
