@@ -80,6 +80,7 @@ TIER_OF = {
     "traces": "unit",
     "traces/test_replayer": "cluster",
     "transport": "cluster",
+    "transport/test_session": "unit",
     "worker": "cluster",
     "worker/core": "unit",
     "worker/engines/cuda": "unit",

@@ -21,15 +21,14 @@ from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.codec import encode
-from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, Rejected, Welcome, WorkerHello
+from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import EventLogWriter, read_log
 from mainspring.transport.bounds import Delivery
-from tests.controller.peers import MS, Stage, spec
+from tests.controller.peers import MS, spec
 
 
 class Wire:
@@ -320,37 +319,3 @@ def test_a_request_is_given_up_shortly_before_its_deadline() -> None:
     assert [event.request_id for event in grace.given_up(9 * LEFT_NS)] == [1]
     assert grace.next_ns() == 10 * LEFT_NS
     assert [event.request_id for event in grace.release(10 * LEFT_NS, worker_joined=False)] == [2]
-
-
-def test_a_request_before_the_first_worker_is_served_once_it_joins(stage: Stage) -> None:
-    """One whose deadline is sooner is told that workers are on their way back, and not that there is none."""
-    stage.start((spec(),), start_grace_ms=60_000.0)
-    gateway = stage.gateway()
-    held = gateway.arrive(1, left_ms=120_000)
-    hurried = gateway.arrive(2, left_ms=500)
-    stage.until(lambda: bool(gateway.all(Rejected)))
-    (refused,) = gateway.all(Rejected)
-    assert (refused.request_id, refused.reason) == (hurried, Reason.NO_WORKER)
-    assert "no worker is back yet: send the request again" in refused.detail
-    short = gateway.arrive(3, left_ms=30_000)
-    worker = stage.worker()
-    worker.prepared = {"m0": spec().artifact}
-    worker.hello(prepared=worker.prepared)
-    stage.until(lambda: {held, short} <= {request for each in worker.received for request in ids(each)})
-    assert bool(worker.all(Welcome))
-
-
-def ids(message: object) -> tuple[int, ...]:
-    """The requests of an action; none of any other message."""
-    found: tuple[int, ...] = getattr(message, "request_ids", ())
-    return found
-
-
-def test_without_a_worker_a_request_is_rejected_after_the_grace(stage: Stage) -> None:
-    stage.start((spec(),), start_grace_ms=100.0)
-    gateway = stage.gateway()
-    gateway.arrive(1)
-    stage.until(lambda: bool(gateway.all(Rejected)))
-    assert gateway.last(Rejected).reason is Reason.NO_WORKER
-    detail = gateway.last(Rejected).detail
-    assert detail == "no worker is connected; if one starts or comes back, send the request again"
