@@ -45,6 +45,7 @@ TIER_OF = {
     "controller": "cluster",
     "controller/test_clock": "unit",
     "controller/test_sessions": "unit",
+    "controller/test_shell": "unit",
     "controller/test_tally": "unit",
     "emulator": "codegen",
     "examples": "cluster",
