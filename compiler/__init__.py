@@ -1,11 +1,12 @@
 """From ONNX files to artifacts: weights apart from kernels, in a content-addressed store.
 
-Clockwork, section 5.1, for the ``onnxruntime`` CPU engine. What the other processes may use of this folder:
+Clockwork, section 5.1. The other processes use only ``artifact/``:
 
 * ``manifest``   -- what an artifact is made of (`Manifest`, `ExecutableInfo`)
 * ``store``      -- the artifacts on disk (`Store`)
-* ``executable`` -- opening an executable, binding weights to addresses in an arena, running it
+* ``executable`` -- ONNX Runtime's graphs: opening them, binding weights to addresses, running them
+* ``plan``, ``plan_files``, ``launching`` -- TVM's launch plans: form, reading, running on the CPU
 * ``profiles``   -- models that exist only as a profile, for the emulated engine
 
-The rest makes artifacts: ``pipeline`` is where to start reading, ``zoo`` holds architectures to try it on.
+The rest makes artifacts. Start reading at ``pipeline``; ``zoo`` has architectures to try it on.
 """

@@ -1,4 +1,4 @@
-"""A model's weights as the file and as a worker's arena have them, for verifying and profiling."""
+"""A model's weights as in the weights file and as in a worker's arena, for verifying and profiling."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def weights_image(
 class Arena:
     """Pages of memory that hold one model, loaded as a LOAD does it.
 
-    Its extents lie in the reverse of the file's order, so that a tensor that relied on the pages of another
-    extent being next to its own would be found out.
+    Its extents are in the reverse order of the file, so that a tensor that relied on the adjacent pages of
+    another extent would be found out.
     """
 
     def __init__(self, image: npt.NDArray[np.uint8], extents: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 A model exported with a batch of 1 says so in its inputs, and often in the constant shape of a Reshape. There
 the leading 1 may be replaced by "as in the input" if the input's first axis is provably the batch: a Reshape
 keeps the order of the elements, every row has as many as the shape's other dimensions say, so row i stays
-row i. Anything less certain is left as it is, and refused when the model does not run with other batches.
+row i. A less certain node stays unchanged, and the model is refused if it does not run with other batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SMALL = 1024
 def baked_batch(model: onnx.ModelProto) -> int | None:
     """Return the number of rows that the exporter fixed; None if it left the batch open everywhere.
 
-    Raises `CompileError` if inputs have different numbers, or none.
+    Raises `CompileError` if inputs have different numbers of rows, or none.
     """
     fixed = {}
     for value in model.graph.input:
@@ -42,7 +42,7 @@ def baked_batch(model: onnx.ModelProto) -> int | None:
 
 
 def open_batch(model: onnx.ModelProto) -> None:
-    """Make every input's first axis symbolic and forget what was inferred from its old value."""
+    """Make every input's first axis symbolic and forget shapes inferred from its old value."""
     for value in model.graph.input:
         dim = value.type.tensor_type.shape.dim[0]
         dim.Clear()
@@ -53,9 +53,10 @@ def open_batch(model: onnx.ModelProto) -> None:
 
 
 def repair_reshapes(model: onnx.ModelProto, rows: int) -> tuple[list[str], list[str]]:
-    """Replace a baked batch of ``rows`` in Reshape nodes; return the names of those repaired and those left.
+    """Replace a baked batch of ``rows`` in Reshape nodes; return the names of repaired and of other nodes.
 
-    ``model`` has an open batch. Those left have it in their shape, but nothing proves what it means there.
+    ``model`` has an open batch. The other nodes have the number in their shape, but nothing proves its
+    meaning.
     """
     repaired: list[str] = []
     facts: dict[str, list[int]] = {}
@@ -170,7 +171,7 @@ def _inferred(model: onnx.ModelProto, facts: dict[str, list[int]]) -> dict[str, 
         light.graph.value_info.append(value)
     try:
         result = shape_inference.infer_shapes(light, data_prop=True)
-    except Exception:  # onnx raises what it likes; without shapes nothing is proven, and nothing repaired.
+    except Exception:  # onnx raises errors of any class; without shapes nothing is repaired.
         return {}
     return {value.name: _shape(value) for value in [*result.graph.value_info, *result.graph.input]}
 

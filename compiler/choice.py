@@ -1,7 +1,7 @@
 """Which of several artifacts of one model is kept: the one that takes less time for a row.
 
-On the CPU the compiler's own measurements tell. What a GPU takes this folder can't measure, for it knows no
-worker: a *judge* is handed in that measures artifacts where they are to run
+On the CPU the compiler's own measurements decide. This folder can't measure a GPU, because it does not know
+the worker: the caller hands in a *judge* that measures artifacts on their device
 (`mainspring.cli.profiling.gpu_judge`).
 """
 
@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import Profile
 
 AUTO = "auto"
-"""Instead of an engine: whichever is the faster."""
+"""Instead of an engine's name: the faster engine."""
 
 _NS_PER_MS = 1e6
 
@@ -27,14 +27,14 @@ class Contender(NamedTuple):
 
     engine: str
     executable: str
-    """Its SHA-256; two of one executable, with weights of one length, take the same time."""
+    """Its SHA-256; two artifacts of one executable, with weights of the same length, take the same time."""
     weights_bytes: int
     put: Callable[[Store, str], Manifest]
-    """Stores it whole under a name, as a worker needs it."""
+    """Stores the whole artifact under a name, as a worker needs it."""
 
 
 class Judged(NamedTuple):
-    """How an artifact did on its device."""
+    """An artifact's performance on its device."""
 
     infer_ns: Mapping[int, int] = {}
     """Usual duration of an INFER, by batch size."""
@@ -42,16 +42,16 @@ class Judged(NamedTuple):
     profile: Profile | None = None
     """Seed durations on that kind of device."""
     failed: str = ""
-    """Why it can't be run there; then nothing else is said."""
+    """Why it can't run there; then the other fields are empty."""
 
 
 Judge = Callable[[Sequence[Contender]], Sequence[Judged]]
-"""Returns how each did."""
+"""Returns each contender's performance."""
 
 
 def per_row_ns(infer_ns: Mapping[int, int]) -> float:
     """Return the geometric mean, over one or more batch sizes, of the time for one row."""
-    # A device's clock may be too coarse for a model that does next to nothing.
+    # A device's clock may be too coarse for a tiny model.
     logs = [math.log(max(1, ns) / size) for size, ns in infer_ns.items()]
     return math.exp(sum(logs) / len(logs))
 
@@ -59,7 +59,7 @@ def per_row_ns(infer_ns: Mapping[int, int]) -> float:
 def fastest(judged: Mapping[str, Judged]) -> str:
     """Return the engine that takes the least time for a row; the first of equals.
 
-    Raises `CompileError`, which says why each can't, if none can.
+    Raises `CompileError`, which gives each engine's reason, if none can run the model.
     """
     able = {engine: per_row_ns(each.infer_ns) for engine, each in judged.items() if not each.failed}
     if not able:
@@ -69,7 +69,7 @@ def fastest(judged: Mapping[str, Judged]) -> str:
 
 
 def describe(judged: Judged) -> str:
-    """Say how an artifact did, and on what unless it is this CPU; or why it can't be run there."""
+    """Describe an artifact's performance, and its device unless it is this CPU; or why it can't run."""
     if judged.failed:
         return f"can't: {judged.failed}"
     per_row_ms = per_row_ns(judged.infer_ns) / _NS_PER_MS

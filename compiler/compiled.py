@@ -1,7 +1,7 @@
 """A compiled model before it is stored: its files, its weights in pages, and how it runs here.
 
-One class for each engine. All of them can be run on this machine's CPU, whatever device they are for, so that
-nothing is stored that was not compared with the original.
+There is one class for each engine. All of them run on this machine's CPU, even if they are for another
+device, so that every stored model was compared with the original.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ if TYPE_CHECKING:
     from mainspring.compiler.tvm.build import Built, Model
 
 PORTABLE = "portable"
-"""The instruction set of an executable that none of its bytes depends on."""
+"""The instruction set of an executable whose bytes depend on none."""
 
 DEFAULT_ARCH = "sm_90"
-"""The architecture that kernels for a GPU are generated for unless someone says otherwise: an H100's."""
+"""Default architecture that kernels for a GPU are generated for: an H100's."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a model is compiled for."""
+    """The engine and the device that a model is compiled for."""
 
     engine: str = ONNXRUNTIME
     """``onnxruntime``, ``tvm``, or ``auto`` for the faster one."""
     device: str = CPU
     """``cpu`` or ``cuda``."""
     arch: str = DEFAULT_ARCH
-    """Of the GPU that kernels are generated for."""
+    """The architecture of the GPU that kernels are generated for."""
 
 
 class Artifact:
@@ -70,7 +70,7 @@ class Artifact:
         self.arena.load()
 
     def bind(self) -> Runnable:
-        """Return the model as a worker would have it, with the weights in the arena, to run on the CPU."""
+        """Return the model as in a worker, with the weights in the arena, to run on the CPU."""
         raise NotImplementedError
 
     def workspace_bytes(self, batch_size: int) -> int:
@@ -97,7 +97,7 @@ class OnnxRuntimeArtifact(Artifact):
         return Executable(self.content, self.info).bind(self.tensors, self.arena.address_of)
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """Measure by how much a process grows that runs the graph in a workspace of its own."""
+        """Measure the growth of a process that runs the graph in a workspace of its own."""
         executable = Executable(self.content, self.info, own_workspace=True)
         return measure_workspace(executable.bind(self.tensors, self.arena.address_of), batch_size)
 
@@ -106,7 +106,7 @@ class TvmArtifact(Artifact):
     """Launch plans and kernels. Those for a GPU come with kernels for the CPU from the same functions."""
 
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
-        """Raise `CompileError` for what TVM can't compile, or where it is not installed."""
+        """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
         model = _tvm_model(prepared, batch_sizes)
         self._local = model.build(CPU)
         built = self._local if target.device == CPU else model.build(CUDA, target.arch)
@@ -116,7 +116,7 @@ class TvmArtifact(Artifact):
         self._plans = built.plans
 
     def bind(self) -> BoundPlans:
-        """Load the kernels for the CPU; the workspace reads as NaN wherever nothing was written."""
+        """Load the kernels for the CPU; unwritten parts of the workspace read as NaN."""
         with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
             library = Path(folder) / SHARED_OBJECT
             library.write_bytes(self._local.files[SHARED_OBJECT])
@@ -125,7 +125,7 @@ class TvmArtifact(Artifact):
         return kernels.bind(self.tensors, self.arena.address_of, int(self._workspace.ctypes.data))
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """Return what the plan says."""
+        """Return the plan's number."""
         return self._plans.plan(batch_size).workspace_bytes
 
 
@@ -160,4 +160,4 @@ MAKERS: dict[str, Callable[[Prepared, Sequence[int], Target], Artifact]] = {
     ONNXRUNTIME: lambda prepared, _sizes, target: OnnxRuntimeArtifact(prepared, target.device),
     TVM: TvmArtifact,
 }
-"""For each engine, what compiles a model for it."""
+"""For each engine, the class that compiles a model for it."""

@@ -1,8 +1,8 @@
 """Where each weight goes: pages of 16 MiB, extents, offsets. Pure, and the same for the same sizes.
 
-Clockwork, section 5.2, with one addition: a tensor smaller than a page never crosses a page border, so its
-page may be anywhere in the arena; a larger one takes a run of adjacent pages, an *extent*. What is left of
-an extent's last page takes small tensors like any other page.
+Clockwork, section 5.2, with one addition: a tensor smaller than a page never crosses a page boundary, so its
+page may be anywhere in the arena; a larger one takes a run of adjacent pages, an *extent*. The rest of an
+extent's last page takes small tensors like any other page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mainspring.messages.model import PAGE_BYTES
 
 
 class Place(NamedTuple):
-    """Where a tensor is: its extent, and its first byte counted from the beginning of the weights file."""
+    """A tensor's place: its extent, and its first byte from the beginning of the weights file."""
 
     extent: int
     offset: int
@@ -44,11 +44,11 @@ class _Extent:
 
     @property
     def free_bytes(self) -> int:
-        """What is left behind its last tensor."""
+        """Bytes behind the last tensor."""
         return self.pages * PAGE_BYTES - self.used_bytes
 
     def put(self, tensor: int, size: int) -> None:
-        """Lay a tensor of so many bytes, aligned ones, behind the others; it must fit into `free_bytes`."""
+        """Place a tensor of an aligned size behind the others; it must fit into `free_bytes`."""
         self.tensors.append((tensor, self.used_bytes))
         self.used_bytes += size
 
@@ -56,7 +56,7 @@ class _Extent:
 def lay_out(sizes: Sequence[int]) -> Layout:
     """Place tensors of these sizes in bytes: best fit, largest first; the emptiest extent is last.
 
-    A model without weights takes one page all the same, so that nobody else has to know of such models.
+    A model without weights takes one page too, so that no other code has to handle such models.
     """
     extents = _fill([_aligned(size) for size in sizes])
     extents.sort(key=lambda extent: (extent.free_bytes, extent.index))

@@ -1,8 +1,8 @@
 """A batch of the exporter's that is merged with another axis, as in the shape [128, 768] of (1, 128, 768).
 
-The merged axis may become "as many as there are" if everything that is computed on it, until a Reshape takes
-it apart again, treats its slices alone: then row i of the batch stays in its own slices. What is not in the
-lists below proves nothing, and leaves the node as it is.
+The size of the merged axis may be left open if every operator on it, until a Reshape splits it again, treats
+its slices separately: then row i of the batch stays in its own slices. An operator that is missing in the
+lists below proves nothing, and the node stays unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNARY = {
     "Abs", "Cast", "Clip", "Dropout", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity",
     "LeakyRelu", "Log", "Neg", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Sqrt", "Tanh",
 }  # fmt: skip
-"""Operators whose first input decides, element by element; others of theirs are scalars."""
+"""Elementwise operators of their first input; their other inputs are scalars."""
 _BINARY = {"Add", "Div", "Max", "Min", "Mul", "Pow", "Sub", "Sum"}
 _ALONG_AXIS = {"LayerNormalization", "LogSoftmax", "Softmax"}
 
@@ -27,7 +27,7 @@ Shape = list[int | str]
 
 
 class Chain:
-    """Follows a merged axis from one Reshape to the Reshapes that take it apart."""
+    """Follows a merged axis from one Reshape to the Reshapes that split it."""
 
     def __init__(self, graph: onnx.GraphProto, known: Mapping[str, Shape], rows: int) -> None:
         self._nodes = list(graph.node)
@@ -54,7 +54,7 @@ class Chain:
         return not self._outputs & self._merged.keys()
 
     def _step(self, index: int, node: onnx.NodeProto) -> bool:
-        """Pass one node that reads a merged value; whether its slices stay alone."""
+        """Pass one node that reads a merged value; whether its slices stay separate."""
         first = node.input[0]
         shape = self._static(first)
         if shape is None or node.domain not in ("", "ai.onnx"):
@@ -114,7 +114,7 @@ class Chain:
         return right in self._constants and len(right_shape) == 2 and rank >= 2
 
     def _reshape(self, index: int, node: onnx.NodeProto, row_elements: int) -> bool:
-        """Pass a Reshape whose rows have so many elements; whether its first axis is made of whole rows."""
+        """Pass a Reshape; whether its first axis consists of whole rows of the given number of elements."""
         tensor = self._constants.get(node.input[1])
         if tensor is None or _attribute(node, "allowzero", 0):
             return False
@@ -137,7 +137,7 @@ class Chain:
         return True
 
     def _static(self, name: str) -> list[int] | None:
-        """Return the shape that the value has with the exporter's batch; None if it isn't known."""
+        """Return the value's shape with the exporter's batch; None if it is unknown."""
         if name in self._constants:
             return list(self._constants[name].dims)
         shape = self._known.get(name)

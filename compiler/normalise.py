@@ -1,8 +1,8 @@
-"""One form for all ONNX files, and clear words for those that can't have it.
+"""One form for all ONNX files, and a clear error for files that can't have it.
 
-Initializers are no inputs (IR 3 lists them as such), constants are initializers, functions are inlined, every
-node has a name, every input and output is a dense tensor of numbers with an axis for the rows and otherwise
-fixed dimensions. The batch axis itself is the business of ``batch``.
+Initializers are not inputs (IR 3 lists them as such), constants are initializers, functions are inlined,
+every node has a name, every input and output is a dense tensor of numbers with an axis for the rows and
+otherwise fixed dimensions. ``batch`` handles the batch axis itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AXES_ARE_INPUTS = 13
 def normalise(model: onnx.ModelProto, *, whole: bool = False) -> onnx.ModelProto:
     """Return an equal model in the form that the other steps expect; raise `CompileError`.
 
-    If ``whole``, it has no axis for rows, and gets a leading one of size 1.
+    If ``whole``, the model has no axis for rows, and gets a leading axis of size 1.
     """
     normal = onnx.ModelProto()
     normal.CopyFrom(model)
@@ -85,7 +85,7 @@ def numpy_dtype(value: onnx.ValueInfoProto) -> str:
 
 
 def _kind_of(value: onnx.ValueInfoProto) -> str:
-    """Return what an input or output is that can't be one, in ONNX's words."""
+    """Return the kind of an unsupported input or output, in ONNX's words."""
     kind = value.type.WhichOneof("value") or "of no type"
     if kind != "tensor_type":
         return kind.replace("_", " ").replace(" type", "")
@@ -124,7 +124,7 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
 
 
 def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.TensorProto | None:
-    """Return the value of ``node`` if it is constant by its type alone."""
+    """Return the value of ``node`` if its type alone makes it constant."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
         if "value" in attributes:
@@ -144,7 +144,7 @@ def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.
 
 
 def _check_input(value: onnx.ValueInfoProto) -> None:
-    """Refuse an input without rows, or with a dynamic dimension besides them."""
+    """Refuse an input without an axis for rows, or with another dynamic dimension."""
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or not shape.dim:
         raise CompileError(
@@ -162,7 +162,7 @@ def _check_input(value: onnx.ValueInfoProto) -> None:
 
 
 def check_whole(model: onnx.ModelProto) -> None:
-    """Raise `CompileError` for an input that has not all of its dimensions."""
+    """Raise `CompileError` for an input with an unknown dimension."""
     for value in model.graph.input:
         if not value.type.tensor_type.HasField("shape"):
             raise CompileError(

@@ -1,11 +1,11 @@
-"""From an ONNX model to an artifact in a store: where to start reading the compiler.
+"""From an ONNX model to an artifact in a store: start reading the compiler here.
 
 ``reading`` gets the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give it one form; ``stock``
 has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them; ``verify``
-compares; ``profiler`` measures; ``store`` keeps. ``artifact`` has what differs between engines: for ``tvm``
-the folder of that name does what ``stock`` and ``split`` do for ``onnxruntime``. A model that can't be
-served, or whose outputs differ, is a `CompileError` and is not stored. Where the faster engine is wanted,
-``choice`` says which that is.
+compares; ``profiler`` measures; ``artifact/store`` keeps the result. ``compiled`` has the differences between
+engines: for ``tvm`` the folder of that name does what ``stock`` and ``split`` do for ``onnxruntime``. A model
+that can't be served, or whose outputs differ, is a `CompileError` and is not stored. If the faster engine is
+requested, ``choice`` decides which that is.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ from mainspring.compiler.verify import verify
 from mainspring.messages.model import Profile
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
-"""What models are compiled for unless someone says otherwise (Clockwork, section 5.1)."""
+"""Default batch sizes of a model (Clockwork, section 5.1)."""
 
 DEFAULT_TARGET = Target()
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """What a compilation did."""
+    """The result of a compilation."""
 
     manifest: Manifest
     shared: bool
-    """The executable was in the store already, from another model."""
+    """Whether the executable was in the store already, from another model."""
     kept: bool = False
-    """The model was in the store already, and nothing was done."""
+    """Whether the model was in the store already, so that nothing was done."""
     repaired: tuple[str, ...] = ()
     """Nodes whose baked batch was replaced."""
     engines: dict[str, str] = {}
-    """Where the faster engine was to be kept: how each did, in words."""
+    """If the faster engine was requested: a description of each engine's performance."""
 
 
 def parse_batch_sizes(text: str) -> tuple[int, ...]:
-    """Return the batch sizes in ``1,2,4``; raise `CompileError` if they can't be."""
+    """Return the batch sizes in a text such as ``1,2,4``; raise `CompileError` for other texts."""
     try:
         return check_batch_sizes([int(part) for part in text.split(",")])
     except ValueError:
@@ -75,7 +75,7 @@ def parse_batch_sizes(text: str) -> tuple[int, ...]:
 
 
 def check_batch_sizes(batch_sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the batch sizes, ascending; raise `CompileError` if they can't be."""
+    """Return the batch sizes, ascending; raise `CompileError` if one is impossible."""
     if not batch_sizes or min(batch_sizes) < 1 or max(batch_sizes) > MOST_ROWS:
         raise CompileError(
             f"batch sizes {list(batch_sizes)} can't be: give one or more numbers from 1 to {MOST_ROWS}"
@@ -129,12 +129,12 @@ def compile_model(
 ) -> Compiled:
     """Compile a model into ``store``.
 
-    It is compared with stock ONNX Runtime at every batch size. If ``quick`` and another model was, with the
-    same executable, only the smallest two are compared: enough to see that the weights are where they belong.
-    If its rows are not proven to be independent, it is compiled for batches of one row, and its manifest says
-    which node is the reason. If ``source.whole``, its shapes have no axis for rows. ``judge`` measures for
-    the engine ``auto`` what is not for this CPU. Raises `CompileError` for a model that can't be served,
-    `StoreError` if it can't be stored.
+    The model is compared with stock ONNX Runtime at every batch size. If ``quick``, and another model with
+    the same executable was compared, only the smallest two are: enough to see that the weights are in place.
+    If the rows are not proven to be independent, the model is compiled for batches of one row, and its
+    manifest names the node that is the reason. If ``source.whole``, its shapes have no axis for rows. For the
+    engine ``auto``, ``judge`` measures artifacts for other devices than this CPU. Raises `CompileError` for a
+    model that can't be served, `StoreError` if it can't be stored.
     """
     check_target_names(target, judge)
     prepared = Prepared(model, batch_sizes[-1], whole=source.whole)
@@ -144,7 +144,7 @@ def compile_model(
     try:
         return _compiled(prepared, task, judge)
     except RowsMix as error:
-        # What the rules prove, samples may still contradict; they are believed.
+        # Samples may contradict what the rules prove; the samples decide.
         found = Independence(independence.version, str(error))
         return _compiled(prepared, task._replace(batch_sizes=(1,), independence=found), judge)
 
@@ -160,7 +160,7 @@ def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
 
 
 def check_target_names(target: Target, judge: Judge | None = None) -> None:
-    """Raise `CompileError` for an engine or a device that there is not, or a choice that nothing decides."""
+    """Raise `CompileError` for an unknown engine or device, or a choice that nothing can decide."""
     if target.engine not in (*MAKERS, AUTO):
         raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
     if target.device not in (CPU, CUDA):
@@ -173,7 +173,7 @@ def check_target_names(target: Target, judge: Judge | None = None) -> None:
 
 
 class _Task(NamedTuple):
-    """What is to be done."""
+    """One compilation's parameters."""
 
     name: str
     store: Store
@@ -196,7 +196,7 @@ class _Candidate(NamedTuple):
 def _choose(
     prepared: Prepared, task: _Task, judge: Judge | None
 ) -> tuple[_Candidate, dict[str, Profile], dict[str, str]]:
-    """Return the faster engine's artifact, its profile by device kind, and what there is to say of each."""
+    """Return the faster engine's artifact, its profile by device kind, and a description of each engine."""
     candidates: dict[str, _Candidate] = {}
     refused: dict[str, CompileError] = {}
     for engine in (ONNXRUNTIME, TVM):
@@ -221,7 +221,7 @@ def _choose(
 
 
 def _by_seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> Judged:
-    """Judge by what was measured on this CPU."""
+    """Judge by the measurements on this CPU."""
     profile = _seeds(candidate, batch_sizes)[CPU]
     return Judged(infer_ns=profile.infer_ns, profile=profile)
 
@@ -237,7 +237,7 @@ def _contender(candidate: _Candidate, prepared: Prepared, task: _Task) -> Conten
 
 
 def _seeds(candidate: _Candidate, batch_sizes: tuple[int, ...]) -> dict[str, Profile]:
-    """Return the profile of this CPU, by its device kind; nothing of an artifact for another device."""
+    """Return the profile of this CPU, by its device kind; empty for an artifact for another device."""
     measured = candidate.measured
     if not measured.infer_ns:
         return {}
@@ -262,9 +262,9 @@ def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
 
 
 def _measure(artifact: Artifact, bound: Runnable, batch_sizes: tuple[int, ...], known: Measured) -> Measured:
-    """Return what was known of the executable, and by measurement what was not.
+    """Return the executable's measurements; missing ones are made here.
 
-    What a GPU takes is not measured here: a profile of the CPU would be wrong for it.
+    Nothing is measured here for a GPU: a profile of the CPU would be wrong for it.
     """
     missing = [size for size in batch_sizes if size not in known.infer_ns]
     largest = batch_sizes[-1]

@@ -1,10 +1,9 @@
 """Seed durations: how long a LOAD and an INFER at each batch size take on this machine.
 
-Clockwork, section 5.1 and appendix A. A seed only has to do until the scheduler has measured durations of
-its own. A worker has its core to itself, so what counts is the CPU time of the thread that runs the model:
-time that other processes took from it while compiling would make a model look impossible to serve. What a
-device takes with a worker's engine around it is measured by `mainspring profile`; both make seeds of
-durations in the same way (`timings`).
+Clockwork, section 5.1 and appendix A. A seed serves only until the scheduler has measured durations of its
+own. A worker has its core to itself, so the CPU time of the thread that runs the model counts: time that
+other processes took from it while compiling would make a model look impossible to serve. `mainspring profile`
+measures a device with a worker's engine; both make seeds from durations in the same way (`timings`).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mainspring.compiler.artifact.manifest import ExecutableInfo
 from mainspring.compiler.timings import Effort, Timing, repeat
 
 _EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)
-"""Compiling waits for it, at every batch size."""
+"""Small, because compiling waits for it at every batch size."""
 
 
 def measure_infer(model: Runnable, info: ExecutableInfo, batch_sizes: Sequence[int]) -> dict[int, int]:
@@ -46,7 +45,7 @@ def measure_load(arena: Arena) -> int:
 
 
 def measure_workspace(model: BoundModel, batch_size: int) -> int:
-    """Return the bytes that this process grew by when an executable with its own workspace first ran."""
+    """Return the growth of this process, in bytes, at the first run of a model with its own workspace."""
     process = psutil.Process()
     _trim_heap()
     before = process.memory_info().rss
@@ -55,7 +54,7 @@ def measure_workspace(model: BoundModel, batch_size: int) -> int:
 
 
 def _trim_heap() -> None:
-    """Give freed memory back where the C library can, or using it again would look like no growth."""
+    """Return freed memory to the system if the C library can: reusing it would hide growth."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

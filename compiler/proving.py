@@ -1,8 +1,8 @@
 """Which models may share executions among requests: decided at compilation, or for a store at the start.
 
-The proof is `independence.walk`'s. An artifact without one is proved from its graph; where that fails, its
-rows run one at a time until it is compiled again. Libraries that compiling needs are imported where they are
-used: a store whose models have their proofs is read without them.
+`independence.walk` makes the proof. An artifact without a proof is proved from its graph; if that fails, its
+rows run one at a time until it is compiled again. Libraries for compiling are imported where they are used: a
+store whose models have their proofs is read without them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LOGGER = logging.getLogger(__name__)
 def judge(model: onnx.ModelProto) -> Independence:
     """Return whether the rows of a model whose batch is open are proven to be independent.
 
-    What the graph as it is does not show may show once its constants are folded.
+    A proof that fails may succeed once the graph's constants are folded.
     """
     from mainspring.compiler.independence.walk import why_rows_mix
     from mainspring.compiler.stock import optimise_portably
 
     why = why_rows_mix(model)
-    # Whether ONNX Runtime takes the model at all is for the compiler to say.
+    # The compiler reports whether ONNX Runtime accepts the model.
     with suppress(CompileError):
         if why and not why_rows_mix(optimise_portably(model)):
             why = ""
@@ -44,7 +44,7 @@ def judge(model: onnx.ModelProto) -> Independence:
 def proved(store: Store, manifest: Manifest) -> Manifest:
     """Return the manifest with a verdict of the present rules, from the stored graph if it has none.
 
-    A proof is kept in the store if that may be written. A graph that can't be read proves nothing.
+    The proof is written to the store if the user may write there. An unreadable graph proves nothing.
     """
     if manifest.whole:
         return manifest
@@ -64,7 +64,7 @@ def proved(store: Store, manifest: Manifest) -> Manifest:
 def settled(store: Store, manifest: Manifest) -> Manifest | None:
     """Return the manifest with a verdict of the present rules; None if compiling again may prove more.
 
-    The file may show what the stored graph does not.
+    The original file may allow a proof that the stored graph does not.
     """
     known = manifest.independence
     found = proved(store, manifest)
@@ -98,5 +98,5 @@ def _why_not(store: Store, manifest: Manifest) -> str:
     try:
         weights = frozenset(tensor.name for tensor in store.executable_info(manifest).weights)
         return why_rows_mix(onnx.load(store.executable_path(manifest)), weights)
-    except Exception as error:  # A StoreError, or what protobuf raises on what is no model.
+    except Exception as error:  # A StoreError, or protobuf's errors for data that is not a model.
         return f"its stored graph can't be read ({type(error).__name__})"

@@ -1,7 +1,7 @@
-"""Reading an ONNX file that nobody vouches for.
+"""Reading an ONNX file from an untrusted source.
 
-Whatever the file is, the answer is a model or a `CompileError`: truncated, not ONNX, external data that is
-missing, too short, or outside the model's folder.
+The result is a model or a `CompileError` for every file: also for a truncated one, one that is not ONNX, and
+external data that is missing, too short, or outside the model's folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.shapes import open_negative
 
 MOST_BYTES = 2**31 - 1
-"""Bytes that one protobuf message can have."""
+"""Most bytes of one protobuf message."""
 
 
 def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
@@ -40,10 +40,10 @@ def read_model(path: Path) -> tuple[onnx.ModelProto, str]:
         model.ParseFromString(content)
     except DecodeError as error:
         raise CompileError(
-            f"{path} is no ONNX model, or only a part of one ({error}); export it again"
+            f"{path} is not an ONNX model, or only a part of one ({error}); export it again"
         ) from error
     if not model.graph.node or not model.opset_import:
-        raise CompileError(f"{path} is no ONNX model: it holds no graph with nodes; export it again")
+        raise CompileError(f"{path} is not an ONNX model: it holds no graph with nodes; export it again")
     open_negative(model)
     digest = hashlib.sha256(content)
     for tensor in list(tensors_of(model)):
@@ -88,7 +88,7 @@ def _tensors_of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterato
 
 
 def _load_external(tensor: onnx.TensorProto, folder: Path) -> None:
-    """Read the tensor's bytes from its file, which has to be inside ``folder``, links followed."""
+    """Read the tensor's bytes from its file, which has to be inside ``folder`` with links resolved."""
     what = f"external data of tensor {tensor.name!r}"
     try:
         info = ExternalDataInfo(tensor)

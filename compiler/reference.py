@@ -1,4 +1,4 @@
-"""What stock ONNX Runtime makes of the original model, at any number of rows."""
+"""The original model in stock ONNX Runtime, at any number of rows: the reference for comparisons."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Prepared:
     def __init__(self, original: onnx.ModelProto, rows: int, *, whole: bool = False) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
 
-        If ``whole``, its shapes stay as they are, behind a leading axis of 1.
+        If ``whole``, its shapes stay unchanged, behind a leading axis of 1.
         """
         self.whole = whole
         with _malformed():
@@ -89,7 +89,7 @@ class Prepared:
         self.outputs = self._find_outputs(session)
 
     def refusal(self, reason: str) -> CompileError:
-        """Return the error that says ``reason``, and which nodes may be to blame."""
+        """Return the error with ``reason`` and the nodes that may be the cause."""
         if not self._suspects:
             return CompileError(reason)
         nodes = ", ".join(repr(name) for name in self._suspects[:5])
@@ -111,11 +111,11 @@ class Prepared:
             self.repaired, self._suspects = repair_reshapes(self.model, self.reference.fixed)
 
     def _whole_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
-        """Return the outputs' specifications, whose shapes may not depend on what the inputs hold."""
+        """Return the outputs' specifications, whose shapes may not depend on the inputs' values."""
         first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
         others = [second]
         with suppress(CompileError):
-            # Random numbers are hardly ever 0, which is what many a choice is made by.
+            # Random numbers are hardly ever 0, and many models branch on 0.
             others.append(stock.run([np.zeros_like(array[:1]) for array in self.rows]))
         for index, value in enumerate(self.model.graph.output):
             one = first[index].shape[1:]
@@ -129,9 +129,9 @@ class Prepared:
         return tuple(TensorSpec(value.name, numpy_dtype(value), array.shape[1:]) for value, array in found)
 
     def _find_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
-        """Return the outputs' specifications, from what they are for two numbers of rows."""
+        """Return the outputs' specifications, found from runs with two numbers of rows."""
         few, many = _PROBES
-        # Unoptimised, the nodes still have the names that their author knows.
+        # An unoptimised model's nodes still have the author's names.
         fixed = self.reference.fixed is not None
         session = StockSession(serialise(self.model), optimised=False) if fixed else stock
         try:
@@ -156,7 +156,7 @@ class Prepared:
 
 @contextmanager
 def _malformed() -> Iterator[None]:
-    """Turn what the onnx library raises on a model that contradicts itself into a `CompileError`."""
+    """Turn errors of the onnx library about a contradictory model into a `CompileError`."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError) as error:
@@ -171,7 +171,7 @@ def _row_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
 
 
 def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray[np.generic]:
-    """Return ``size`` rows from ``begin``, the last one repeated if there are not so many."""
+    """Return ``size`` rows from ``begin``; the last row is repeated if there are fewer."""
     return array[np.minimum(np.arange(begin, begin + size), len(array) - 1)]
 
 
@@ -185,7 +185,7 @@ def has_control_flow(model: onnx.ModelProto) -> bool:
 
 
 def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with constants folded if nothing of its control flow is left then, else as it is."""
+    """Return the model with constants folded if that removes its control flow, else unchanged."""
     if not has_control_flow(model):
         return model
     try:

@@ -1,4 +1,4 @@
-"""What a compilation did, in lines for a person at a terminal or as fields for a program."""
+"""Reports of a compilation: lines for a person at a terminal, or fields for a program."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def describe_artifact(compiled: Compiled) -> str:
 
 
 def describe_profile(compiled: Compiled) -> str:
-    """Say in one line what an executable takes: seed durations and workspace."""
+    """Describe in one line an executable's seed durations and workspace."""
     kind, profile = _profile(compiled.manifest)
     workspace = compiled.manifest.workspace_bytes / _BYTES_PER_MB
     if not profile.infer_ns:
         return (
             f"not measured: `mainspring profile --save` does so on the device; workspace {workspace:.0f} MB"
         )
-    # A GPU is done in a tenth of the time.
+    # A GPU takes a tenth of the time.
     digits, where = (1, "") if kind == CPU else (3, f" on {kind}")
     infer = ", ".join(
         f"{size}: {ns / _NS_PER_MS:.{digits}f}" for size, ns in sorted(profile.infer_ns.items())
@@ -50,7 +50,7 @@ def describe_profile(compiled: Compiled) -> str:
 
 
 def fields(compiled: Compiled) -> dict[str, Any]:
-    """Return what a program wants to know of a compilation, ready for JSON; names end in their unit."""
+    """Return a compilation's result for programs, ready for JSON; names end in their unit."""
     manifest = compiled.manifest
     kind, profile = _profile(manifest)
     return {
@@ -110,7 +110,7 @@ def describe_sharing(compiled: Compiled) -> str:
 
 
 def describe_engines(compiled: Compiled) -> str:
-    """Say in one line how the engines did that the faster one was chosen of."""
+    """Compare in one line the engines among which the faster one was chosen."""
     each = "; ".join(f"{engine}: {said}" for engine, said in compiled.engines.items())
     return f"kept {compiled.manifest.engine}: {each}"
 
@@ -124,7 +124,7 @@ def describe_repairs(compiled: Compiled) -> str:
 
 
 def summarise(done: list[Compiled], seconds: float) -> str:
-    """Say in one line what all the compilations together did."""
+    """Sum up all compilations in one line."""
     pages = sum(compiled.manifest.pages for compiled in done)
     executables = len({compiled.manifest.executable for compiled in done})
     kept = sum(compiled.kept for compiled in done)

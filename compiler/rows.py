@@ -1,6 +1,6 @@
 """Nodes besides Reshape where an exporter leaves its batch: Resize, Expand and Concat.
 
-Each is repaired only if the shapes around it prove what the number means: the input's first axis is the
+A node is repaired only if the shapes around it prove the number's meaning: the input's first axis is the
 batch, and the node keeps it.
 """
 
@@ -27,7 +27,7 @@ class RowRepair:
         self._constants = {tensor.name: tensor for tensor in graph.initializer}
 
     def run(self) -> dict[str, list[int]]:
-        """Repair what is proven; return the outputs of those nodes with their dimensions after the batch."""
+        """Repair proven nodes; return their outputs with the dimensions after the batch."""
         done: dict[str, list[int]] = {}
         nodes: list[onnx.NodeProto] = []
         for node in self._graph.node:
@@ -59,7 +59,7 @@ class RowRepair:
         return before
 
     def _expand(self, node: onnx.NodeProto, done: dict[str, list[int]]) -> None:
-        """An Expand of a batch to a constant shape of the same rank: 1 there leaves the batch as it is."""
+        """An Expand of a batch to a constant shape of the same rank: a leading 1 keeps the batch."""
         row, shape = self._row(node.input[0]), self._integers(node.input[1])
         if (
             row is None
@@ -111,7 +111,7 @@ class RowRepair:
     def _with_rows(
         self, node: onnx.NodeProto, like: str, rest: list[int], suffix: str = ""
     ) -> tuple[str, list[onnx.NodeProto]]:
-        """Return the name of a shape whose first dimension is that of ``like``, and what makes it."""
+        """Return the name of a shape with the first dimension of ``like``, and the nodes that make it."""
         prefix = f"{node.name}:{node.output[0]}:{suffix}"
         first = self._add(node, f"first{suffix}", np.zeros(1, np.int64))
         others = self._add(node, f"rest{suffix}", np.array(rest, np.int64))

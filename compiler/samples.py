@@ -1,7 +1,7 @@
 """Random rows to try a model with: seeded, distinct, of different scales, of values that the model accepts.
 
-Integers may be indices. How large they may be says the table that they index, if the graph shows it; else the
-largest that the model runs with is sought. So all of a small table is read, not only its beginning.
+Integers may be indices. The table that they index limits them, if the graph shows it; otherwise the largest
+integer that the model accepts is searched for. So all of a small table is read, not only its beginning.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Arrays = list[npt.NDArray[np.generic]]
 
 _SEED = 20201104
 _LARGE = 1000
-"""Integers below this are tried where no table says more."""
+"""Integers below this are tried where no table sets a limit."""
 _SMALL = 2
-"""Integers below this have to be accepted: masks, token types."""
+"""Every model has to accept integers below this: masks, token types."""
 _SCALES = (1.0, 0.125, 4.0, 1.0, 0.5, 2.0, 0.25)
-"""Of the rows of floats, in turn: what is computed of a whole batch differs by the largest of them."""
+"""Scales of the rows of floats, in turn: a value computed from a whole batch depends on the largest."""
 _PASSED_ON = {
     "Cast",
     "Identity",
@@ -47,8 +47,8 @@ def sample_rows(
 ) -> Arrays:
     """Return ``rows`` random rows of every input.
 
-    ``accepts`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the sizes of
-    what integer inputs index, by name, as far as they are known.
+    ``accepts`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
+    sizes of the tables that integer inputs index, by the input's name.
     """
     limits = [_SMALL] * len(inputs)
     accepts([array[:1] for array in _draw(inputs, limits, rows)])
@@ -70,7 +70,7 @@ def sample_rows(
 
 
 def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
-    """Return how many entries the smallest table has that an input's values index, by the input's name."""
+    """Return the entries of the smallest table that an input's values index, by the input's name."""
     sizes = {tensor.name: list(tensor.dims) for tensor in graph.initializer}
     origin = {value.name: value.name for value in graph.input}
     found: dict[str, int] = {}
@@ -96,7 +96,7 @@ def _largest(accepts: Callable[[int], bool], most: int) -> int:
 
 
 def _draw(inputs: Sequence[TensorSpec], limits: Sequence[int], rows: int) -> Arrays:
-    """Return random rows; the first row of integers has the largest that is allowed."""
+    """Return random rows; the first row of integers has the largest allowed one."""
     random = np.random.default_rng(_SEED)
     scales = np.resize(np.array(_SCALES, np.float32), rows)
     arrays: Arrays = []

@@ -1,4 +1,4 @@
-"""Fixing the dynamic dimensions of a model's inputs to what the person who compiles it says."""
+"""Fixing the dynamic dimensions of a model's inputs to those that the user gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes in texts such as ``image=1,3,224,224``; raise `CompileError` if they can't be."""
+    """Return the shapes in texts such as ``image=1,3,224,224``; raise `CompileError` for other texts."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, numbers = text.rpartition("=")
@@ -35,7 +35,7 @@ def parse_shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 
 def open_negative(model: onnx.ModelProto) -> None:
-    """Leave dimensions open, without a name, that exporters write as negative numbers or question marks."""
+    """Open the dimensions that exporters write as negative numbers or question marks."""
     for value in [*model.graph.input, *model.graph.output, *model.graph.value_info]:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_value < 0 or dim.dim_param == _UNNAMED:
@@ -58,7 +58,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -
     """Give the inputs these dimensions, all but the first, which stays the batch; if ``whole``, all of them.
 
     A dimension that has a name is fixed wherever an input or output has one of that name. Raises
-    `CompileError` for an input that isn't there, or whose fixed dimensions are others.
+    `CompileError` for an unknown input, or one whose fixed dimensions differ.
     """
     initialized = {tensor.name for tensor in model.graph.initializer}
     inputs = {value.name: value for value in model.graph.input if value.name not in initialized}
@@ -78,7 +78,7 @@ def fix_shapes(model: onnx.ModelProto, shapes: Shapes, *, whole: bool = False) -
 
 
 def shape_option(value: onnx.ValueInfoProto, *, whole: bool = False) -> str:
-    """Return the ``--shape`` option that would fix the input, with a word for each number to be chosen."""
+    """Return the ``--shape`` option that would fix the input, with a word for each open number."""
     dims = value.type.tensor_type.shape.dim[0 if whole else 1 :]
     known = [str(dim.dim_value) if dim.HasField("dim_value") else (dim.dim_param or "?") for dim in dims]
     return f"--shape {value.name}={','.join(known if whole else ['1', *known])}"

@@ -1,9 +1,9 @@
 """Weights apart from kernels: an optimised graph becomes an executable and a list of weights.
 
-Every floating-point initializer, and every other large one, becomes an input of the graph. What is left is
-stripped of everything that a person wrote: all names are replaced by canonical ones, so that two models with
-the same graph and other weights become the same bytes (design, section 4). Shapes, axes and other small
-integers stay in the graph: they are part of what is computed, and kernels want them constant.
+Every floating-point initializer, and every other large one, becomes an input of the graph. All names in the
+rest are replaced by canonical ones, so that two models with the same graph and different weights become the
+same bytes (design, section 4). Shapes, axes and other small integers stay in the graph: they are part of the
+computation, and kernels need them constant.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def split(
 ) -> Split:
     """Take an optimised model apart; ``inputs`` and ``outputs`` are the original's, in its order.
 
-    Initializers named in ``structural`` stay in the graph, whatever they are.
+    Initializers named in ``structural`` always stay in the graph.
     """
     graph = optimised.graph
     _check_outputs(graph)
@@ -145,7 +145,7 @@ def _executable(
     constants: list[onnx.TensorProto],
     signature: tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]],
 ) -> onnx.ModelProto:
-    """Build the executable from nothing, so that only what is put in is in it."""
+    """Build the executable from an empty model, so that nothing else of the original is in it."""
     model = onnx.ModelProto(ir_version=optimised.ir_version)
     graph = model.graph
     graph.name = "mainspring"
@@ -161,7 +161,7 @@ def _executable(
         (entry.domain, entry.version) for entry in optimised.opset_import if entry.domain in used
     )
     model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in imports)
-    # The layout of the weights depends on these, and so does what the bytes of the graph mean.
+    # The layout of the weights and the meaning of the graph's bytes depend on these.
     target = model.metadata_props.add()
     target.key, target.value = "target", f"{instruction_set()} onnxruntime {onnxruntime.__version__}"
     return model

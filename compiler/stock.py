@@ -1,4 +1,4 @@
-"""Stock ONNX Runtime sessions: what a user would get without Mainspring, and the optimiser behind them."""
+"""Stock ONNX Runtime sessions, as without Mainspring, and the optimiser behind them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _optimised(model: onnx.ModelProto, level: onnxruntime.GraphOptimizationLevel
         _open(serialise(model), options)
         try:
             return onnx.load(path)
-        except Exception as error:  # onnx and protobuf raise what they like on a graph too large to save.
+        except Exception as error:  # onnx and protobuf raise any class for a graph too large to save.
             raise CompileError(f"the optimised model can't be read back: {_first_line(error)}") from error
 
 

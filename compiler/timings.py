@@ -1,4 +1,4 @@
-"""Durations of one thing that was done again and again, and what a seed estimate is made of them."""
+"""Durations of one repeated operation, and the seed estimate that is made from them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Ints = npt.NDArray[np.int64]
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9, 99.99)
 DISTURBED = 1.25
-"""A seed is at most this multiple of the median: what is beyond is put down to a disturbance."""
+"""A seed is at most this multiple of the median: longer durations are taken for disturbances."""
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """Durations in brief."""
+    """A summary of durations."""
 
     runs: int
     p50_ns: int
@@ -34,7 +34,7 @@ class Timing(msgspec.Struct, frozen=True):
 
     @property
     def seed_ns(self) -> int:
-        """The estimate to begin with: high among what was measured, since one too low makes answers late."""
+        """The first estimate: high among the measured durations, because a low one makes answers late."""
         return min(self.p99_ns, round(self.p50_ns * DISTURBED))
 
     @property
@@ -54,8 +54,8 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quantile(durations_ns: Ints, percent: float) -> int:
-    """Return the smallest duration that ``percent`` of all do not exceed: one that did happen."""
-    # Rounded, because 99.9 % of 1,000 shall be 999 and not a hair more.
+    """Return the smallest measured duration that ``percent`` of all do not exceed."""
+    # Rounded, so that 99.9 % of 1,000 is exactly 999.
     rank = max(1, math.ceil(round(len(durations_ns) * percent / 100, 6)))
     return int(np.partition(durations_ns, rank - 1)[rank - 1])
 

@@ -1,4 +1,4 @@
-"""Does the artifact compute what stock ONNX Runtime computes of the original, at every batch size?"""
+"""Whether the artifact computes the same as stock ONNX Runtime on the original, at every batch size."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mainspring.compiler.reference import Prepared
 from mainspring.messages.model import TensorSpec
 
 RELATIVE_TOLERANCE = 1e-3
-"""Of each output element."""
+"""Part of each output element by which it may differ."""
 SCALE_TOLERANCE = 1e-4
-"""Of the largest magnitude in the output tensor: elements near zero are sums that cancel."""
+"""Part of the largest magnitude in the output tensor: elements near zero are sums that cancel."""
 HALF_TOLERANCE = 2e-2
-"""Both of them, for 16-bit floats, which have three decimal digits."""
+"""Both tolerances for 16-bit floats, which have three decimal digits."""
 
 Array = npt.NDArray[np.generic]
 
@@ -26,14 +26,14 @@ Array = npt.NDArray[np.generic]
 def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> Verification:
     """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
 
-    Every row of a batch is compared with what the original makes of the same batch and, since requests of
-    strangers share batches, with what the artifact makes of the row alone: `RowsMix` if that differs.
+    Every row of a batch is compared with the original's output for the same batch and, because different
+    callers share batches, with the artifact's output for the row alone; `RowsMix` is raised if that differs.
     """
     pool = len(prepared.rows[0])
     alone = _rows_alone(model, prepared, max(batch_sizes), min(batch_sizes))
     largest, rows = 0.0, 0
     for batch_size in batch_sizes:
-        # Another order each time, so that no row has a place of its own.
+        # Another order each time, so that no row is always in the same place.
         chosen = np.random.default_rng(batch_size).permutation(pool)[:batch_size]
         batch = [array[chosen] for array in prepared.rows]
         found = model.run_arrays(batch_size, batch)
@@ -69,7 +69,7 @@ def _check_beside_infinities(
     try:
         found = model.run_arrays(batch_size, batch)
     except ExecutableError:
-        # Such as an index that is computed of a number: an error gives no outputs, and rows run again alone.
+        # An infinity may become an invalid index: an error gives no outputs, and rows run again alone.
         return
     others = np.arange(batch_size) != place
     where = f"at batch size {batch_size} depends on another row of the batch, which is infinite; it"
@@ -81,7 +81,7 @@ def _check_beside_infinities(
 
 
 def _rows_alone(model: Runnable, prepared: Prepared, rows: int, size: int) -> list[Array]:
-    """Return the outputs of the first rows of the pool, each with none but copies of itself in its batch."""
+    """Return the outputs of the pool's first rows, each in a batch of copies of itself."""
     single = [
         model.run_arrays(size, [np.repeat(array[row : row + 1], size, axis=0) for array in prepared.rows])
         for row in range(rows)
@@ -111,7 +111,7 @@ def _compare(found: Array, expected: Array, spec: TensorSpec, where: str, prepar
 def _float_differences(
     found: Array, expected: Array
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return differences and tolerances; equal infinities and NaNs in the same place are no difference."""
+    """Return differences and tolerances; equal infinities, and NaNs in the same place, do not differ."""
     half = expected.dtype.itemsize == 2
     ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Models of versions that ONNX Runtime does not read: made readable where that is provably the same model.
+"""Models of versions that ONNX Runtime does not read, made readable if the result is provably the same model.
 
 An IR version says which fields and element types a file may use, an opset version what the operators mean. A
 file that uses nothing newer than what ONNX Runtime reads is the same model under the older number. Where an
@@ -24,7 +24,7 @@ from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.stock import StockSession, serialise
 
 OLDEST_OPSET = 7
-"""From this opset on ONNX Runtime has all operators; of older ones it has some."""
+"""From this opset on ONNX Runtime has all operators; of older opsets it has some."""
 
 _MAIN_DOMAINS = ("", "ai.onnx")
 _TOLERANCE = 1e-3
@@ -50,11 +50,11 @@ class Readable(NamedTuple):
 
     model: onnx.ModelProto
     converted: bool
-    """Operators were changed, so the outputs have to be compared with the original's."""
+    """Whether operators were changed, so that the outputs have to be compared with the original's."""
 
 
 def make_readable(model: onnx.ModelProto) -> Readable:
-    """Return the model with versions that ONNX Runtime reads; raise `CompileError` if it can't have them."""
+    """Return the model with versions that ONNX Runtime reads; raise `CompileError` if that is impossible."""
     opset = _opset(model)
     if model.ir_version <= newest_ir() and OLDEST_OPSET <= opset <= newest_opset():
         return Readable(model, converted=False)
@@ -85,7 +85,7 @@ def check_conversion(
     try:
         with np.errstate(all="ignore"):
             expected = ReferenceEvaluator(original).run(None, dict(zip(names, arrays, strict=True)))
-    except Exception as error:  # The evaluator raises whatever numpy does.
+    except Exception as error:  # The evaluator raises numpy's errors.
         raise CompileError(
             f"the model of opset {_opset(original)} was converted, but the onnx package can't run the "
             f"original to compare it ({type(error).__name__}: {error}); {advice}"
@@ -124,7 +124,7 @@ def _opens(ir_version: int, opset: int) -> bool:
 
 
 def _lower_ir(model: onnx.ModelProto) -> None:
-    """Lower the IR version to one that is read, if nothing of the versions between is used."""
+    """Lower the IR version to a readable one, if nothing of the versions between is used."""
     newest = newest_ir()
     if model.ir_version <= newest:
         return
@@ -150,7 +150,7 @@ def _lower_ir(model: onnx.ModelProto) -> None:
 
 
 def _uses(message: Message, elements: dict[int, str], fields: set[str]) -> Iterator[str]:
-    """Yield what of these element types and fields is anywhere in the message."""
+    """Yield those of these element types and fields that occur anywhere in the message."""
     if isinstance(message, onnx.AttributeProto) and message.name in _ELEMENT_ATTRIBUTES:
         yield from filter(None, [elements.get(message.i)])
     for field, value in message.ListFields():
@@ -199,7 +199,7 @@ def _converted(model: onnx.ModelProto, opset: int, reasons: list[str]) -> Readab
     try:
         converted = version_converter.convert_version(model, opset)
         StockSession(serialise(converted))
-    except Exception as error:  # The converter raises what C++ does, without a common base.
+    except Exception as error:  # The converter raises C++'s errors, without a common base.
         raise CompileError(
             f"the model is of opset {_opset(model)}, of which ONNX Runtime {onnxruntime.__version__} does "
             f"not have {', '.join(reasons[:3])}; onnx.version_converter can't make it opset {opset} either "

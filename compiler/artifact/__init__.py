@@ -1,1 +1,1 @@
-"""A compiled model as it lies in a store: what a worker reads (design: the artifact)."""
+"""A compiled model in a store: what a worker reads."""

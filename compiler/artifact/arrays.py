@@ -37,7 +37,7 @@ class BatchArrays:
         self._addresses = _addresses(self.inputs), _addresses(self.outputs)
 
     def fill(self, arrays: Sequence[npt.NDArray[np.generic]]) -> None:
-        """Copy inputs in; ValueError if there are more or fewer, or one does not fit."""
+        """Copy the inputs; raise `ValueError` if there are too many or too few, or one does not fit."""
         for into, array in zip(self.inputs, arrays, strict=True):
             into[...] = array
 

@@ -20,7 +20,7 @@ class CompileError(Exception):
 
 
 class RowsMix(CompileError):
-    """Outputs of a row are others beside other rows, so requests of strangers may not share an execution."""
+    """A row's outputs depend on other rows, so requests of different callers may not share an execution."""
 
 
 class StoreError(Exception):
@@ -28,7 +28,7 @@ class StoreError(Exception):
 
 
 class ExecutableError(Exception):
-    """An executable does not open or does not run; the text names it and says why."""
+    """An executable does not open or does not run; the text names the executable and says why."""
 
 
 @contextmanager

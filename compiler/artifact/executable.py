@@ -1,7 +1,7 @@
 """Opening an executable, binding a model's weights to addresses in an arena, and running it.
 
-This is the reader of the artifact: the compiler verifies and profiles models with it, and the worker's
-``onnxruntime`` engine serves with it, so what was verified is what runs. A worker uses it so:
+The compiler verifies and profiles models with this file, and the worker's ``onnxruntime`` engine serves with
+it, so what was verified is what runs. A worker's steps are:
 
 1. PREPARE: ``executable = open_executable(store, manifest)``, once for all models that share it (the key is
    ``manifest.executable``); then ``executable.bind(manifest.tensors, lambda offset: mapped + offset)
@@ -35,11 +35,11 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
 
 FATAL_ONLY = 4
-"""ONNX Runtime's log level: it raises its errors too, and its warnings are about what the compiler checks."""
+"""ONNX Runtime's log level: errors are raised too, and the compiler checks the subjects of its warnings."""
 
 
 _PREALLOCATED = "pre-allocated output"
-"""What ONNX Runtime says where an output has another shape than the memory that it was given."""
+"""Part of ONNX Runtime's error for an output whose shape does not fit the memory that it was given."""
 _OTHER_SHAPE = (
     "has an output whose shape for these inputs differs from the one that the model was compiled with; only "
     "inputs that give outputs of that shape can be answered"
@@ -62,7 +62,7 @@ class Executable:
     ) -> None:
         """Open ``graph``, a file or its bytes; raise `ExecutableError` if ONNX Runtime refuses it.
 
-        With ``own_workspace`` its activations are apart from other executables', to be measured.
+        With ``own_workspace`` its activations have memory of their own, so that they can be measured.
         """
         self.info = info
         self._plans: dict[tuple[WeightTensor, ...], WeightsPlan] = {}
@@ -82,7 +82,7 @@ class Executable:
             raise ExecutableError(f"executable {info.executable[:12]} does not open: {error}") from error
 
     def plan(self, tensors: Sequence[WeightTensor]) -> WeightsPlan:
-        """Return how these tensors are bound, wherever they are: one plan for equal tensors.
+        """Return how these tensors are bound, at any addresses: one plan for equal tensors.
 
         Raises `ExecutableError` for tensors that are not the executable's.
         """
@@ -105,7 +105,7 @@ class Executable:
 
 
 class WeightsPlan:
-    """How weights are bound, but for their addresses: one for all weights files that are laid out alike."""
+    """How weights are bound, without their addresses: one plan for all weights files of the same layout."""
 
     def __init__(
         self, session: onnxruntime.InferenceSession, info: ExecutableInfo, tensors: Sequence[WeightTensor]
@@ -169,7 +169,7 @@ class BoundModel:
     def run_arrays(
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
     ) -> list[npt.NDArray[np.generic]]:
-        """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
+        """Run one batch on arrays, for callers without IO memory of their own; return the outputs."""
         batch = BatchArrays(self._info, batch_size)
         batch.fill(arrays)
         batch.run(self)

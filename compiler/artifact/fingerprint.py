@@ -1,4 +1,4 @@
-"""What the file system says of a model's files, to notice that one of them was changed, made or removed."""
+"""What the file system reports about a model's files, to notice changed, new and removed files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from mainspring.messages.model import ModelSpec
 
 Fingerprint = tuple[tuple[str, int, int, int, int], ...]
-"""Of each file: its path, device, inode, length and time of modification; zeros if it can't be looked at."""
+"""Path, device, inode, length and time of modification of each file; zeros if the file can't be examined."""
 
 
 def fingerprint(root: Path, model: ModelSpec) -> Fingerprint:
-    """Return that of a model's manifest, weights and executable in the store at ``root``; nothing is read."""
+    """Return the fingerprint of a model's manifest, weights and executable in the store at ``root``."""
     executable = root / "executables" / model.executable
     return (
         *manifest_fingerprint(root, model.name),
@@ -23,7 +23,7 @@ def fingerprint(root: Path, model: ModelSpec) -> Fingerprint:
 
 
 def manifest_fingerprint(root: Path, name: str) -> Fingerprint:
-    """Return that of a model's manifest alone."""
+    """Return the fingerprint of a model's manifest alone."""
     return (_look_at(root / "models" / name / "manifest.json"),)
 
 
@@ -39,5 +39,5 @@ def _look_at(path: Path) -> tuple[str, int, int, int, int]:
         found = os.stat(path)
     except OSError:
         return str(path), 0, 0, 0, 0
-    # Who may read a file changes the time of its last change of state alone.
+    # A change of permissions alone changes only the time of the last change of state.
     return str(path), found.st_dev, found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)

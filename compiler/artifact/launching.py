@@ -1,14 +1,13 @@
 """Running a plan on the CPU: kernels out of a shared library, called through tvm_ffi alone.
 
-This is the reader of what the ``tvm`` compiler makes for the CPU, as ``executable`` is of ONNX Runtime's
-graphs: the compiler verifies and profiles models with it, and a worker serves with it. TVM itself is not
-imported, nor needed. Opening an executable loads its library; `CpuKernels.bind` makes, once for each place
-that a model's weights are at, the descriptors of all arrays whose addresses are then known; a run adds those
-of inputs and outputs, which are kept for the next one from and to the same slot.
+The compiler verifies and profiles TVM's models with this file, and a worker serves with it, as ``executable``
+does for ONNX Runtime's graphs. TVM itself is neither imported nor needed. Opening an executable loads its
+library. `CpuKernels.bind` makes the descriptors of all arrays whose addresses are known with the weights'
+places; a run adds the descriptors of inputs and outputs, and keeps them for the next run on the same slot.
 
-Nothing is allocated by a run but descriptors on its first use of a slot. The caller owns all memory and keeps
-it for as long as an address of it is bound; weights, inputs and outputs begin at multiples of 64 bytes, the
-workspace at one of 256. One bound model may run in one thread at a time.
+A run allocates only descriptors, on its first use of a slot. The caller owns all memory and keeps it for as
+long as an address of it is bound. Weights, inputs and outputs begin at multiples of 64 bytes, the workspace
+at a multiple of 256. One bound model may run in one thread at a time.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ class BoundPlans:
         """Run one batch from and to these addresses; raise `ExecutableError` if a kernel fails."""
         try:
             self._runs[batch_size](tuple(inputs), tuple(outputs))
-        except Exception as error:  # A kernel raises whatever its generated checks say.
+        except Exception as error:  # A kernel raises errors of any class from its generated checks.
             what = f"executable {self._info.executable[:12]}"
             raise ExecutableError(f"{what} failed at batch size {batch_size}: {error}") from error
 
     def run_arrays(
         self, batch_size: int, arrays: Sequence[npt.NDArray[np.generic]]
     ) -> list[npt.NDArray[np.generic]]:
-        """Run one batch on arrays, for those who have no IO memory of their own; return the outputs."""
+        """Run one batch on arrays, for callers without IO memory of their own; return the outputs."""
         batch = BatchArrays(self._info, batch_size)
         batch.fill(arrays)
         batch.run(self)
@@ -85,7 +84,7 @@ class BoundPlans:
 
 
 def allocate_workspace(plans: Plans) -> npt.NDArray[np.uint8]:
-    """Return a workspace for the plans, every byte of it 255: floats that nobody wrote read as NaN."""
+    """Return a workspace for the plans with every byte 255: floats that no kernel wrote read as NaN."""
     size = plans.workspace_bytes + WORKSPACE_ALIGNMENT_BYTES
     raw = aligned_array((size,), np.dtype(np.uint8)).view(np.uint8)
     raw.fill(255)
@@ -94,7 +93,7 @@ def allocate_workspace(plans: Plans) -> npt.NDArray[np.uint8]:
 
 
 class _Call(NamedTuple):
-    """A kernel with its arguments; where an input or output goes, None until a slot is known."""
+    """A kernel with its arguments; inputs and outputs are None until a slot is known."""
 
     function: Any
     arguments: list[Any]
@@ -133,7 +132,7 @@ class _Run:
             function(*arguments)
 
     def forget(self) -> None:
-        """Keep no address of inputs and outputs."""
+        """Forget the addresses of inputs and outputs."""
         self._slots.clear()
 
     def _fill(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> list[_Call]:
@@ -170,5 +169,5 @@ def _functions(library: Path, plans: Plans) -> dict[str, Any]:
     try:
         module = tvm_ffi.load_module(str(library))
         return {name: module.get_function(name) for name in sorted(names)}
-    except Exception as error:  # tvm_ffi raises what the loader says as RuntimeError, and its own errors.
+    except Exception as error:  # tvm_ffi raises RuntimeError with the loader's text, and errors of its own.
         raise ExecutableError(f"{library} does not open: {error}") from error

@@ -16,7 +16,7 @@ import numpy as np
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 
 PROOF_VERSION = 2
-"""Version of the rules that prove rows independent: what was proved by others is proved again."""
+"""Version of the rules that prove rows independent: a proof by other rules is made again."""
 
 MOST_ROWS = 1024
 """Largest batch size that a model may be compiled for."""
@@ -73,7 +73,7 @@ class GraphTensor(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What an executable took on the machine that compiled it; all models that share it share this."""
+    """Durations and memory of an executable on the compiling machine, for all models that share it."""
 
     infer_ns: dict[int, int] = {}
     """Seed duration of an INFER, by batch size."""
@@ -87,7 +87,8 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     """The facts of an executable, stored beside its graph or plans as ``info.json``.
 
     For the CPU a saved graph holds the layout that ONNX Runtime chose for one instruction set, so it may only
-    be opened where ``instruction_set`` and ``onnxruntime`` are the same; kernels need the former alone.
+    be opened where ``instruction_set`` and ``onnxruntime`` are the same. Kernels need only the same
+    ``instruction_set``.
     """
 
     executable: str
@@ -95,9 +96,9 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     instruction_set: str
     """As `target.instruction_set` names it, such as ``x86_64-avx2``; for a GPU's, ``portable``."""
     onnxruntime: str
-    """Version of ONNX Runtime that optimised the graph, or that folded it before TVM had it."""
+    """Version of ONNX Runtime that optimised the graph, or that folded it before TVM read it."""
     cpu_flags: tuple[str, ...]
-    """Vector extensions of the machine that compiled it; for people, not compared."""
+    """Vector extensions of the compiling machine; for people, not compared."""
     weights: tuple[GraphTensor, ...]
     inputs: tuple[GraphTensor, ...]
     """In the order of `Manifest.inputs`; shapes without the batch axis."""
@@ -106,9 +107,9 @@ class ExecutableInfo(msgspec.Struct, frozen=True):
     measured: Measured = Measured()
     format: int = FORMAT
     engine: str = ONNXRUNTIME
-    """Which engine runs it: one of `ENTRY_FILES`."""
+    """The engine that runs it: one of `ENTRY_FILES`."""
     device: str = CPU
-    """What it runs on: `CPU` or `CUDA`."""
+    """The device that it runs on: `CPU` or `CUDA`."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -125,15 +126,15 @@ class Source(msgspec.Struct, frozen=True):
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions that inputs were given when the file was compiled, the batch first."""
     engine: str = ONNXRUNTIME
-    """The engine that was asked for, which may have been ``auto``."""
+    """The requested engine, which may be ``auto``."""
     device: str = CPU
-    """The device that was asked for."""
+    """The requested device."""
     whole: bool = False
     """Whether the shapes are whole, without an axis for rows."""
 
     @property
     def options(self) -> str:
-        """What was asked for, as options of the command line, each after a space."""
+        """What was requested, as options of the command line, each after a space."""
         said = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
         said += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
         said += [f" --device {self.device}"] if self.device != CPU else []
@@ -141,7 +142,7 @@ class Source(msgspec.Struct, frozen=True):
         return "".join(said)
 
     def copy_options(self, name: str) -> str:
-        """Return the options with which the zoo makes a copy of this name and seed; whole copies stay."""
+        """Return the zoo's options that make a copy of this name and seed; intact copies stay."""
         number = name.removeprefix(f"{self.path}-")
         earlier = int(number) - 1 if number != name and number.isdecimal() else 0
         copies = f" --copies {max(earlier + 1, 2)}" if number != name else ""
@@ -154,8 +155,8 @@ class Independence(msgspec.Struct, frozen=True):
     version: int
     """`PROOF_VERSION` of the rules."""
     mixes: str = ""
-    """Why requests of different callers may not share an execution, with the node; empty if it is proven that
-    they can't change each other's answers."""
+    """Why requests of different callers may not share an execution, with the node; empty if they provably
+    can't change each other's answers."""
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -168,12 +169,12 @@ class Verification(msgspec.Struct, frozen=True):
     rows: int
     """Rows compared."""
     on: str = CPU
-    """What the kernels ran on. `CPU` for an executable for a GPU: its line of calls, its packed weights and
-    its functions were compared through kernels for the CPU; its own kernels were not run."""
+    """The device that the kernels ran on. `CPU` for an executable for a GPU: its line of calls, its packed
+    weights and its functions were compared through kernels for the CPU; its own kernels were not run."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Everything about one stored model but its bytes."""
+    """Everything about one stored model except its bytes."""
 
     name: str
     executable: str
@@ -193,14 +194,14 @@ class Manifest(msgspec.Struct, frozen=True):
     source: Source
     verification: Verification
     workspace_bytes: int = 0
-    """Memory for activations at the largest batch size: measured, or as the plans say."""
+    """Memory for activations at the largest batch size: measured, or from the plans."""
     format: int = FORMAT
     engine: str = ONNXRUNTIME
-    """Which engine the executable is for."""
+    """The engine that the executable is for."""
     independence: Independence | None = None
-    """None in a manifest of before there were proofs."""
+    """None in a manifest that is older than proofs."""
     whole: bool = False
-    """Whether the model has no axis for rows: a request is one run, with tensors of just these shapes."""
+    """Whether the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
 
     @property
     def unshared(self) -> str:
@@ -219,7 +220,7 @@ class Manifest(msgspec.Struct, frozen=True):
     def spec(self) -> ModelSpec:
         """Return what the controller, the gateways and the workers need to know of the model.
 
-        Where nothing proves that rows are independent, batches are of one row, whatever was compiled.
+        Without a proof that rows are independent, batches have one row, whatever sizes were compiled.
         """
         unshared = self.unshared
         return ModelSpec(
@@ -238,7 +239,7 @@ class Manifest(msgspec.Struct, frozen=True):
         )
 
     def problems(self) -> list[str]:
-        """Return what contradicts itself in the manifest; an altered file is found here, not in a crash."""
+        """Return contradictions in the manifest, so that an altered file is found here and not by a crash."""
         found = []
         if self.engine not in ENTRY_FILES:
             found.append(f"engine {self.engine!r} is none of {', '.join(ENTRY_FILES)}")

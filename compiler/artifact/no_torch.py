@@ -1,7 +1,7 @@
-"""TVM without PyTorch, which it imports where both are installed, to exchange arrays with it.
+"""Importing TVM without PyTorch, which TVM imports where both are installed, to exchange arrays.
 
-Nothing here has arrays of PyTorch's. Importing it takes seconds and a few hundred megabytes in each process
-that compiles or serves, and for versions of it that TVM does not know TVM compiles an extension before.
+Nothing here uses PyTorch's arrays. Importing PyTorch takes seconds and a few hundred megabytes in each
+process that compiles or serves, and for unknown versions of PyTorch TVM compiles an extension first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 SWITCH = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
-"""Environment variable: whoever sets it says whether apache-tvm-ffi may look for PyTorch."""
+"""Environment variable that says whether apache-tvm-ffi may look for PyTorch."""
 _TORCH = "torch"
 
 
@@ -22,7 +22,7 @@ def without_torch() -> Iterator[None]:
     if _TORCH in sys.modules or os.environ.setdefault(SWITCH, "1") == "0":
         yield
         return
-    # What an import finds there instead of a module is an ImportError, which TVM is ready for.
+    # None instead of a module makes the import raise ImportError, which TVM handles.
     sys.modules[_TORCH] = None  # type: ignore[assignment]
     try:
         yield

@@ -1,15 +1,15 @@
 """What an executable of the ``tvm`` engine is: for each batch size, kernels to launch in a fixed order.
 
-After compilation nothing of a model is left but a straight line of kernel launches whose operands are at
-places known before any memory is: bytes of a weight, of the workspace, of an input or of an output. A worker
-adds the addresses of its own memory at LOAD and launches; there is nothing to allocate, look up or decide.
+After compilation a model is a straight line of kernel launches whose operands have known places: bytes of a
+weight, of the workspace, of an input or of an output. A worker adds the addresses of its own memory at LOAD
+and launches; there is nothing to allocate, look up or decide.
 
-The kernels stand in files beside the plans, by target:
+The kernels are in files beside the plans, by target:
 
 * ``cpu``: `SHARED_OBJECT`, a shared library of tvm_ffi's packed functions. A launch calls the function
   ``kernel`` with one DLTensor for each operand (`Operand.dtype`, `Operand.shape`, compact rows).
 * ``cuda``: `SOURCE`, CUDA C++ with each kernel as ``extern "C" __global__``, and `CUBIN`, the same compiled
-  for ``arch``, where ``nvcc`` was at hand. A kernel's parameters are the arguments in their order: a pointer
+  for ``arch``, if ``nvcc`` was installed. A kernel's parameters are the arguments in their order: a pointer
   for each operand.
 
 No launch writes what it reads, and no two operands of a launch overlap in the workspace unless both are read.
@@ -38,14 +38,14 @@ SOURCE = "kernels.cu"
 CUBIN = "kernels.cubin"
 
 WORKSPACE_ALIGNMENT_BYTES = 256
-"""Every operand in the workspace begins at a multiple of this: what a device's own allocator gives."""
+"""Every operand in the workspace begins at a multiple of this, as memory of a device's allocator does."""
 IO_ALIGNMENT_BYTES = 64
 """Weights, inputs and outputs begin at a multiple of this, and kernels may rely on it."""
 
 MOST_GRID = (2**31 - 1, 65535, 65535)
 MOST_BLOCK = (1024, 1024, 64)
 MOST_THREADS = 1024
-"""CUDA's own limits to a grid and a block, on every device that the project serves from."""
+"""CUDA's limits of a grid and a block, on every supported device."""
 
 Region = Literal["weights", "workspace", "input", "output"]
 Extent = tuple[int, int, int]
@@ -66,7 +66,7 @@ class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
     shape: tuple[int, ...] = ()
     """As the kernel sees it, the batch axis included."""
     writes: bool = False
-    """The launch writes it; else it only reads it."""
+    """Whether the launch writes it; otherwise the launch only reads it."""
 
 
 class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,7 +81,7 @@ class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
     block: Extent = (1, 1, 1)
     """Threads of a block; for ``cpu`` always one."""
     shared_bytes: int = 0
-    """Dynamic shared memory; what a kernel declares itself is not in it."""
+    """Dynamic shared memory, without what the kernel declares itself."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -98,7 +98,7 @@ class LaunchPlan(msgspec.Struct, frozen=True):
 
 
 class Plans(msgspec.Struct, frozen=True):
-    """All that an executable does, and the files that it does it with."""
+    """Everything that an executable does, and its files of kernels."""
 
     target: Literal["cpu", "cuda"]
     arch: str
@@ -117,7 +117,7 @@ class Plans(msgspec.Struct, frozen=True):
         return max((plan.workspace_bytes for plan in self.plans), default=0)
 
     def plan(self, batch_size: int) -> LaunchPlan:
-        """Return the plan of this batch size; raise `KeyError` that names those there are."""
+        """Return the plan of this batch size; raise `KeyError`, which names the existing ones."""
         for plan in self.plans:
             if plan.batch_size == batch_size:
                 return plan
@@ -127,7 +127,7 @@ class Plans(msgspec.Struct, frozen=True):
     def problems(
         self, weights: Sequence[GraphTensor], inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]
     ) -> list[str]:
-        """Return what no device could do; an altered plan is found here, not by a kernel that goes astray.
+        """Return what no device could do, so that an altered plan is found here and not by a kernel.
 
         ``weights``, ``inputs`` and ``outputs`` are those of `ExecutableInfo`, shapes without the batch axis.
         """
@@ -144,7 +144,7 @@ class Plans(msgspec.Struct, frozen=True):
 
 
 class _Limits:
-    """How many bytes each place that a plan may name has."""
+    """Return the bytes of each place that a plan may name."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class _Limits:
         }
 
     def problem(self, operand: Operand) -> str:
-        """Say why the operand can't be; empty if it can."""
+        """Return why the operand is impossible; empty if it is not."""
         sizes = self._bytes[operand.region]
         if not 0 <= operand.index < len(sizes):
             return f"{operand.region} {operand.index} is none of {len(sizes)}"
@@ -172,7 +172,7 @@ class _Limits:
         if operand.size_bytes != math.prod(operand.shape) * np.dtype(operand.dtype).itemsize:
             return f"{operand.size_bytes} bytes are no {operand.dtype}{list(operand.shape)}"
         if operand.region == "workspace" and operand.offset % WORKSPACE_ALIGNMENT_BYTES:
-            return f"workspace offset {operand.offset} is no multiple of {WORKSPACE_ALIGNMENT_BYTES}"
+            return f"workspace offset {operand.offset} is not a multiple of {WORKSPACE_ALIGNMENT_BYTES}"
         if operand.writes and operand.region in ("weights", "input"):
             return f"it writes {operand.region} {operand.index}"
         return ""

@@ -17,7 +17,7 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
     """Return the plans of a model, checked against its executable's facts.
 
     Raises `StoreError` for a model of another engine, and for plans that are damaged, of another version, or
-    that name a place that the model does not have.
+    name a place that the model does not have.
     """
     remedy = recompile_command(manifest.name, manifest.source, store.root)
     if manifest.engine != TVM:
@@ -43,7 +43,7 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
 
 
 def kernels_path(store: Store, manifest: Manifest, plans: Plans, name: str) -> Path | None:
-    """Return a file of kernels whose bytes are those that were compiled; None if the plans have no such file.
+    """Return a file of kernels, whose bytes are unaltered; None if the plans have no such file.
 
     ``name`` is one of `plan.SHARED_OBJECT`, `plan.SOURCE` and `plan.CUBIN`. Raises `StoreError` for a file
     that is missing or altered.

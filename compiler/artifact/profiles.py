@@ -1,4 +1,5 @@
-"""Models that are only a profile: specifications for the emulated engine, from a table of measurements.
+"""Models that consist of a profile alone: specifications for the emulated engine, from a table of
+measurements.
 
 The table is a CSV file with the columns of Clockwork's appendix A: ``family, model, input_kb, output_kb,
 weights_mb, transfer_ms`` and ``b1_ms`` and so on for each batch size.
@@ -32,7 +33,7 @@ COLUMNS = (
     "b8_ms",
     "b16_ms",
 )
-"""The table's columns with the paper's batch sizes; others are as good."""
+"""The table's columns with the paper's batch sizes; other sizes work as well."""
 
 _NUMBERS = ("input_kb", "output_kb", "weights_mb", "transfer_ms")
 _BATCH_COLUMN = re.compile(r"b([1-9][0-9]{0,3})_ms")
@@ -73,7 +74,7 @@ def _read_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     except OSError as error:
         raise CompileError(f"can't read {path}: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise CompileError(f"{path} is no CSV file in UTF-8: {error}") from error
+        raise CompileError(f"{path} is not a CSV file in UTF-8: {error}") from error
     missing = [name for name in ("model", *_NUMBERS) if name not in columns]
     if missing or not any(_BATCH_COLUMN.fullmatch(name) for name in columns):
         wanted = ", ".join(missing) or "b1_ms or another batch size"
@@ -129,7 +130,7 @@ def _positive(path: Path, line: int, column: str, text: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 < number < math.inf:
-        raise CompileError(f"{path}, line {line}, column {column}: {text!r} is no positive number")
+        raise CompileError(f"{path}, line {line}, column {column}: {text!r} is not a positive number")
     return number
 
 

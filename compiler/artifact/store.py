@@ -2,8 +2,8 @@
 
 ``executables/SHA/graph.onnx`` (or ``plans.json`` with its kernels) and ``info.json``, ``weights/SHA.bin``,
 ``models/NAME/manifest.json``. Every file is written aside and renamed into place, so a reader sees all of it
-or none. Names and hashes are checked before they become part of a path. Whatever is wrong with a file is a
-`StoreError` that says which file, and which command puts it right.
+or none. Names and hashes are checked before they become part of a path. A damaged or missing file is a
+`StoreError` that names the file and the command that repairs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}|[A-Za-z0-9][A-Za-z0-9._-]{0,95}@[0-9]{1,18}-[0-9a-f]{12}"
 )
-"""What people call a model, and what a version of a repository's model is called in a store."""
+"""A model's name as people write it, or the name in a store of a version of a repository's model."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".writing-"
 
@@ -63,20 +63,21 @@ class Store:
         with reading(self.root, self.root):
             if not self.root.is_dir():
                 raise StoreError(
-                    f"{self.root} is no model store; `mainspring zoo resnet50 --store {self.root}` makes one"
+                    f"{self.root} is not a model store; "
+                    f"`mainspring zoo resnet50 --store {self.root}` makes one"
                 )
             models = self.root / "models"
             found = sorted(os.listdir(models)) if models.is_dir() else []
             return [name for name in found if _NAME.fullmatch(name) and self._manifest_path(name).is_file()]
 
     def check_writable(self) -> None:
-        """Raise `StoreError` if nothing could be stored; makes the folder."""
+        """Make the folder; raise `StoreError` if nothing could be stored in it."""
         with self._temporary():
             pass
 
     @contextmanager
     def scratch(self) -> Iterator[Store]:
-        """Yield an empty store in this one's folder, for the block; `collect` takes what a crash leaves."""
+        """Yield an empty store in this one's folder, for the block; `collect` removes what a crash leaves."""
         with self._temporary() as folder:
             yield Store(folder)
 
@@ -96,7 +97,7 @@ class Store:
         if manifest.name != name:
             problems.append(f"it is the manifest of {manifest.name!r}")
         problems += [
-            f"{value!r} is no SHA-256"
+            f"{value!r} is not a SHA-256"
             for value in (manifest.executable, manifest.weights_hash)
             if not _HASH.fullmatch(value)
         ]
@@ -107,8 +108,8 @@ class Store:
     def manifests(self) -> list[Manifest]:
         """Return the manifests of the stored models, in the order of their names.
 
-        One that can't be read is left out, with a warning that names it and what puts it right. Raises
-        `StoreError` for what concerns more than one model, and if there is no other.
+        A manifest that can't be read is left out, with a warning that names the remedy. Raises `StoreError`
+        for a fault that concerns more than one model, and if no manifest can be read.
         """
         found, unreadable = self.survey()
         for each in unreadable.values():
@@ -116,10 +117,10 @@ class Store:
         return found
 
     def survey(self) -> tuple[list[Manifest], dict[str, StoreError]]:
-        """Return the manifests of the stored models, in the order of their names, and what is wrong with
-        those that can't be read, by name.
+        """Return the manifests of the stored models, in the order of their names, and faults of the others.
 
-        Raises `StoreError` for what concerns more than one model, and if there is no other.
+        A manifest that can't be read has its fault there, by the model's name. Raises `StoreError` for a
+        fault that concerns more than one model, and if no manifest can be read.
         """
         found: list[Manifest] = []
         unreadable: dict[str, StoreError] = {}
@@ -137,7 +138,7 @@ class Store:
         return [manifest.spec() for manifest in self.manifests()]
 
     def weights_path(self, manifest: Manifest) -> Path:
-        """Return the weights file, of which at least the length is right.
+        """Return the weights file, whose length was checked.
 
         File page ``i`` goes to the arena page ``pages[i]`` of a LOAD; the last page may be short.
         """
@@ -146,7 +147,7 @@ class Store:
         return path
 
     def executable_path(self, manifest: Manifest) -> Path:
-        """Return the executable's graph, or its plans, which exist; its kernels are beside it."""
+        """Return the executable's graph or plans, an existing file; kernels are beside it."""
         path = self.root / "executables" / _hash(manifest.executable) / ENTRY_FILES[manifest.engine]
         self._check_length(path, None, manifest)
         return path
@@ -160,7 +161,7 @@ class Store:
         return info
 
     def known_executable(self, executable: str) -> ExecutableInfo | None:
-        """Return the facts of an executable that is there already; None if it is not, or not whole."""
+        """Return the facts of a stored executable; None if it is missing or incomplete."""
         path = self.root / "executables" / _hash(executable) / "info.json"
         try:
             info = _read(path, ExecutableInfo, "", self.root)
@@ -207,7 +208,7 @@ class Store:
         self._replace(target / "info.json", msgspec.json.format(msgspec.json.encode(info)))
 
     def put_manifest(self, manifest: Manifest) -> None:
-        """Store a manifest, last of an artifact's files: from then on the model is there."""
+        """Store a manifest, the last of an artifact's files: from then on the model exists."""
         check_name(manifest.name)
         self._replace(self._manifest_path(manifest.name), msgspec.json.format(msgspec.json.encode(manifest)))
 
@@ -218,10 +219,10 @@ class Store:
             shutil.rmtree(self._manifest_path(name).parent)
 
     def collect(self) -> int:
-        """Delete the weights and executables that no model uses, and what an interrupted compilation left;
-        return how many bytes that freed.
+        """Delete unused weights and executables, and files of interrupted compilations; return the bytes
+        freed.
 
-        It is not for a store that something is being compiled into at the same time.
+        No model may be compiled into the store meanwhile.
         """
         manifests = [self.manifest(name) for name in self.names()]
         weights = {f"{manifest.weights_hash}.bin" for manifest in manifests}
@@ -243,7 +244,7 @@ class Store:
         return self.root / "models" / name / "manifest.json"
 
     def _recompile(self, name: str) -> str:
-        """Name the command that puts the model right."""
+        """Return the command that repairs the model."""
         try:
             path = self._manifest_path(name)
             source = msgspec.json.decode(path.read_bytes(), type=Manifest).source
@@ -280,7 +281,7 @@ class Store:
 
     @contextmanager
     def _writing(self, path: Path) -> Iterator[None]:
-        """Turn what the operating system refuses into a `StoreError`."""
+        """Turn an error of the operating system into a `StoreError`."""
         try:
             yield
         except OSError as error:
@@ -291,13 +292,13 @@ class Store:
 
 
 def _to_disk(file: BinaryIO) -> None:
-    """Have the file's bytes on the disk before its name is: else a loss of power leaves the name alone."""
+    """Write the file's bytes to the disk before its name: a loss of power could leave only the name."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _move(path: Path, target: Path) -> None:
-    """Rename a file of the same file system to its place, and have that on the disk too."""
+    """Rename a file of the same file system to its place, and write that to the disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(path, target)
     folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -308,7 +309,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def recompile_command(name: str, source: Source, root: Path) -> str:
-    """Name the command that makes the model again, for an error's remedy."""
+    """Return the command that makes the model again, for an error's remedy."""
     where = f"--store {root}{source.options}"
     if source.kind == "zoo":
         return f"`mainspring zoo {source.path}{source.copy_options(name)} {where}` makes it again"
@@ -318,7 +319,7 @@ def recompile_command(name: str, source: Source, root: Path) -> str:
 def _hash(value: str) -> str:
     """Return ``value`` if it is a SHA-256 in hexadecimal, and so safe in a path."""
     if not _HASH.fullmatch(value):
-        raise StoreError(f"{value!r} is no SHA-256 in hexadecimal, so nothing is stored under it")
+        raise StoreError(f"{value!r} is not a SHA-256 in hexadecimal, so nothing is stored under it")
     return value
 
 

@@ -17,11 +17,11 @@ from mainspring.compiler.artifact.manifest import CPU, TVM, ExecutableInfo
 
 _VECTOR_FLAGS = ("sse4_1", "avx", "fma", "avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni")
 _LEVELS = ("baseline", "avx", "avx2", "avx512f")
-"""What `instruction_set` names, each with the instructions of those before."""
+"""The results of `instruction_set`; each has the instructions of those before it."""
 
 
 def cpu_flags() -> tuple[str, ...]:
-    """Return this machine's vector extensions as Linux names them; nothing where it does not say."""
+    """Return this machine's vector extensions as Linux names them; empty where it names none."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -31,7 +31,7 @@ def cpu_flags() -> tuple[str, ...]:
 
 
 def instruction_set() -> str:
-    """Name the instruction set as far as it decides ONNX Runtime's layout, such as ``x86_64-avx2``."""
+    """Return the part of the instruction set that decides ONNX Runtime's layout, such as ``x86_64-avx2``."""
     flags = cpu_flags()
     if "avx512f" in flags:
         return f"{platform.machine()}-avx512f"
@@ -41,7 +41,7 @@ def instruction_set() -> str:
 
 
 def kernels_instruction_set() -> str:
-    """Name the instruction set that kernels for this machine are generated for: up to AVX2, baseline else.
+    """Return the instruction set that kernels for this machine are generated for: at most AVX2.
 
     Sixteen lanes are not used: many processors run them at a lower clock.
     """
@@ -52,7 +52,8 @@ def kernels_instruction_set() -> str:
 def check_target(info: ExecutableInfo, remedy: str) -> None:
     """Raise `StoreError` with ``remedy`` unless this machine and library can run the executable.
 
-    One for a GPU is the same wherever it was compiled, so the engine that opens it knows the rest.
+    An executable for a GPU does not depend on the compiling machine; the engine that opens it checks the
+    rest.
     """
     if info.device != CPU:
         return
@@ -78,6 +79,6 @@ def _check_kernels(info: ExecutableInfo, remedy: str) -> None:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return the machine and the level of an instruction set; what is unknown counts as the highest level."""
+    """Return the machine and the level of an instruction set; an unknown one has the highest level."""
     machine, _, level = name.rpartition("-")
     return machine, level if level in _LEVELS else _LEVELS[-1]

@@ -77,7 +77,7 @@ def _reduced(source: Rows, gone: set[int], *, keeps: bool) -> Rows:
 
 
 def top_k(step: Step) -> list[Value]:
-    """TopK of a number that is known beforehand."""
+    """TopK of a constant number."""
     source = step.rows()
     axis = _not_over(source, step.attribute("axis", -1), "picks the largest")
     dims = list(source.shape)
@@ -87,7 +87,7 @@ def top_k(step: Step) -> list[Value]:
 
 
 def one_hot(step: Step) -> list[Value]:
-    """OneHot: an axis more."""
+    """OneHot: one more axis."""
     source = step.rows()
     step.only_rows_in(0)
     axis = axis_of(step.attribute("axis", -1), source.rank + 1)
@@ -107,7 +107,7 @@ def trilu(step: Step) -> list[Value]:
 
 
 def mean_variance(step: Step) -> list[Value]:
-    """MeanVarianceNormalization, whose axes are the batch's too unless it says others."""
+    """MeanVarianceNormalization, whose axes include the batch's unless it names others."""
     source = step.rows()
     for axis in step.attribute("axes", [0, 2, 3]):
         _not_over(source, axis, "normalises")
@@ -120,7 +120,7 @@ def batch_normalization(step: Step) -> list[Value]:
     step.only_rows_in(0)
     trains = step.attribute("training_mode", 0) or (step.opset < 7 and not step.attribute("is_test", 0))
     if trains or sum(bool(name) for name in step.node.output) > 1:
-        raise NotProven("normalises by the statistics of the whole batch, for it trains")
+        raise NotProven("normalises by the statistics of the whole batch, because it is in training mode")
     if source.axis != 0:
         raise NotProven("has the batch where channels belong")
     return [source] * len(step.node.output)

@@ -26,7 +26,7 @@ from mainspring.compiler.independence.values import (
 )
 
 MOST_ELEMENTS = 4096
-"""Of an array that is computed on; larger ones are weights."""
+"""Most elements of an array that is computed on; larger arrays are weights."""
 
 _WIDE = {
     TensorProto.INT32,
@@ -36,9 +36,9 @@ _WIDE = {
     TensorProto.FLOAT,
     TensorProto.DOUBLE,
 }
-"""Types that hold the number of rows, and multiples of it, as they are."""
+"""Types that hold the number of rows, and multiples of it, exactly."""
 _FLOAT_ERROR = 1e-5
-"""Relative; floats of 32 bits are computed with here in 64."""
+"""Relative tolerance: 32-bit floats are computed with 64 bits here."""
 
 
 def shape_of(step: Step) -> Value:
@@ -64,7 +64,7 @@ def size_of(step: Step) -> Value:
 
 
 def count(step: Step) -> Value:
-    """Return what a node makes of numbers that follow from the number of rows, or of small constants."""
+    """Return a node's outputs for numbers that follow from the number of rows, or for small constants."""
     rule = _RULES.get(step.node.op_type)
     if rule is not None:
         return rule(step)[0]
@@ -110,7 +110,7 @@ def _cast(step: Step, found: list[Any]) -> Any:
 
 
 def _firm(item: Any) -> Any:
-    """Return a number to be rounded; `NotProven` where floats of fewer bits may round it otherwise."""
+    """Return a number to be rounded; raise `NotProven` if floats of fewer bits may round it otherwise."""
     nearest = round(item)
     if item != nearest and abs(item - nearest) < _FLOAT_ERROR * max(1.0, abs(item)):
         raise NotProven("rounds a number that lies too near to a whole one")

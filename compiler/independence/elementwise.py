@@ -17,7 +17,7 @@ from mainspring.compiler.independence.values import (
 
 
 def broadcast(values: Sequence[Value]) -> Rows:
-    """Return what operands that are broadcast together give; the batch axes have to lie on each other."""
+    """Return the result of broadcast operands, whose batch axes have to coincide."""
     rows = [value for value in values if isinstance(value, Rows)]
     if not rows:
         raise NotProven("has no rows in its inputs")
@@ -46,7 +46,7 @@ def aligned(step: Step) -> list[Value]:
 
 
 def first_input(step: Step) -> list[Value]:
-    """The first input is computed on; the others, if any, are constants without an axis along the batch."""
+    """The first input is the operand; the others, if any, are constants without an axis along the batch."""
     step.only_rows_in(0)
     source = step.rows()
     for value in step.inputs[1:]:
@@ -85,10 +85,10 @@ def operands(*places: int) -> Rule:
 
 
 def dropout(step: Step) -> list[Value]:
-    """Dropout passes its input on, unless it trains."""
+    """Dropout passes its input on, except in training."""
     training = step.integers(2) if step.has(2) else None
     if training and training[0]:
-        raise NotProven("draws random numbers, for it trains")
+        raise NotProven("draws random numbers, because it is in training mode")
     step.only_rows_in(0)
     return [step.rows()] * len(step.node.output)
 
@@ -108,7 +108,7 @@ def _shape(value: Value) -> Shape:
 
 
 def _larger(dims: Sequence[object]) -> int | None:
-    """Return the dimension that others are broadcast to; the batch's own is put in later."""
+    """Return the dimension that others are broadcast to; the batch's dimension is inserted later."""
     known = [dim for dim in dims if isinstance(dim, int)]
     above = [dim for dim in known if dim != 1]
     if above:

@@ -57,7 +57,7 @@ def pool(step: Step) -> list[Value]:
     dims = list(found.shape)
     for index in range(spatial):
         before, after = source.shape[2 + index], dims[2 + index]
-        # A window that would begin behind the end is counted by ONNX's rules, and left out by ONNX Runtime.
+        # ONNX's rules count a window that would begin behind the end; ONNX Runtime leaves it out.
         if (
             not isinstance(before, int)
             or not isinstance(after, int)
@@ -114,7 +114,7 @@ def reorder(step: Step) -> list[Value]:
     source = _batch_first(step)
     shape: list[Dim] = [None] * source.rank
     if not step.attribute("channels_last", 0):
-        # Channels are filled up to whole blocks, and cut again.
+        # Channels are padded to whole blocks, and cut again.
         shape = [*source.shape]
         shape[1] = step.attribute("channels")
     return [rows_at(tuple(shape), 0, source)]
@@ -128,7 +128,7 @@ def same_shape(step: Step) -> list[Value]:
 
 
 def resize(step: Step) -> list[Value]:
-    """Resize and Upsample of other axes than the batch."""
+    """Resize and Upsample along axes other than the batch."""
     source = step.rows()
     step.only_rows_in(0, 3)
     axes = [axis_of(axis, source.rank) for axis in step.attribute("axes", range(source.rank))]
@@ -152,7 +152,7 @@ def resize(step: Step) -> list[Value]:
 
 
 def _scaled(dim: Dim, scale: float) -> Dim:
-    """Return a dimension times a scale; None where 32-bit and 64-bit floats may round it otherwise."""
+    """Return a dimension times a scale; None if 32-bit and 64-bit floats may round it differently."""
     if not isinstance(dim, int):
         return None
     found = dim * scale
@@ -166,7 +166,7 @@ def _to_sizes(step: Step, source: Rows, axes: list[int]) -> Rows:
         raise NotProven("has sizes that aren't known")
     keeps_ratio = step.attribute("keep_aspect_ratio_policy", "stretch") != "stretch"
     if keeps_ratio and source.axis in axes:
-        # One scale is taken for all axes, the batch too.
+        # One scale applies to all axes, the batch included.
         raise NotProven("resizes the batch with the other axes")
     dims = list(source.shape)
     for axis, size in zip(axes, list(sizes), strict=True):
@@ -224,7 +224,7 @@ def table_row(step: Step) -> list[Value]:
 
 
 def features(step: Step) -> list[Value]:
-    """FeatureVectorizer: the columns of several tables beside each other."""
+    """FeatureVectorizer: the columns of several tables, concatenated."""
     parts = [step.rows(index) for index in range(len(step.inputs))]
     if any(part.axis != 0 or part.rank != 2 or not part.same_slices(parts[0]) for part in parts):
         raise NotProven("takes an input for a single example")
@@ -232,7 +232,7 @@ def features(step: Step) -> list[Value]:
 
 
 def columns(step: Step) -> list[Value]:
-    """ArrayFeatureExtractor: some of the last axis, or entries of a constant list by rows of indices."""
+    """ArrayFeatureExtractor: parts of the last axis, or entries of a constant list by rows of indices."""
     data, chosen = step.given(0), step.given(1)
     if isinstance(data, Constant) and isinstance(chosen, Rows) and data.shape is not None:
         # Entries of a list for each row, such as its class, beside each other behind an axis of 1.
@@ -250,7 +250,7 @@ def columns(step: Step) -> list[Value]:
 
 
 def one_hot_encoder(step: Step) -> list[Value]:
-    """OneHotEncoder of ai.onnx.ml: one axis more."""
+    """OneHotEncoder of ai.onnx.ml: one more axis."""
     source = step.rows()
     return [rows_at((*source.shape, None), source.axis, source)]
 

@@ -25,7 +25,7 @@ _ALONG = "picks or moves along the batch"
 
 
 def reshape(step: Step) -> list[Value]:
-    """Reshape: elements keep their order, so whole rows stay whole where the batch is an axis again."""
+    """Reshape: elements keep their order, so rows stay whole if the batch is an axis afterwards."""
     source = step.rows()
     zero_is_zero = bool(step.attribute("allowzero", 0))
     dims: list[Dim] = [*(step.attribute("shape", []) if step.opset < 5 else step.dims(1))]
@@ -37,13 +37,13 @@ def reshape(step: Step) -> list[Value]:
 
 
 def reshaped(source: Rows, dims: Sequence[Dim]) -> Rows:
-    """Return ``source`` in the order of its elements with other dimensions, -1 for one to be found."""
+    """Return ``source`` with the same elements in other dimensions; -1 stands for a dimension to be found."""
     before = product(source.shape[: source.axis])
     after = product(source.shape[source.axis + 1 :])
     if any(isinstance(dim, Batch) for dim in dims[1:]) and sum(isinstance(dim, Batch) for dim in dims) > 1:
         raise NotProven("has a shape with the number of rows in it twice")
     if dims and before == 1 == source.outer and dims[0] == Batch(source.inner):
-        # The first axis stays, whatever the others are.
+        # The first axis stays, for any other axes.
         rest = [dim if isinstance(dim, int) and dim >= 0 else None for dim in dims[1:]]
         if after is not None and rest.count(None) == 1:
             known = math.prod(dim for dim in rest if dim is not None)
@@ -197,7 +197,7 @@ def tile(step: Step) -> list[Value]:
 
 
 def concat(step: Step) -> list[Value]:
-    """Concat along any axis but the batch, of values that all have it."""
+    """Concat along any axis except the batch, of values that all have the batch."""
     parts = [value for value in step.inputs if value is not None]
     first = next((value for value in parts if isinstance(value, Rows)), None)
     if first is None:
@@ -219,7 +219,7 @@ def concat(step: Step) -> list[Value]:
 
 
 def split(step: Step) -> list[Value]:
-    """Split along any axis but the batch."""
+    """Split along any axis except the batch."""
     source = step.rows()
     if axis_of(step.attribute("axis", 0), source.rank) == source.axis:
         raise NotProven("splits the batch")
@@ -228,7 +228,7 @@ def split(step: Step) -> list[Value]:
 
 
 def slice_(step: Step) -> list[Value]:
-    """Slice along other axes than the batch; or along it, if all of it is taken."""
+    """Slice along axes other than the batch; or along the batch, if it stays whole."""
     source = step.rows()
     if step.opset < 10:
         starts, ends = step.attribute("starts"), step.attribute("ends")
@@ -250,7 +250,7 @@ def slice_(step: Step) -> list[Value]:
 
 
 def pad(step: Step) -> list[Value]:
-    """Pad along other axes than the batch."""
+    """Pad along axes other than the batch."""
     source = step.rows()
     pads = step.attribute("pads") or step.attribute("paddings") or step.integers(1)
     axes = [axis_of(axis, source.rank) for axis in step.integers(3) or range(source.rank)]

@@ -111,7 +111,7 @@ def packed_product(step: Step) -> list[Value]:
 
 
 def einsum(step: Step) -> list[Value]:
-    """Einsum, where one letter stands for the batch wherever it is."""
+    """Einsum, where one letter stands for the batch in every operand that has it."""
     text = str(step.attribute("equation", "")).replace(" ", "")
     operands, arrow, result = text.partition("->")
     terms = operands.split(",")

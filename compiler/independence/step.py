@@ -1,4 +1,4 @@
-"""One node, as the rules see it."""
+"""One node, in the form that rules work on."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mainspring.compiler.independence.values import (
 )
 
 _ROWS = 10_007
-"""Stands for the number of rows where dimensions are inferred: a prime that divides hardly any other one."""
+"""Stands for the number of rows where dimensions are inferred: a prime that hardly divides a dimension."""
 
 FOLLOWS_FROM_ROWS = "has an operand that depends on the number of rows"
 
 
 class Step:
-    """A node with what is known of its inputs, none of them lost."""
+    """A node with the known facts about its inputs, each of which is proven."""
 
     def __init__(self, node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int) -> None:
         self.node = node
@@ -45,7 +45,7 @@ class Step:
         return value.decode() if isinstance(value, bytes) else value
 
     def has(self, index: int) -> bool:
-        """Whether this optional input is given."""
+        """Whether this optional input is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def given(self, index: int) -> Value:
@@ -63,7 +63,7 @@ class Step:
         return value
 
     def numbers(self, index: int) -> Numbers | None:
-        """Return the values of an input that follow from the number of rows at most; None if not given."""
+        """Return an input's values, which follow from the number of rows at most; None if it is absent."""
         if not self.has(index):
             return None
         value = self.inputs[index]
@@ -106,7 +106,7 @@ class Step:
                 )
 
     def inferred(self, node: onnx.NodeProto | None = None, domain: str | None = None) -> list[Shape | None]:
-        """Return the shapes of the outputs as ONNX's own rules have them; None for what they leave open.
+        """Return the shapes of the outputs by ONNX's own rules; None for a shape that they leave open.
 
         The batch's axis is among them as a plain number: a rule says where it is.
         """
@@ -121,14 +121,14 @@ class Step:
         try:
             schema = defs.get_schema(node.op_type, self.opset, node.domain if domain is None else domain)
             found = shape_inference.infer_node_outputs(schema, node, types, data)
-        except Exception:  # onnx raises what it likes; what is not inferred is not known.
+        except Exception:  # onnx raises errors of any class; a shape that is not inferred is unknown.
             found = {}
         return [_shape_of(found.get(name)) for name in node.output]
 
     def placed(self, *axes: int | None, like: Rows | None = None, ranks: Sequence[int] = ()) -> list[Value]:
         """Return the outputs, each with the batch at its axis, and otherwise as inferred.
 
-        ``ranks`` are for operators that nothing infers the shape of. None for an output that is not used.
+        ``ranks`` are for operators whose shapes ONNX does not infer. An unused output is None.
         """
         source = like or self.rows()
         shapes = self.inferred()

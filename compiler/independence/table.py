@@ -1,4 +1,4 @@
-"""Which rule each operator has, by its domain. An operator that is not here proves nothing."""
+"""Each operator's rule, by its domain. An operator that is missing here proves nothing."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ _TABLE: Mapping[str, Mapping[str, Rule]] = {
 
 
 def rule_of(domain: str, operator: str) -> Rule | None:
-    """Return an operator's rule; None if nothing is known of it."""
+    """Return an operator's rule; None if it has none."""
     return _TABLE.get(domain, {}).get(operator)
 
 

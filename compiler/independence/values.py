@@ -1,4 +1,4 @@
-"""What is known of a tensor while the batch axis is followed."""
+"""The facts about a tensor while the batch axis is followed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Batch:
     times: int = 1
 
     def __add__(self, other: Any) -> Any:
-        """Add; a sum with a plain number is no multiple."""
+        """Add another multiple; a sum with a plain number is `NotProven`."""
         if isinstance(other, Batch):
             return _multiple(self.times + other.times)
         return self if other == 0 else _unfollowed()
@@ -38,21 +38,21 @@ class Batch:
         return self * -1 + other
 
     def __mul__(self, other: Any) -> Any:
-        """Multiply; the square of the number of rows is no multiple."""
+        """Multiply by a plain number; the square of the number of rows is `NotProven`."""
         if isinstance(other, Batch):
             return _unfollowed()
         product = self.times * other
         return _multiple(int(product)) if product == int(product) else _unfollowed()
 
     def __floordiv__(self, other: Any) -> Any:
-        """Divide without a rest."""
+        """Divide without a remainder."""
         divisor = other.times if isinstance(other, Batch) else other
         if not divisor or self.times % divisor:
             return _unfollowed()
         return self.times // divisor if isinstance(other, Batch) else _multiple(int(self.times // divisor))
 
     def __rfloordiv__(self, other: Any) -> Any:
-        """Divide a plain number by it: zero stays zero."""
+        """Divide a plain number by a multiple: zero stays zero."""
         return 0 if other == 0 else _unfollowed()
 
     __radd__ = __add__
@@ -70,32 +70,32 @@ def _unfollowed() -> Any:
 
 
 Dim = int | Batch | None
-"""A dimension; None if it is the same for every batch but not known."""
+"""A dimension; None if it is the same for every batch but unknown."""
 Shape = tuple[Dim, ...]
 Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same whatever the inputs are and however many rows there are."""
+    """A value that is the same for all inputs and any number of rows."""
 
     shape: Shape | None = None
-    """None if not even the rank is known."""
+    """None if even the rank is unknown."""
     array: Numbers | None = None
-    """Its value, of a small one."""
+    """The value of a small constant."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A tensor of numbers that follow from the number of rows alone: shapes, and what is computed of them."""
+    """A tensor of numbers that follow from the number of rows alone: shapes, and results of shapes."""
 
     items: Numbers
-    """Of Python's ``int`` and `Batch`; None for one that is the same for every batch but not known."""
+    """Elements are ``int`` and `Batch`; None for one that is the same for every batch but unknown."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Slice by slice along ``axis``, a function of one row that is the same for every row and batch.
+    """Each slice along ``axis`` is a function of one row, the same function for every row and batch.
 
     The axis has ``outer * rows * inner`` slices: of row ``i`` those at ``(o * rows + i) * inner + j``.
     """
@@ -116,13 +116,13 @@ class Rows:
         return Batch(self.outer * self.inner)
 
     def same_slices(self, other: Rows) -> bool:
-        """Whether slices of both that have the same number are of the same row."""
+        """Whether slices of the same number belong to the same row in both."""
         return (self.outer, self.inner) == (other.outer, other.inner)
 
 
 @dataclass(frozen=True)
 class Lost:
-    """What is not proven, and why: the first node on the way here."""
+    """A value of which nothing is proven; the text names the first such node on the way and its reason."""
 
     reason: str
 
@@ -138,9 +138,9 @@ def rows_at(shape: Shape, axis: int, like: Rows) -> Rows:
 
 
 def counted(items: Any) -> Value:
-    """Return numbers as what they are: a constant unless one of them grows with the rows.
+    """Return numbers as a constant, or as `Counted` if one of them grows with the rows.
 
-    None stands for one that is the same for every batch but not known.
+    None stands for a number that is the same for every batch but unknown.
     """
     array = np.asarray(items, dtype=object)
     if any(isinstance(item, Batch) for item in array.reshape(-1)):
@@ -153,6 +153,6 @@ def counted(items: Any) -> Value:
 
 
 def product(shape: Shape) -> int | None:
-    """Return the product of dimensions without the batch; None if one of them is not known."""
+    """Return the product of dimensions without the batch; None if one of them is unknown."""
     known = [dim for dim in shape if isinstance(dim, int)]
     return math.prod(known) if len(known) == len(shape) else None

@@ -25,8 +25,8 @@ from mainspring.compiler.independence.values import (
 def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> str:
     """Return why requests of different callers can't share a batch; empty if no row depends on another.
 
-    Every input of ``model`` has the batch as its open first axis, but those named in ``weights``, which are
-    constants. The text names the first node of which it is not proven.
+    Every input of ``model`` has the batch as its open first axis, except those named in ``weights``, which
+    are constants. The text names the first node without a proof.
     """
     values = follow(model, weights)
     for output in model.graph.output:
@@ -39,7 +39,7 @@ def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) 
 
 
 def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dict[str, Value]:
-    """Return what is known of each value of the graph, by its name; arguments are those of `why_rows_mix`."""
+    """Return the facts about each value of the graph, by its name; for arguments see `why_rows_mix`."""
     values = _beginning(model.graph, weights)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     opsets[""] = opsets.get("", opsets.get("ai.onnx", 1))
@@ -47,7 +47,7 @@ def follow(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> dic
     for node in model.graph.node:
         found = _after(node, values, opsets)
         if (node.domain, node.op_type) in own:
-            # It may have the name of an operator that the table knows.
+            # A local function may have the name of an operator in the table.
             why = f"node {node.name!r} ({node.op_type}) is a function of the model's own that isn't inlined"
             found = [Lost(why)] * len(node.output)
         values.update((name, value) for name, value in zip(node.output, found, strict=True) if name)
@@ -74,7 +74,7 @@ def _beginning(graph: onnx.GraphProto, weights: frozenset[str]) -> dict[str, Val
 
 
 def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[str, int]) -> Sequence[Value]:
-    """Return what the node makes of its inputs; never raises."""
+    """Return the facts about the node's outputs; never raises."""
     inputs = [values.get(name, Lost(f"{name!r} is not computed")) if name else None for name in node.input]
     lost = next((value for value in inputs if isinstance(value, Lost)), None)
     if lost is not None:
@@ -116,7 +116,7 @@ def _followed(step: Step, domain: str) -> Sequence[Value]:
 
 
 def _constants(step: Step, domain: str) -> list[Value]:
-    """Return what is computed of constants alone: a constant, whose value is needed if it may be a shape."""
+    """Return the result of constants alone: a constant, with its value if it may be a shape."""
     if domain == "" and all(value is None or _is_small(value) for value in step.inputs):
         try:
             return [count(step)]

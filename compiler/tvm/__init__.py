@@ -13,5 +13,5 @@ import contextlib
 from mainspring.compiler.artifact.no_torch import without_torch
 
 with without_torch(), contextlib.suppress(ImportError):
-    # Before a module of this folder does; where there is no TVM, that module says so.
+    # Before a module of this folder imports TVM; without TVM, that import raises the error.
     import tvm  # noqa: F401

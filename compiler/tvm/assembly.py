@@ -44,11 +44,11 @@ def assemble(batch_size: int, line: Line, generated: Generated, constants: tuple
 
 
 class _Key(NamedTuple):
-    """What has a place in the workspace: a result, or a step's scratch array."""
+    """An array with a place in the workspace: a result, or a step's scratch array."""
 
     kind: str
     number: int
-    """Of the result, or of the step."""
+    """Number of the result, or of the step."""
     part: int = 0
 
 
@@ -64,7 +64,7 @@ def _outputs(line: Line) -> dict[Value, int]:
 
 
 def _lifetimes(line: Line, generated: Generated, outputs: dict[Value, int]) -> list[tuple[_Key, Lifetime]]:
-    """Return how long each result that is no output, and each scratch array, needs its place."""
+    """Return the lifetimes of scratch arrays and of all results except outputs."""
     last: dict[Value, int] = {}
     for position, step in enumerate(line.steps):
         for argument in (*step.reads, *step.writes):

@@ -1,4 +1,4 @@
-"""From a model to launch plans, kernels and packed weights: where to start reading this folder."""
+"""From a model to launch plans, kernels and packed weights: start reading this folder here."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ Array = npt.NDArray[np.generic]
 
 
 class Built(NamedTuple):
-    """An artifact of the ``tvm`` engine, but for its weights' places and its measurements."""
+    """An artifact of the ``tvm`` engine, without its weights' places and its measurements."""
 
     plans: Plans
     files: dict[str, bytes]
     """The files of kernels by name."""
     weights: tuple[Array, ...]
-    """In the order that the plans' operands count them in."""
+    """The weights, in the order of the plans' operands."""
     tensors: tuple[GraphTensor, ...]
     """The weights' names, dtypes and shapes."""
 
@@ -83,7 +83,7 @@ class Model:
 
 
 class _Architecture:
-    """What models have in common that differ in their weights alone."""
+    """The common part of models that differ only in their weights."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ def _cuda_files(generated: Generated, arch: str) -> dict[str, bytes]:
 def _shared_constants(
     lowered: dict[int, Lowered], before: int
 ) -> tuple[dict[int, tuple[int, ...]], list[Array]]:
-    """Return which weight each line's constants are, after ``before`` others, and these weights."""
+    """Return the numbers of each line's constants as weights, after ``before`` others, and the constants."""
     known: dict[tuple[str, tuple[int, ...], bytes], int] = {}
     arrays: list[Array] = []
     indices: dict[int, tuple[int, ...]] = {}
@@ -168,7 +168,7 @@ def _shared_constants(
 
 
 def pack(packing: Any, weights: Sequence[Array]) -> tuple[Array, ...]:
-    """Return what the Relax function ``packing`` makes of the weights, computed on this machine's CPU."""
+    """Return the results of the Relax function ``packing`` on the weights, computed on this machine's CPU."""
     module = tvm.IRModule({"pack": packing.with_attr("global_symbol", "pack")})
     with tvm.target.Target("llvm"):
         module = relax.transform.LegalizeOps()(module)

@@ -1,9 +1,9 @@
 """The layout of images: convolutions and pools work on rows of channels (NHWC), weights are HWIO.
 
 ONNX has channels first. With channels last the innermost loop of a convolution runs over output channels,
-whose weights and results are adjacent: what a CPU's vectors and a GPU's coalesced loads want, whatever the
-image's width is. Values keep the new layout through everything that works element by element, and are
-transposed back only for operators that this file does not know; transposes of weights are computed offline.
+whose weights and results are adjacent, which suits a CPU's vectors and a GPU's coalesced loads at any width
+of the image. Values keep the new layout through everything that works element by element, and are transposed
+back only for operators that this file does not know; transposes of weights are computed offline.
 
 (TVM's own ConvertLayout stops at operators with five axes and transposes around what it does not know.)
 """
@@ -51,7 +51,7 @@ def channels_last(module: Any) -> Any:
 
 
 class _Rewriter:
-    """Rebuilds a function, binding by binding; of each image it knows which layouts there are."""
+    """Rebuilds a function, binding by binding; it keeps each image's existing layouts."""
 
     def __init__(self, module: Any) -> None:
         self._builder = relax.BlockBuilder(module)
@@ -83,7 +83,7 @@ class _Rewriter:
         self._first[variable] = self._builder.emit(self._rebuilt(value))
 
     def _image(self, call: Any) -> Any | None:
-        """Return the call in the new layout; None if it has to be as it was."""
+        """Return the call in the new layout; None if it has to keep the old one."""
         name = getattr(call.op, "name", "")
         if name == "relax.nn.conv2d" and call.attrs.data_layout == "NCHW":
             return self._convolution(call)

@@ -1,9 +1,9 @@
 """An ONNX model in the form that goes to TVM: portable operators, weights as inputs, canonical names.
 
-ONNX Runtime's own basic optimisations come first: they fold constants and batch norms, take out what does
-nothing, and leave only operators of the standard. Then ``split`` takes the weights out, as it does for the
-``onnxruntime`` engine: what is left has no name that a person wrote (TVM makes identifiers of names, and
-``layer/0/weight`` is none), and is the same for models of the same architecture.
+ONNX Runtime's own basic optimisations come first: they fold constants and batch norms, remove operators
+without effect, and leave only operators of the standard. Then ``split`` takes the weights out, as it does for
+the ``onnxruntime`` engine. The result has only canonical names (TVM makes identifiers of names, and
+``layer/0/weight`` is not one), and is the same for models of the same architecture.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _PARAMETERS = {
     "OneHot": (1, 2),
     "Range": (0, 1, 2),
 }
-"""Inputs that say what an operator does, not what it works on: kernels want them constant."""
+"""Inputs that are parameters of an operator, not its operands: kernels need them constant."""
 
 
 def portable(prepared: Prepared) -> Split:
-    """Return the model, taken apart; raise `CompileError` if ONNX Runtime can't open it."""
+    """Return the model, split into graph and weights; raise `CompileError` if ONNX Runtime can't open it."""
     model = optimise_portably(prepared.model)
     _in_binary_operators(model.graph)
     return split(model, prepared.inputs, prepared.outputs, _structural(model.graph))
@@ -76,7 +76,7 @@ def _additions(node: onnx.NodeProto) -> list[onnx.NodeProto]:
 def _comparisons(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], graph: onnx.GraphProto
 ) -> list[onnx.NodeProto]:
-    """Return the nodes for a Clip; itself if its bounds are not known."""
+    """Return the nodes for a Clip; the Clip itself if its bounds are unknown."""
     bounds = _bounds(node, constants, graph)
     value, nodes = node.input[0], []
     for position, (operator, bound) in enumerate(bounds):
@@ -91,7 +91,7 @@ def _comparisons(
 def _bounds(
     node: onnx.NodeProto, constants: dict[str, onnx.TensorProto], graph: onnx.GraphProto
 ) -> list[tuple[str, str]]:
-    """Return which comparison with which constant a Clip's bounds are; none if they are not all known."""
+    """Return a Clip's bounds as comparisons with constants; empty if a bound is unknown."""
     found = []
     for position, (operator, name) in enumerate((("Less", "min"), ("Greater", "max")), 1):
         attribute = next((each for each in node.attribute if each.name == name), None)

@@ -1,7 +1,7 @@
 """From functions of loops to kernels for a target: code, and how each function's kernels are launched.
 
-For ``cuda`` TVM splits a function into a host part and kernels; the host part says, after that pass, which
-kernel is launched with which arrays over which grid, and that is all that is kept of it.
+For ``cuda`` TVM splits a function into a host part and kernels. After that pass the host part says which
+kernel is launched with which arrays over which grid, and only that is kept of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LLVM_LEVELS = {"x86_64-avx2": "x86-64-v3", "x86_64-baseline": "x86-64"}
 """LLVM's names of instruction sets."""
 _ARCH = re.compile(r"sm_[1-9][0-9]{1,2}a?")
 _THREADS = 256
-"""Threads of a block where one computes one element: few enough that small images make many blocks."""
+"""Threads of a block whose threads compute one element each: few, so that small images make many blocks."""
 _SHARED_BYTES = 48 * 1024
 """Static shared memory of a block on every architecture."""
 
@@ -59,7 +59,7 @@ class Generated(NamedTuple):
 
 
 Schedule = Callable[[Any], Any]
-"""From a module of functions of loops to one in which these say how they are run."""
+"""Returns a module of functions of loops with a schedule for each."""
 
 
 def generate_cpu(functions: dict[str, Any], target: Any, schedule: Schedule) -> Generated:
@@ -83,7 +83,7 @@ def generate_cuda(functions: dict[str, Any], target: Any, schedule: Schedule) ->
 
     @pass_instrument
     class AfterSplit:
-        """Keeps the module that still says how kernels are launched."""
+        """Keeps the module that still describes the launches of kernels."""
 
         def run_after_pass(self, module: Any, info: Any) -> None:
             """Remember the module after the pass that splits."""
@@ -203,7 +203,7 @@ def _stored(function: Any) -> frozenset[int]:
 
 
 class _no_device_compiler:  # noqa: N801
-    """Has TVM generate source alone: a GPU's compiler is ours to call, with our options."""
+    """Has TVM generate only source: Mainspring calls the GPU's compiler itself, with its own options."""
 
     _NAME = "tvm_callback_cuda_compile"
 
@@ -228,7 +228,7 @@ def _object_file(module: Any) -> bytes:
 
 
 def llvm_options() -> str:
-    """Return the options that kernels for this machine are generated with; nothing is its plainest level."""
+    """Return LLVM's options for kernels for this machine; empty for the baseline."""
     level = _LLVM_LEVELS.get(kernels_instruction_set(), "")
     return f"-mcpu={level}" if level else ""
 
@@ -243,7 +243,7 @@ def cuda_target(arch: str) -> Any:
     """Return the target for a GPU; raise `CompileError` for an unknown architecture."""
     if not _ARCH.fullmatch(arch):
         raise CompileError(
-            f"{arch!r} is no architecture of a GPU: it is sm_90 for an H100, sm_80 for an A100"
+            f"{arch!r} is not an architecture of a GPU, such as sm_90 for an H100, sm_80 for an A100"
         )
     description = {
         "kind": "cuda",

@@ -1,8 +1,8 @@
 """Reading a lowered Relax function: a straight line of calls on values whose shapes are numbers.
 
-What is read is data without TVM: which function is called with which values, which value is a view of which
-other one, and which are the model's outputs. Anything else in the function (a branch, a shape that depends on
-values, a call into TVM's runtime) can't be launched from a plan and is a `CompileError`.
+The result is data without TVM: which function is called with which values, which value is a view of which
+other one, and which values are the model's outputs. Anything else in the function (a branch, a shape that
+depends on values, a call into TVM's runtime) can't be launched from a plan and is a `CompileError`.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Line(NamedTuple):
     steps: tuple[Step, ...]
     outputs: tuple[Value, ...]
     constants: tuple[npt.NDArray[np.generic], ...]
-    """Arrays that are part of the computation and no weight of the model."""
+    """Arrays that are part of the computation, but not weights of the model."""
 
 
 def read_line(function: Any, inputs: int, views: frozenset[str] = frozenset()) -> Line:
     """Return the line of a Relax function of ``inputs`` inputs, then weights; raise `CompileError`.
 
-    Functions named in ``views`` only copy: of a result, they need not be called.
+    Functions named in ``views`` only copy; they need not be called for a result.
     """
     return _Reader(function, inputs, views).read()
 
@@ -74,7 +74,7 @@ class _Reader:
         self._function = function
         self._views = views
         self._known: dict[Any, list[Argument]] = {}
-        """What each variable stands for: one argument, or those of a tuple."""
+        """The meaning of each variable: one argument, or those of a tuple."""
         self._steps: list[Step] = []
         self._constants: dict[str, tuple[int, npt.NDArray[np.generic]]] = {}
         self._results = 0
@@ -122,7 +122,7 @@ class _Reader:
         return writes
 
     def _arguments(self, expression: Any) -> list[Argument]:
-        """Return what an expression without calls stands for."""
+        """Return the meaning of an expression without calls."""
         match expression:
             case GenericConst():
                 return [self._constant(expression)]
@@ -135,7 +135,7 @@ class _Reader:
         raise CompileError(f"TVM left {type(expression).__name__} in the model, which no plan can hold")
 
     def _constant(self, constant: Any) -> Argument:
-        """Return the argument of a constant; equal ones are one."""
+        """Return the argument of a constant; equal constants share one."""
         array = np.ascontiguousarray(constant.value.numpy())
         key = f"{array.dtype}{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}"
         index, _ = self._constants.setdefault(key, (len(self._constants), array))

@@ -1,7 +1,8 @@
 """From an ONNX graph to functions of loops and a straight line of calls of them, with Relax.
 
-Weights are parameters of the model's function. What depends on them alone (a transpose, another layout, a sum
-of a batch norm's numbers) TVM lifts into a function of its own, which ``packing`` runs once, offline.
+Weights are parameters of the model's function. TVM lifts computations that depend only on weights (a
+transpose, another layout, a sum of a batch norm's numbers) into a function of their own, which ``build`` runs
+once, offline.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mainspring.compiler.tvm.line import Line, read_line
 _LIFTED = "main_transform_params"
 _PASSES = relax.transform
 _EXTREMES = {"relax.less": relax.op.maximum, "relax.greater": relax.op.minimum}
-"""What choosing the bound is where a value compares like this with it."""
+"""The operator that equals choosing the bound where the value compares like this with it."""
 
 
 class Lowered(NamedTuple):
@@ -69,7 +70,7 @@ def lower(
 
 @contextmanager
 def tvm_errors() -> Iterator[None]:
-    """Turn whatever TVM raises into a `CompileError` that says what TVM said first."""
+    """Turn every error of TVM into a `CompileError` with the first line of TVM's text."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -99,7 +100,7 @@ def _in_order(module: tvm.IRModule, names: Sequence[str], inputs: int) -> tvm.IR
 
 
 def _optimised(module: tvm.IRModule) -> tvm.IRModule:
-    """Fold what is constant, choose the layout, lift what depends on weights alone."""
+    """Fold constants, choose the layout, lift computations that depend only on weights."""
     simplify = tvm.transform.Sequential(
         [
             _PASSES.DecomposeOpsForInference(),
@@ -124,10 +125,11 @@ def _optimised(module: tvm.IRModule) -> tvm.IRModule:
 
 @relax.expr_functor.mutator
 class _Bounds(relax.expr_functor.PyExprMutator):  # type: ignore[misc]
-    """Has a look-up with an index beyond the table take the last row, as no kernel can refuse a request.
+    """Makes a look-up with an index beyond the table take the last row, because no kernel can refuse a
+    request.
 
-    TVM's default reads past the table: whatever is there, or a fault that would end the worker. Bounds of
-    values become maxima and minima, which take one instruction for a vector.
+    TVM's default reads past the table: other data, or a fault that would end the worker. Bounds of values
+    become maxima and minima, which take one instruction for a vector.
     """
 
     def visit_call_(self, call: Any) -> Any:
@@ -156,7 +158,7 @@ def _bounded(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _fused(module: tvm.IRModule) -> tvm.IRModule:
-    """Turn operators into loops, and fuse those that need no others between."""
+    """Turn operators into loops, and fuse adjacent ones."""
     passes = tvm.transform.Sequential(
         [
             _PASSES.LegalizeOps(),

@@ -1,8 +1,8 @@
 """Where in the workspace each intermediate result is: offsets that hold for every run. Pure.
 
 A plan's launches run one after the other, so a result's place is free again after the last launch that reads
-it. Largest first, each result takes the lowest gap that is free all the time it lives: within a few per cent
-of the least that is possible for the graphs of neural networks, and the same for the same line.
+it. Largest first, each result takes the lowest gap that is free for its whole lifetime. For graphs of neural
+networks that is within a few per cent of the minimum. The same line always gives the same places.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES
 
 
 class Lifetime(NamedTuple):
-    """How long a result needs its place."""
+    """The steps during which a result needs its place."""
 
     size_bytes: int
     first: int

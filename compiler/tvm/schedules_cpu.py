@@ -1,10 +1,10 @@
-"""How loops are run on a CPU: in one thread, with vectors along the last axis and sums in registers.
+"""How a CPU runs loops: in one thread, with vectors along the last axis and sums in registers.
 
-What a convolution, a product of matrices or a pool computes for a few neighbouring pixels and one or more
-vectors of channels is kept in registers while all of its terms are added; only then is it passed through
-what follows (bias, activation, residual) and stored. Weights of one tile of channels are read for all pixels
-before the next tile's, so they stay in the second cache. Which functions this fits is found by trying: one
-that it does not fit keeps its plain loops, which compute the same.
+The sums of a convolution, a product of matrices or a pool, for a few neighbouring pixels and one or more
+vectors of channels, stay in registers while all terms are added; only then they pass through what follows
+(bias, activation, residual) and are stored. The weights of one tile of channels are read for all pixels
+before the next tile's, so they stay in the second-level cache. Each function is tried: one that does not fit
+keeps its plain loops, which compute the same.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tvm import s_tir, tirx
 _LANES = 8
 """Floats in a vector of AVX2."""
 _REGISTERS = 14
-"""Vectors that sums may take of the sixteen there are: the others hold terms."""
+"""Vector registers that sums may take; the others of the sixteen hold terms."""
 
 
 def schedule_cpu(module: Any) -> Any:
     """Return the module with each function's loops arranged for the CPU.
 
-    An array that one loop alone needs is made in it, so that the sums of a tile are no larger than the tile.
+    An array that only one loop needs is made in that loop, so that a tile's sums are no larger than the tile.
     """
     functions = {variable: _scheduled(function) for variable, function in module.functions.items()}
     passes = (s_tir.transform.LowerInitBlock(), s_tir.transform.PlanAndUpdateBufferAllocationLocation())
@@ -48,9 +48,9 @@ class _Unfit(Exception):
 
 
 def _inline(schedule: Any) -> None:
-    """Compute what is computed element by element where it is used, but for padding.
+    """Inline elementwise computations where they are used, except padding.
 
-    The condition of a padded image would stand in the innermost loop, so the padded image is made first.
+    The condition of a padded image would be in the innermost loop, so the padded image is made first.
     """
     for block in _blocks(schedule):
         if _is_sum(schedule, block) or _is_padding(schedule, block):
@@ -62,7 +62,7 @@ def _inline(schedule: Any) -> None:
 
 
 def _tile_sum(schedule: Any) -> None:
-    """Arrange the function's only sum in tiles; raise `_Unfit` or ScheduleError if that can't be."""
+    """Arrange the function's only sum in tiles; raise `_Unfit` or ScheduleError if that is impossible."""
     sums = [block for block in _blocks(schedule) if _is_sum(schedule, block)]
     if len(sums) != 1:
         raise _Unfit
@@ -103,7 +103,7 @@ def _arrange_terms(schedule: Any, total: Any, outer: int) -> None:
 
 
 def _spread(schedule: Any, tiles: list[Any]) -> None:
-    """Run the loops over a tile as vectors of a register each, all of them written out."""
+    """Run the loops over a tile as vectors of one register each, all of them unrolled."""
     *others, columns = tiles
     vectors, lanes = schedule.split(columns, [None, _LANES])
     for loop in (*others, vectors):
@@ -139,12 +139,12 @@ def _blocks(schedule: Any) -> list[Any]:
 
 
 def _is_sum(schedule: Any, block: Any) -> bool:
-    """Whether the block folds over an axis: a sum, a maximum."""
+    """Whether the block reduces an axis: a sum, a maximum."""
     return schedule.get(block).init is not None
 
 
 def _is_padding(schedule: Any, block: Any) -> bool:
-    """Whether the block reads under a condition, and a sum reads what it makes."""
+    """Whether the block reads under a condition, and a sum reads its result."""
     if not any(_is_sum(schedule, consumer) for consumer in schedule.get_consumers(block)):
         return False
     found: list[Any] = []

@@ -4,8 +4,8 @@ Convolutions and products of matrices are sums ``C[i, j] += A[i, k] * B[k, j]`` 
 pixel of every row, ``j`` an output channel, ``k`` a term. The threads of a block fetch a slice of ``A`` and
 ``B`` into shared memory, neighbouring threads from neighbouring addresses, and each keeps a few sums in
 registers. Padding is read as zeros while fetching, and what follows the sum (bias, activation, residual) is
-computed when it is stored, so neither costs a launch. ``tiles`` chooses the sizes. The rest takes the general
-rules of TVM's dlight.
+computed when it is stored, so neither costs a launch. ``tiles`` chooses the sizes. All other functions take
+the general rules of TVM's dlight.
 
 Grouped convolutions and pools are sums over a window of their own for each element: one thread computes one
 element with what follows it, neighbouring threads neighbouring channels.
@@ -24,9 +24,9 @@ from tvm.s_tir.dlight.gpu import matmul
 from mainspring.compiler.tvm.tiles import PROCESSORS, Tile, choose
 
 _MANY, _FEW = 256, 64
-"""Threads of a block where there are blocks enough for every multiprocessor, and where there are not."""
+"""Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
 _UNROLLED = 256
-"""Steps of nested loops that the GPU's compiler is told to write out."""
+"""Steps of nested loops that the GPU's compiler is told to unroll."""
 
 
 def schedule_cuda(module: Any) -> Any:
@@ -38,7 +38,7 @@ def schedule_cuda(module: Any) -> Any:
 
 
 def _arranged(function: Any) -> Any:
-    """Return the function arranged if it is a sum of products or over windows; else as it is."""
+    """Return the function, arranged if it is a sum of products or over windows."""
     schedule = s_tir.Schedule(function)
     sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
     if sums is None:
@@ -54,7 +54,7 @@ def _arranged(function: Any) -> Any:
 
 
 def _has_windows(block: Any) -> bool:
-    """Whether the place of a term is computed from that of the result, as in a convolution or a pool."""
+    """Whether a term's place is computed from the result's, as in a convolution or a pool."""
     indices = [part.min for region in block.reads for part in region.region]
     return any(not isinstance(index, tvm.ir.Var | tirx.IntImm) for index in indices)
 
@@ -127,7 +127,7 @@ def _as_product(schedule: Any, total: Any) -> None:
 
 
 def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: Tile) -> Any:
-    """Have a block's threads bring a slice of an operand into shared memory, in its own order."""
+    """Have a block's threads copy a slice of an operand into shared memory, in the operand's order."""
     fetched = schedule.cache_read(total, operand, "shared")
     schedule.compute_at(fetched, at, preserve_unit_loops=True)
     loops = schedule.get_loops(fetched)[-3:]
@@ -137,6 +137,6 @@ def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: Tile) -> Any:
     schedule.bind(row, "threadIdx.y")
     schedule.bind(column, "threadIdx.x")
     if operand == 0:
-        # Rows of the slice would all begin in the same bank of shared memory.
+        # Otherwise all rows of the slice would begin in the same bank of shared memory.
         schedule.storage_align(fetched, 0, axis=1, factor=tile.depth, offset=1)
     return fetched

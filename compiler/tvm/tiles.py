@@ -1,7 +1,7 @@
 """How large the tiles of a sum of products are on a GPU: a model of its time, not a measurement. Pure.
 
-Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor. For each tile that
-there is, the model takes the larger of two times: that of the multiplications, with every multiprocessor
+Large tiles reuse what they fetch; small ones make enough blocks for every multiprocessor. For each tile the
+model takes the larger of two times: that of the multiplications, with every multiprocessor
 computing its share of the blocks, and that of one block going through its slices, each of which waits for
 memory once.
 """
@@ -15,9 +15,9 @@ PROCESSORS = 132
 _PRODUCTS = 128
 """Multiplications that one multiprocessor does in a cycle."""
 _SLICE_CYCLES = 500
-"""What fetching a slice and two barriers take, if nothing hides them."""
+"""Cycles of fetching a slice and two barriers, if nothing hides them."""
 _HIDDEN = 4
-"""Blocks beside each other on a multiprocessor hide each other's waits, up to about this many."""
+"""Blocks on one multiprocessor hide each other's waits, up to about this number."""
 
 
 class Tile(NamedTuple):
@@ -58,7 +58,7 @@ TILES = (
     Tile(4, 16, 1, 1),
     Tile(2, 32, 1, 1),
 )
-"""What there is to choose from, the largest first."""
+"""The choices, the largest first."""
 
 
 def choose(batch: int, rows: int, columns: int, terms: int) -> Tile:
@@ -70,7 +70,7 @@ def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int) -> floa
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     slices = -(-terms // tile.depth)
     shares = -(-blocks // PROCESSORS)
-    # Each product needs its share of loads from shared memory, the fewer the more sums a thread has.
+    # Each product needs its share of loads from shared memory; more sums for each thread need fewer loads.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
     products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
     waiting = slices * _SLICE_CYCLES * max(1.0, shares / _HIDDEN)

@@ -34,7 +34,7 @@ def shared_object(object_file: bytes) -> bytes:
 
 
 def cubin(source: bytes, arch: str) -> bytes | None:
-    """Return the source compiled for ``arch``; None where there is no ``nvcc``, so the worker compiles it."""
+    """Return the source compiled for ``arch``; None without ``nvcc``: then the worker compiles it."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         return None

@@ -22,7 +22,7 @@ _IR_VERSION = 9
 
 
 class Role(StrEnum):
-    """What a weight does, and so what random numbers suit it."""
+    """A weight's use, which decides its random numbers."""
 
     KERNEL = "kernel"
     """Of a convolution or a dense layer: normal, He's deviation."""
@@ -53,7 +53,7 @@ class Architecture(NamedTuple):
     model: onnx.ModelProto
     plans: tuple[Plan, ...]
     fit: Callable[[onnx.ModelProto], None] | None = None
-    """Changes drawn weights so that the model's answers mean something; None where they are noise."""
+    """Changes drawn weights so that the model's answers are meaningful; None where they are noise."""
 
 
 def instantiate(architecture: Architecture, random: np.random.Generator) -> onnx.ModelProto:
@@ -98,7 +98,7 @@ class Builder:
         return name
 
     def output(self, value: str, name: str, shape: Sequence[int]) -> None:
-        """Give ``value`` out under ``name``."""
+        """Add ``value`` as the output ``name``."""
         self._graph.node.append(helper.make_node("Identity", [value], [name], name=f"output_{name}"))
         self._graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape]))
 
@@ -153,7 +153,7 @@ class Builder:
         return self.node("Add", [product, self.weight([units], Role.BIAS)])
 
     def classify(self, x: str, width: int, classes: int) -> None:
-        """Average over the image, and give out the probability of each class."""
+        """Average over the image, and add the output: the probability of each class."""
         pooled = self.node("Flatten", [self.node("GlobalAveragePool", [x])], axis=1)
         self.output(self.node("Softmax", [self.dense(pooled, width, classes)], axis=-1), "output", [classes])
 

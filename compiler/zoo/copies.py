@@ -1,4 +1,4 @@
-"""Copies of the zoo's architectures in a store: weights of their own, one executable for all of them."""
+"""Copies of the zoo's architectures in a store, with different weights and one executable."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def compile_zoo(
 ) -> Iterator[Compiled]:
     """Compile ``copies`` of each architecture into ``store``, yielding each when it is done.
 
-    One copy is called as its architecture, several ``resnet50-1``, ``resnet50-2``... with seeds that count up
-    from ``seed``. A copy that the store holds already is kept. ``judge`` is `compile_model`'s. Raises
-    `CompileError` or `StoreError`; names and numbers are checked before anything is compiled.
+    A single copy has the architecture's name, several copies are called ``resnet50-1``, ``resnet50-2``...,
+    with seeds that count up from ``seed``. A copy that is already in the store is kept. ``judge`` is
+    `compile_model`'s. Raises `CompileError` or `StoreError`; names and numbers are checked before anything is
+    compiled.
     """
     sizes = check_batch_sizes(batch_sizes)
     check_target_names(target, judge)

@@ -52,7 +52,7 @@ _STROKES: tuple[list[_Points], ...] = (
 
 
 def draw(digit: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Return a picture of ``digit`` as one may draw it: [28, 28], 0 where it is blank, 1 under the pen."""
+    """Return a picture of ``digit`` as drawn by hand: [28, 28], 0 where it is blank, 1 under the pen."""
     angle, slant = random.normal(0, 0.12), random.normal(0, 0.12)
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
     scale = random.uniform([6, 8], [9.5, 11.5])
@@ -68,10 +68,10 @@ def fit_dense_layers(model: onnx.ModelProto) -> None:
     """Replace weights of the last two dense layers, so that ``model`` reads drawn digits.
 
     ``model`` takes pictures [batch, 1, 28, 28] and ends with MatMul, Add, Relu, MatMul, Add and Softmax over
-    the ten classes; the weights of these are initializers. A linear classifier of what the first of these
-    layers gets is fitted by ridge regression. Two hidden units carry each class's logit through the Relu, one
-    for its positive and one for its negative part; the other hidden units keep their random weights and count
-    for nothing.
+    the ten classes; their weights are initializers. A linear classifier of the first MatMul's inputs is
+    fitted by ridge regression. Two hidden units carry each class's logit through the Relu, one for its
+    positive and one for its negative part; the other hidden units keep their random weights and have no
+    effect.
     """
     first, last = [node for node in model.graph.node if node.op_type == "MatMul"][-2:]
     biases = [node.input[1] for node in model.graph.node if node.op_type == "Add"][-2:]
@@ -110,13 +110,13 @@ def _distance(lines: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _values(model: onnx.ModelProto, name: str, pictures: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return what the value ``name`` inside ``model`` is for these pictures: [picture, feature]."""
+    """Return the value ``name`` inside ``model`` for these pictures: [picture, feature]."""
     part = onnx.ModelProto()
     part.CopyFrom(model)
     del part.graph.output[:]
     part.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
     options = onnxruntime.SessionOptions()
-    # One thread adds in one order, so one seed makes one model.
+    # One thread always adds in the same order, so a seed always makes the same model.
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(part.SerializeToString(), options, ["CPUExecutionProvider"])
     values: npt.NDArray[np.float32] = session.run([name], {model.graph.input[0].name: pictures})[0]

@@ -2,7 +2,7 @@
 
 Its "light" models are the real networks of the ONNX model zoo with their weights replaced by constants: IR 3,
 opset 9, a batch of 1 baked in. The compiler's own normalisation opens the batch; here the constants become
-plans for random weights, by what each is used for.
+plans for random weights, by the use of each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def light(name: str) -> Architecture:
 def _empty_constants(graph: onnx.GraphProto) -> None:
     """Replace the nodes that fill a weight with one number by an initializer of its shape without data.
 
-    The numbers are of no use, and VGG-19's would take half a gigabyte.
+    The numbers are useless, and VGG-19's would take half a gigabyte.
     """
     shapes = {tensor.name: tensor for tensor in graph.initializer}
     kept = []

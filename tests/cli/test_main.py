@@ -71,7 +71,7 @@ def test_an_error_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("mainspring: nowhere is no model store")
+    assert result.stderr.startswith("mainspring: nowhere is not a model store")
 
 
 def test_a_wrong_flag_is_exit_code_2(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_no_file_and_a_folder_are_named(tmp_path: Path) -> None:
 def test_what_is_not_onnx_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(content)
-    with pytest.raises(CompileError, match="is no ONNX model"):
+    with pytest.raises(CompileError, match="is not an ONNX model"):
         read_model(path)
 
 

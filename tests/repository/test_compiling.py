@@ -57,7 +57,7 @@ def test_it_compiles_once_beside_everything_else_and_goes_on_after_a_broken_mode
         (process,) = children()
         assert process.nice() == 19
         assert os.sched_getscheduler(process.pid) == os.SCHED_BATCH
-        with pytest.raises(CompileFailed, match="is no ONNX model"):
+        with pytest.raises(CompileFailed, match="is not an ONNX model"):
             await compiler.compile(job(put(tmp_path, "broken", 1, b"nonsense")))
         manifest = tmp_path / "store" / "models" / spec.name / "manifest.json"
         before = manifest.stat()

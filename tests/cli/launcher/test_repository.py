@@ -218,7 +218,7 @@ def test_a_broken_model_says_why_and_harms_nobody(site: Site) -> None:
         assert factor(client) == 2.0
         entries = site.index()
         assert entries["broken"].state is ModelState.UNAVAILABLE
-        assert "is no ONNX model" in entries["broken"].reason
+        assert "is not an ONNX model" in entries["broken"].reason
         assert "line 1: max_batch_size must be a whole number" in entries["odd"].reason
         assert any("broken" in problem for problem in cluster.supervisor.first_look.state.problems)
         put(site.path, "net", 2, b"worse")

@@ -51,7 +51,7 @@ def test_a_sound_plan_has_no_problems_and_survives_its_file() -> None:
         (launch(changed(READS, offset=4)), r"bytes 4 to 36 of input 0, which has 32"),
         (launch(changed(READS, index=1)), r"input 1 is none of 1"),
         (launch(changed(READS, shape=(2, 5))), r"32 bytes are no float32\[2, 5\]"),
-        (launch(changed(MIDDLE, offset=64)), r"workspace offset 64 is no multiple of 256"),
+        (launch(changed(MIDDLE, offset=64)), r"workspace offset 64 is not a multiple of 256"),
         (launch(changed(MIDDLE, offset=512)), r"bytes 512 to 536 of workspace 0"),
         (launch(changed(WEIGHT, writes=True)), r"it writes weights 0"),
         (launch(MIDDLE, changed(MIDDLE, writes=True)), r"is also another operand"),

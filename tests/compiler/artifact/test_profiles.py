@@ -46,7 +46,10 @@ def test_copies_share_an_executable_and_nothing_else(table: Path) -> None:
         ("family,model\n", "has no column input_kb, output_kb, weights_mb, transfer_ms"),
         ("model,input_kb,output_kb,weights_mb,transfer_ms\nm,1,1,1,1\n", "has no column b1_ms"),
         (HEADER, "has no rows"),
-        (HEADER + ROW.replace("102.3", "heavy"), "line 2, column weights_mb: 'heavy' is no positive number"),
+        (
+            HEADER + ROW.replace("102.3", "heavy"),
+            "line 2, column weights_mb: 'heavy' is not a positive number",
+        ),
         (HEADER + ROW.replace("8.33", "-1"), "line 2, column transfer_ms"),
         (HEADER + ROW.replace("2.61", "nan"), "line 2, column b1_ms"),
         (HEADER + ROW.replace("602", ""), "line 2, column input_kb"),
@@ -67,5 +70,5 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="No such file"):
         read_profile_table(tmp_path / "none.csv")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(CompileError, match="is no CSV file in UTF-8"):
+    with pytest.raises(CompileError, match="is not a CSV file in UTF-8"):
         read_profile_table(tmp_path / "b.csv")

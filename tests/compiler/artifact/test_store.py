@@ -44,15 +44,15 @@ def test_no_name_leads_out_of_the_store(store: Store, name: str) -> None:
 def test_a_hash_that_is_a_path_is_refused(store: Store, compiled: Compile) -> None:
     manifest = compiled()
     evil = msgspec.structs.replace(manifest, weights_hash="../../etc/passwd")
-    with pytest.raises(StoreError, match="no SHA-256"):
+    with pytest.raises(StoreError, match="not a SHA-256"):
         store.weights_path(evil)
     (store.root / "models" / "m" / "manifest.json").write_bytes(msgspec.json.encode(evil))
-    with pytest.raises(StoreError, match="no SHA-256"):
+    with pytest.raises(StoreError, match="not a SHA-256"):
         store.manifest("m")
 
 
 def test_an_unknown_model_and_a_missing_store_name_the_remedy(store: Store, compiled: Compile) -> None:
-    with pytest.raises(StoreError, match=r"is no model store; `mainspring zoo"):
+    with pytest.raises(StoreError, match=r"is not a model store; `mainspring zoo"):
         store.names()
     compiled()
     with pytest.raises(StoreError, match=r"no model 'other'.*`mainspring compile"):

@@ -246,7 +246,7 @@ def test_names_of_engines_and_devices_are_checked(store: Store, make_mlp: MakeMo
     for target, complaint in (
         (Target("tensorrt"), "engine 'tensorrt' is none of: onnxruntime, tvm, auto"),
         (Target("tvm", "tpu"), "device 'tpu' is none of: cpu, cuda"),
-        (Target("tvm", "cuda", "ampere"), "'ampere' is no architecture of a GPU"),
+        (Target("tvm", "cuda", "ampere"), "'ampere' is not an architecture of a GPU"),
         (Target("auto", "cuda"), "only a measurement there can tell"),
     ):
         with pytest.raises(CompileError, match=complaint):
