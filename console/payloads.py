@@ -284,7 +284,7 @@ class ModelLine(msgspec.Struct, frozen=True):
     p99_ms: float | None = None
     """Latency of its newest requests (128 at most) that were executed; None where there were none."""
     thrashes: bool = False
-    """Whether it was evicted at least three times over those 300 s and loaded again nearly each time."""
+    """Whether it was evicted at least three times over those 300 s and loaded again after most of them."""
 
 
 class Models(msgspec.Struct, frozen=True):

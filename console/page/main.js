@@ -19,9 +19,10 @@ import { models } from "./views/models.js";
 import { operate } from "./views/operate.js";
 import { request } from "./views/request.js";
 import { schedule } from "./views/schedule.js";
+import { worker } from "./views/worker.js";
 
-const VIEWS = { cluster, memory, schedule, models, model, request, operate };
-const RAIL = { model: "models" };
+const VIEWS = { cluster, worker, memory, schedule, models, model, request, operate };
+const RAIL = { model: "models", worker: "cluster" };
 const THEMES = {
   "": ["as the system", "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16"],
   light: ["light", "M12 8a4 4 0 1 0 .01 0zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6L19 19M19 5l-1.4 1.4M6.4 17.6L5 19"],

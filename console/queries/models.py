@@ -41,7 +41,7 @@ _KEYS: dict[str, Callable[[ModelState], Any]] = {
 SORTS = tuple(_KEYS)
 """By which columns the table can be sorted."""
 THRASHES = 3
-"""Evictions within the last minutes from which on a model that is loaded again each time thrashes."""
+"""A model thrashes from so many evictions on within the last minutes, if it was loaded again after most."""
 LIMIT = 1_000
 """Rows that one answer holds at most."""
 
@@ -107,7 +107,7 @@ def model_line(view: View, model: ModelState, kind: str) -> ModelLine:
         evictions_pm=counts[EVICTIONS] / minutes,
         p50_ms=_rank_ms(latencies_ns, 50),
         p99_ms=_rank_ms(latencies_ns, 99),
-        thrashes=counts[EVICTIONS] >= THRASHES and counts[LOADS] >= counts[EVICTIONS] - 1,
+        thrashes=counts[EVICTIONS] >= THRASHES and 2 * counts[LOADS] >= counts[EVICTIONS],
     )
 
 

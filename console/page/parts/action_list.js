@@ -60,15 +60,15 @@ export function actionPanel() {
 export function actionTable(pick) {
   const note = el("span.soft.small");
   const root = panel("In sight", note);
-  const body = el("tbody");
+  const body = el("tbody", { role: "rowgroup" });
   const heads = [["Action", ""], ["Where", ""], ["Batch", "n"], ["Begin", "n"], ["Predicted", "n"], ["Actual", "n"], ["Begin off by", "n"], ["Outcome", ""]];
   root.append(el("div.scroll.tall-list", { tabindex: "0", role: "region", "aria-label": "Actions in sight" },
-    el("table.acts", { "aria-label": "Actions in sight" }, el("thead", {}, el("tr", {}, ...heads.map(([text, kind]) => el("th", { scope: "col", class: kind || null }, text)))), body)));
+    el("table.acts.stacked", { role: "table", "aria-label": "Actions in sight" }, el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, ...heads.map(([text, kind]) => el("th", { scope: "col", role: "columnheader", class: kind || null }, text)))), body)));
   function make(action) {
-    const cells = heads.map(([, kind]) => el("td", { class: kind || null }));
+    const cells = heads.map(([text, kind]) => el("td", { role: "cell", class: kind || null, "data-head": text }));
     const button = el("button.textual", { type: "button", onclick: () => pick(row.action) });
     cells[0].append(button);
-    const row = el("tr", {}, ...cells);
+    const row = el("tr", { role: "row" }, ...cells);
     const mark = el("span.mark");
     cells[7].append(mark);
     Object.assign(row, { cells_: cells, button, mark, action });

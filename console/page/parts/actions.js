@@ -3,6 +3,7 @@
 export const [ID, LANE, KIND, MODEL, BATCH, ROWS, REQUESTS, SENT, EARLIEST, LATEST, PLAN_BEGIN, PLAN_END, BEGIN, END, STATUS, DETAIL] = Array(16).keys();
 
 const MOST_HAPPENINGS = 50;
+const JOINED_NS = 2e6;
 
 /** Whether it ended otherwise than well. */
 export function failed(action) {
@@ -34,6 +35,33 @@ export function fateOf(action, now_ns) {
 }
 
 /**
+ * Each LOAD with the first INFER that it made possible: the next one of its model on its worker. `workerOf(action)`
+ * names that worker. Returns pairs.
+ */
+export function joined(actions, workerOf) {
+  const loads = new Map();
+  const infers = [];
+  for (const action of actions) {
+    if (failed(action)) continue;
+    if (action[KIND] === "INFER") infers.push(action);
+    else if (action[KIND] === "LOAD") {
+      const key = `${workerOf(action)}\n${action[MODEL]}`;
+      if (!loads.has(key)) loads.set(key, []);
+      loads.get(key).push([action, null]);
+    }
+  }
+  for (const infer of infers) {
+    let pair = null;
+    // The newest LOAD that ends by the beginning of the INFER, with a little for what is only predicted.
+    for (const one of loads.get(`${workerOf(infer)}\n${infer[MODEL]}`) ?? []) {
+      if (endOf(one[0]) <= beginOf(infer) + JOINED_NS && (!pair || beginOf(one[0]) > beginOf(pair[0]))) pair = one;
+    }
+    if (pair && (!pair[1] || beginOf(infer) < beginOf(pair[1]))) pair[1] = infer;
+  }
+  return [...loads.values()].flat().filter(([, infer]) => infer !== null);
+}
+
+/**
  * The actions that a page holds: whole pictures replace them, later ones change some. Lanes get numbers of the
  * page's own, because those of a picture are good for that picture alone.
  */
@@ -41,6 +69,8 @@ export class Held {
   constructor() {
     this.actions = new Map();
     this.happenings = [];
+    this.waiting = [];
+    this.waiting_requests = 0;
     this.lanes = [];
     this.numbers = new Map();
     this.version = 0;
@@ -59,6 +89,8 @@ export class Held {
     }
     this.#happened(data.happenings, data.whole !== false && !after);
     this.version = data.version;
+    this.waiting = data.waiting;
+    this.waiting_requests = data.waiting_requests;
     this.truncated = data.truncated;
   }
 

@@ -73,6 +73,16 @@ export function tip(holder) {
   };
 }
 
+/** A name, or its end, by which copies of a model differ, as far as `wide` pixels hold it; empty if they hold none. */
+export function shortened(context, name, wide) {
+  if (context.measureText(name).width <= wide) return name;
+  for (let length = name.length - 1; length > 0; length -= 1) {
+    const short = `…${name.slice(-length)}`;
+    if (context.measureText(short).width <= wide) return length > 1 ? short : "";
+  }
+  return "";
+}
+
 /** Pairs of a name and a value as a list of definitions. */
 export function pairs(entries) {
   const list = document.createElement("dl");

@@ -26,13 +26,13 @@ function at(seconds, until) {
 
 /**
  * A chart in `holder`. `layers` are {name, colour, pick(series), line?, fill?}: areas are stacked in their order,
- * lines are drawn over them. `unit(value)` writes a value, `axis` says what the values are of. `cursor` (cursor.js)
+ * lines are drawn over them. `unit(value)` writes a value, `axis` says what the values are of, `least` up to which value it reaches at least. `cursor` (cursor.js)
  * is shared by charts of the same time: what one points at all show, and a click or Enter chooses it.
  * `set(series, seconds, head, limit, happenings)` draws the last seconds of a payload's series; `limit` is a level
  * to mark, {value, name}, or null; `happenings` are {at_ns, kind, worker, text}, each marked at its instant and
  * told where the pointer is near.
  */
-export function chart(holder, { layers, unit, axis, label, cursor }) {
+export function chart(holder, { layers, unit, axis, label, cursor, least = 1 }) {
   holder.classList.add("plot");
   let view = null;
   let later = 0;
@@ -107,7 +107,7 @@ export function chart(holder, { layers, unit, axis, label, cursor }) {
       });
       most = Math.max(most, sum);
     }
-    return ceiling(Math.max(most, 1));
+    return ceiling(Math.max(most, least));
   }
 
   function paint(context, width, height) {

@@ -4,7 +4,7 @@ import { el, keyed, panel, put, write } from "../dom.js";
 import { ago, when } from "../text.js";
 
 function make(line) {
-  const who = line.worker ? el("a", { href: `#/schedule/${encodeURIComponent(line.worker)}` }, line.worker) : "controller";
+  const who = line.worker ? el("a", { href: `#/worker/${encodeURIComponent(line.worker)}` }, line.worker) : "controller";
   return el("li", { "data-kind": line.kind }, el("span", {}, el("b", {}, who), " ", el("span.tag", { hidden: true }), ` ${line.text}`), el("span.soft"));
 }
 
@@ -21,8 +21,8 @@ export function folded(lines) {
 }
 
 /** The panel; `draw(lines, head)` shows HappeningLine of console/payloads.py, and hides it if there are none. */
-export function happeningPanel() {
-  const root = panel("What happened to workers and the controller");
+export function happeningPanel(title = "What happened to workers and the controller") {
+  const root = panel(title);
   const list = el("ul.deeds");
   root.append(list);
   root.hidden = true;

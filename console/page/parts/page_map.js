@@ -1,7 +1,7 @@
 // A device's pages as a map: one cell for each page in reading order, coloured by the model that owns it.
 
-import { colour, model as ink } from "../palette.js";
-import { surface, tip } from "./canvas.js";
+import { colour, model as ink, on } from "../palette.js";
+import { shortened, surface, tip } from "./canvas.js";
 
 const TALLEST = 440;
 const SMALLEST = 7;
@@ -107,6 +107,20 @@ export function pageMap(holder, { chosen, open, words }) {
       if (state === "loading") hatch(context, x, y, width, height);
     }
     context.globalAlpha = 1;
+    if (state !== "loading" && !faint) label(context, extent, name);
+  }
+
+  /** The model's name, or its end, in the widest strip of an extent if that has room for it. */
+  function label(context, extent, name) {
+    const [x, y, width, height] = [...strips(extent)].sort((a, b) => b[2] - a[2])[0];
+    if (height < 12 || width < 24) return;
+    context.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    const text = shortened(context, name, width - 6);
+    if (!text) return;
+    context.fillStyle = on(name);
+    context.textBaseline = "middle";
+    context.textAlign = "left";
+    context.fillText(text, x + 3, y + height / 2 + 0.5);
   }
 
   function outline(context, extents) {

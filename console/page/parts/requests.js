@@ -8,12 +8,14 @@ function burstOf(line) {
   return [line.outcome, line.model, line.reason, line.detail.replace(/[+-]?\d[\d.,]*/g, "#")].join("\n");
 }
 
+const BURSTS = new Set(["rejected", "late", "lost"]);
+
 /** Neighbours of one burst as one: [{line, lines}], each with the newest of them as its `line`. */
 export function folded(lines) {
   const found = [];
   for (const line of lines) {
     const last = found.at(-1);
-    if (last && burstOf(last.line) === burstOf(line)) last.lines.push(line);
+    if (last && BURSTS.has(line.outcome) && burstOf(last.line) === burstOf(line)) last.lines.push(line);
     else found.push({ line, lines: [line] });
   }
   return found;

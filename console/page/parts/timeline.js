@@ -1,12 +1,14 @@
 // Executors as tracks, drawn on a canvas: what ran, what runs and what is planned.
 
 import { colour, model as ink, on } from "../palette.js";
-import { BATCH, BEGIN, EARLIEST, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, beginOf, endOf, failed, outstanding } from "./actions.js";
-import { surface } from "./canvas.js";
+import { BATCH, BEGIN, EARLIEST, ID, KIND, LANE, LATEST, MODEL, PLAN_BEGIN, PLAN_END, beginOf, endOf, failed, joined, outstanding } from "./actions.js";
+import { shortened, surface } from "./canvas.js";
+import { drawWaiting } from "./waiting.js";
 import { byName, clock } from "../text.js";
 
 const AXIS = 24;
 const NEAR_PX = 5;
+const JOINED_SPAN_NS = 3e9;
 const HEIGHTS = { EXEC: 26, LOAD: 17, OTHER: 13 };
 const ORDER = { EXEC: 0, LOAD: 1, OTHER: 2 };
 
@@ -17,12 +19,12 @@ export function arrange(lanes, shown, withOther) {
   for (const number of byName(shown, (one) => lanes[one].worker)) place.has(lanes[number].worker) || place.set(lanes[number].worker, place.size);
   wanted.sort((a, b) => place.get(lanes[a].worker) - place.get(lanes[b].worker) || ORDER[lanes[a].executor] - ORDER[lanes[b].executor]);
   const workers = new Set(wanted.map((number) => lanes[number].worker)).size;
-  const scale = workers <= 2 ? 1.7 : workers <= 5 ? 1.25 : 1;
+  const scale = workers <= 2 ? 1.7 : workers <= 5 ? 1.25 : workers <= 16 ? 1 : 0.6;
   let top = AXIS;
   let before = null;
   const rows = wanted.map((number) => {
     const { worker, executor } = lanes[number];
-    top += worker === before ? 3 : 10;
+    top += worker === before ? 3 * Math.min(1, scale) : 10 * Math.min(1, scale);
     const row = { number, worker, executor, top, height: Math.round(HEIGHTS[executor] * scale), first: worker !== before };
     top += row.height;
     before = worker;
@@ -36,13 +38,8 @@ function fitting(context, name, batch, wide) {
   const measure = (text) => context.measureText(text).width;
   const whole = batch ? `${name} ${batch}` : name;
   if (measure(whole) <= wide) return whole;
-  if (measure(name) <= wide) return name;
-  if (wide < 30) return measure(batch) <= wide ? batch : "";
-  for (let length = name.length - 1; length > 1; length -= 1) {
-    const short = `…${name.slice(-length)}`;
-    if (measure(short) <= wide) return short;
-  }
-  return "";
+  if (wide < 30 && measure(name) > wide) return measure(batch) <= wide ? batch : "";
+  return shortened(context, name, wide);
 }
 
 function niceStep(span_ns, width) {
@@ -107,6 +104,8 @@ export class Timeline {
       const row = action && rows.get(action[LANE]);
       if (row) this.#chosen(context, action, row, x);
     }
+    if (span_ns <= JOINED_SPAN_NS) this.#joins(context, scene, rows, x);
+    if (scene.waiting.length) drawWaiting(context, scene.waiting, { x, top: scene.bottom, left: labels, width, now_ns: scene.now_ns, colour });
     this.#happenings(context, scene, x);
     this.#now(context, scene, x, height);
     context.restore();
@@ -248,6 +247,41 @@ export class Timeline {
     }
   }
 
+  /** A LOAD and the first INFER that it made possible: a line from the end of one to the beginning of the other. */
+  #joins(context, scene, rows, x) {
+    const marked = new Set([scene.selected, scene.hover].filter(Boolean).map((action) => action[ID]));
+    const shown = [...scene.actions].filter((action) => rows.has(action[LANE]) && endOf(action) >= scene.from_ns && beginOf(action) <= scene.from_ns + scene.span_ns);
+    for (const [load, infer] of joined(shown, (action) => rows.get(action[LANE]).worker)) {
+      const [from, to] = [rows.get(load[LANE]), rows.get(infer[LANE])];
+      const strong = marked.has(load[ID]) || marked.has(infer[ID]);
+      context.strokeStyle = context.fillStyle = colour(strong ? "ink" : "soft");
+      context.lineWidth = strong ? 2 : 1;
+      context.beginPath();
+      context.moveTo(x(endOf(load)), from.top + from.height / 2);
+      context.lineTo(x(endOf(load)), from.top - 2);
+      context.lineTo(x(beginOf(infer)), to.top + to.height + 1);
+      context.lineTo(x(beginOf(infer)), to.top + to.height / 2);
+      context.stroke();
+      for (const [at, row] of [[x(endOf(load)), from], [x(beginOf(infer)), to]]) {
+        context.beginPath();
+        context.arc(at, row.top + row.height / 2, strong ? 3.5 : 2, 0, 2 * Math.PI);
+        context.fill();
+      }
+    }
+  }
+
+  /** The mark of something that happened near a point, or null. */
+  markAt(x, y) {
+    const scene = this.scene();
+    if (!scene) return null;
+    const wide = (this.canvas.clientWidth - scene.labels) / scene.span_ns;
+    return scene.happenings.find(({ at_ns, worker }) => {
+      const own = worker ? scene.rows.filter((row) => row.worker === worker) : scene.rows;
+      const inside = own.length && y >= own[0].top - 6 && y <= own.at(-1).top + own.at(-1).height + 3;
+      return inside && Math.abs(scene.labels + (at_ns - scene.from_ns) * wide - x) <= NEAR_PX;
+    }) ?? null;
+  }
+
   /** What happened to a worker, across its lanes; to the controller, across all. */
   #happenings(context, { happenings, rows, from_ns, span_ns }, x) {
     context.strokeStyle = context.fillStyle = colour("warn");
@@ -281,14 +315,21 @@ export class Timeline {
     context.stroke();
   }
 
-  #names(context, { rows, labels }) {
+  #names(context, { rows, labels, waiting, bottom }) {
     context.save();
+    if (waiting.length) {
+      context.font = `600 ${labels > 90 ? 12 : 10}px ${this.font}`;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillStyle = colour("ink");
+      context.fillText("waiting", 0, bottom + 19);
+    }
     context.beginPath();
     context.rect(0, 0, labels - 6, 1e5);
     context.clip();
     context.textAlign = "left";
     context.textBaseline = "middle";
-    const size = labels > 90 ? 12 : 10;
+    const size = rows[0]?.height < 20 ? 9 : labels > 90 ? 12 : 10;
     for (const row of rows) {
       const middle = row.top + row.height / 2;
       const family = this.font;
@@ -296,7 +337,7 @@ export class Timeline {
         context.font = `600 ${size}px ${family}`;
         context.fillStyle = colour("ink");
         if (row.first) context.fillText(row.worker, 0, middle);
-        context.font = `10px ${family}`;
+        context.font = `${Math.min(10, size)}px ${family}`;
         context.fillStyle = colour("soft");
         context.textAlign = "right";
         context.fillText(row.executor, labels - 10, middle);

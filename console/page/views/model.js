@@ -3,6 +3,7 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { tint } from "../palette.js";
 import { requestTable } from "../parts/requests.js";
+import { WISHES, wishPanel } from "../parts/wishes.js";
 import { UNSEEN, ago, byName, bytes, count, ms, percent, plural } from "../text.js";
 
 function facts(names) {
@@ -49,7 +50,7 @@ function durationsPanel() {
   return {
     root,
     draw(data) {
-      const key = JSON.stringify([data.profiles, data.load_ms, data.line.infer_ms]);
+      const key = JSON.stringify([data.profiles, data.load_ms, data.load_now_ms, data.line.infer_ms]);
       if (key === drawn) return;
       drawn = key;
       const kinds = Object.keys(data.profiles).sort();
@@ -63,9 +64,60 @@ function durationsPanel() {
         return el("tr", {}, el("th", { scope: "row" }, String(size)), el("td.n", {}, ms(now)), el("td.bar-cell", { "aria-hidden": "true" }, bar),
           ...kinds.map((kind) => el("td.n", {}, ms(data.profiles[kind][size]))), el("td.n", {}, now ? count((1000 * size) / now) : "–"));
       });
-      const load = el("tr", {}, el("th", { scope: "row" }, "LOAD"), el("td"), el("td"), ...kinds.map((kind) => el("td.n", {}, ms(data.load_ms[kind]))), el("td"));
+      const load = el("tr", {}, el("th", { scope: "row" }, "LOAD"), el("td.n", {}, ms(data.load_now_ms)), el("td"), ...kinds.map((kind) => el("td.n", {}, ms(data.load_ms[kind]))), el("td"));
       holder.replaceChildren(el("table", { "aria-label": "Durations by batch size" },
         el("thead", {}, el("tr", {}, ...heads.map((text, at) => (text ? el(at ? "th.n" : "th", { scope: "col" }, text) : el("td"))))), el("tbody", {}, ...lines, load)));
+    },
+  };
+}
+
+/** Who made room for whom: with which models this one takes turns in memory. */
+function roomPanel() {
+  const flag = el("span.mark", { "data-is": "late", hidden: true }, "thrashes");
+  const root = panel("Loads and evictions", flag);
+  const said = el("p");
+  const lists = [["Evicted to make room for", "evicted_for"], ["Evicted others", "evicted"]].map(([title, key]) => {
+    const list = el("ul.reasons");
+    const part = el("div", {}, el("h3", {}, title), list);
+    return { key, list, part };
+  });
+  root.append(said, el("div.two.even", {}, ...lists.map((one) => one.part)));
+  return {
+    root,
+    draw(data) {
+      const { line } = data;
+      flag.hidden = !line.thrashes;
+      put(flag, "title", "It was evicted again and again over the last minutes, and loaded again nearly each time.");
+      write(said, `${count(line.loads_pm)} loads and ${count(line.evictions_pm)} evictions a minute over the last minutes.`);
+      for (const { key, list, part } of lists) {
+        const entries = Object.entries(data[key]).sort((a, b) => b[1] - a[1]);
+        part.hidden = entries.length === 0;
+        keyed(list, entries, ([other]) => other, ([other]) => {
+          const swatch = el("i.swatch");
+          tint(swatch, other);
+          return el("li", {}, el("span", {}, swatch, el("a", { href: `#/model/${encodeURIComponent(other)}` }, other)), el("b"));
+        }, (node, [, times]) => write(node.lastChild, `${count(times)} ×`));
+      }
+    },
+  };
+}
+
+/** What an operator may do with the model. */
+function actions(name) {
+  const where = el("select", { "aria-label": "Worker" });
+  const slo = el("input", { type: "number", min: "0.1", step: "any", placeholder: "SLO, ms", "aria-label": "Default SLO in ms; empty: as configured" });
+  const button = (text, wish) => (act) => el("button", { type: "button", onclick: () => act(wish()) }, text);
+  const worker = () => where.value || null;
+  const made = wishPanel((act) => [
+    button("Pin", () => WISHES.pin(name))(act), button("Unpin", () => WISHES.unpin(name))(act), where,
+    button("Load", () => WISHES.load(name, worker()))(act), button("Unload", () => WISHES.unload(name, worker()))(act), slo,
+    button("Set default SLO", () => WISHES.slo(name, slo.value === "" ? null : Number(slo.value)))(act)]);
+  return {
+    root: made.root,
+    draw(placements, head) {
+      made.draw(head);
+      keyed(where, [["", ""], ...byName(Object.entries(placements), ([one]) => one)], ([one]) => one || "any",
+        ([one]) => el("option", { value: one }, one || "any worker"), () => {});
     },
   };
 }
@@ -75,8 +127,9 @@ export function model(root, name) {
   const swatch = el("i.swatch.large");
   tint(swatch, name);
   const pinned = el("span.tag", { hidden: true }, "pinned");
-  const operate = el("a.end", { href: `#/operate?model=${encodeURIComponent(name)}` }, "Operate on it");
-  const numbers = figures(["Requests/s", "In time", "Late", "Rejected", "Cold starts", "Queue"]);
+  const operate = actions(name);
+  const room = roomPanel();
+  const numbers = figures(["Requests/s", "In time", "Late", "Rejected", "Cold starts", "Queue", "Latency p50", "Latency p99"]);
   const what = facts(["Clients call it", "Weights", "Extents", "Inputs", "Outputs", "Last load", "Default SLO"]);
   const places = placementsPanel();
   const durations = durationsPanel();
@@ -86,8 +139,8 @@ export function model(root, name) {
   const whatPanel = panel("The model");
   whatPanel.append(what.root);
   root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/models" }, "Models")),
-    el("div.head", {}, swatch, el("h1.break", {}, name), pinned, operate), el("section.panel", { "aria-label": "The last minutes" }, numbers.root),
-    el("div.two.even", {}, places.root, whatPanel), durations.root, recentPanel);
+    el("div.head", {}, swatch, el("h1.break", {}, name), pinned), el("section.panel", { "aria-label": "The last minutes" }, numbers.root),
+    el("div.two.even", {}, places.root, whatPanel), room.root, durations.root, operate.root, recentPanel);
 
   return {
     title: name,
@@ -96,7 +149,7 @@ export function model(root, name) {
       const { line } = data;
       const all = line.in_time + line.late + line.rejected;
       pinned.hidden = !line.pinned;
-      [count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0", count(line.late), count(line.rejected), count(line.cold), count(line.queued)]
+      [count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0", count(line.late), count(line.rejected), count(line.cold), count(line.queued), ms(line.p50_ms), ms(line.p99_ms)]
         .forEach((text, at) => write(numbers.values[at], text));
       const texts = {
         "Clients call it": data.versions_of || line.name,
@@ -109,6 +162,8 @@ export function model(root, name) {
       };
       for (const [key, text] of Object.entries(texts)) write(what.values[key], text);
       places.draw(data.placements);
+      room.draw(data);
+      operate.draw(data.placements, head);
       durations.draw(data);
       recent.draw(data.recent, head);
     },

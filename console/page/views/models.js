@@ -10,15 +10,15 @@ const SETTLED_MS = 120;
 const COLUMNS = [
   ["name", "Model", ""], ["resident", "Resident on", ""], ["queued", "Queue", "n"], ["demand", "Requests/s", "n"],
   ["in_time", "In time", "n"], ["late", "Late", "n"], ["rejected", "Rejected", "n"], ["cold", "Cold", "n"],
-  ["pages", "Pages", "n"], ["last_load", "Last load", "n"], ["", "INFER, 1 … most", "n"],
+  ["", "p99", "n"], ["loads", "Loads/min", "n"], ["evictions", "Evicted/min", "n"],
+  ["pages", "Pages", "n"], ["last_load", "Last load", "n"], ["", "INFER", "n"],
 ];
-const FALLING = new Set(["resident", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "last_load"]);
+const FALLING = new Set(["resident", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "last_load", "loads", "evictions"]);
 
+/** How long one row takes; all sizes are told where the pointer is. */
 function infer(line) {
   const sizes = Object.keys(line.infer_ms).map(Number).sort((a, b) => a - b);
-  if (!sizes.length) return "–";
-  const first = ms(line.infer_ms[sizes[0]]);
-  return sizes.length === 1 ? first : `${first.replace(" ms", "")} … ${ms(line.infer_ms[sizes.at(-1)])}`;
+  return { text: sizes.length ? ms(line.infer_ms[sizes[0]]) : "–", all: sizes.map((size) => `batch of ${size}: ${ms(line.infer_ms[size])}`).join("\n") };
 }
 
 function placed(line) {
@@ -35,9 +35,10 @@ function newRow() {
   const swatch = el("i.swatch");
   const link = el("a.clip");
   const pin = el("span.tag", { hidden: true }, "pinned");
-  cells[0].append(swatch, link, pin);
+  const flag = el("span.tag.warn", { hidden: true, title: "Evicted again and again over the last minutes, and loaded again nearly each time" }, "thrashes");
+  cells[0].append(swatch, link, pin, flag);
   const row = el("tr", {}, ...cells);
-  Object.assign(row, { cells_: cells, swatch, link, pin });
+  Object.assign(row, { cells_: cells, swatch, link, pin, flag });
   return row;
 }
 
@@ -48,11 +49,17 @@ function writeRow(row, line, position, now_ns) {
   put(row.link, "href", `#/model/${encodeURIComponent(line.name)}`);
   tint(row.swatch, line.name);
   row.pin.hidden = !line.pinned;
+  row.flag.hidden = !line.thrashes;
+  const takes = infer(line);
   const all = line.in_time + line.late + line.rejected;
-  const texts = [null, placed(line), count(line.queued), count(line.demand_rps), all ? `${count(line.in_time)} (${percent(line.in_time / all)})` : "0",
-    count(line.late), count(line.rejected), count(line.cold), count(line.pages), line.last_load_ns === null ? UNSEEN : span(now_ns - line.last_load_ns), infer(line)];
+  const texts = [null, placed(line), count(line.queued), count(line.demand_rps), count(line.in_time),
+    count(line.late), count(line.rejected), count(line.cold), ms(line.p99_ms), count(line.loads_pm), count(line.evictions_pm),
+    count(line.pages), line.last_load_ns === null ? UNSEEN : span(now_ns - line.last_load_ns), takes.text];
   for (let at = 1; at < texts.length; at += 1) write(row.cells_[at], texts[at]);
   put(row.cells_[1], "title", [...line.resident_on, ...line.loading_on.map((worker) => `loading on ${worker}`)].join(", ") || null);
+  put(row.cells_.at(-1), "title", takes.all || null);
+  put(row.cells_[4], "title", all ? `${percent(line.in_time / all)} of ${count(all)}` : null);
+  put(row.cells_[10], "class", line.thrashes ? "n warn" : "n");
   put(row.cells_[5], "class", line.late ? "n warn" : "n");
   put(row.cells_[6], "class", line.rejected ? "n bad" : "n");
 }

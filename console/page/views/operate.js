@@ -2,25 +2,10 @@
 
 import { el, keyed, panel, put, write } from "../dom.js";
 import { call, token } from "../link.js";
-import { confirmed } from "../parts/dialog.js";
-import { ago, byName, words } from "../text.js";
+import { WISHES, operator, refusal } from "../parts/wishes.js";
+import { ago, byName } from "../text.js";
 
 const SEARCH_MS = 150;
-
-/** Every wish: what it is called, the question before it, and its fields as messages/operating.py has them. */
-const WISHES = {
-  drain: (worker) => ({ title: `Drain ${worker}?`, text: "It finishes what it was told to do and is given nothing more, until it is resumed. Its memory stays as it is.", verb: "Drain", wish: { type: "drain_worker", worker } }),
-  resume: (worker) => ({ title: `Resume ${worker}?`, text: "It is given work again.", verb: "Resume", wish: { type: "resume_worker", worker } }),
-  pin: (model) => ({ title: `Pin ${model}?`, text: "It is loaded if it is nowhere, and its last copy is never evicted.", verb: "Pin", wish: { type: "pin_model", model } }),
-  unpin: (model) => ({ title: `Unpin ${model}?`, text: "It may be evicted again.", verb: "Unpin", wish: { type: "unpin_model", model } }),
-  load: (model, worker) => ({ title: `Load ${model}?`, text: `On ${worker ?? "the worker with the most free pages"}; the least recently used models go if there is no room.`, verb: "Load", wish: { type: "load_on", model, worker } }),
-  unload: (model, worker) => ({ title: `Unload ${model}?`, text: `From ${worker ?? "every worker"}; the next request for it has it loaded again.`, verb: "Unload", wish: { type: "unload_from", model, worker } }),
-  slo: (model, value_ms) => ({
-    title: value_ms === null ? `Take ${model}'s default SLO back?` : `Set ${model}'s default SLO to ${value_ms} ms?`,
-    text: value_ms === null ? "Its requests that bring no SLO over HTTP and gRPC get the configured one again." : "Its requests that bring no SLO over HTTP and gRPC get this one.",
-    verb: "Set", wish: { type: "set_default_slo", model, slo_ns: value_ms === null ? null : Math.round(value_ms * 1e6) },
-  }),
-};
 
 function tokenPanel(changed) {
   const input = el("input", { type: "password", id: "operate-token", autocomplete: "off", spellcheck: "false", placeholder: "Token" });
@@ -126,34 +111,11 @@ function logPanel() {
   };
 }
 
-/** Why nothing can be changed here, or an empty text. */
-function refusal(head) {
-  if (head.state === "recorded") return "This is a recorded run: nothing can be changed in it.";
-  if (!head.operable) return "Changes are turned off here. Make a file of tokens with “mainspring token new” and name it as token_file in the table [console] of mainspring.toml.";
-  return token.get() ? "" : "Enter a token first: changes are made in its name.";
-}
-
 /** The view; the address may name a model: #/operate?model=NAME. */
 export function operate(root, rest, app, params) {
-  const result = el("p.result", { role: "status", hidden: true });
+  const { result, act } = operator();
   const why = el("p.why-not");
   let last = null;
-
-  function said(text, good) {
-    result.hidden = false;
-    put(result, "data-good", String(good));
-    write(result, `${good ? "✓" : "✕"} ${text}`);
-  }
-
-  async function act({ title, text, verb, wish }) {
-    if (!(await confirmed(title, text, verb))) return;
-    try {
-      const answer = await call("operate", { wish });
-      said(answer.detail || words(wish.type), answer.done);
-    } catch (error) {
-      said(error.message, false);
-    }
-  }
 
   const workers = workersPanel(act);
   const models = modelsPanel(act, params.get("model") ?? "");

@@ -6,6 +6,7 @@ import { actionPanel, actionTable, described } from "../parts/action_list.js";
 import { pairs, tip } from "../parts/canvas.js";
 import { handle } from "../parts/gestures.js";
 import { happeningPanel } from "../parts/happenings.js";
+import { waitingHeight, waitingPanel } from "../parts/waiting.js";
 import { Timeline, arrange, inSight } from "../parts/timeline.js";
 import { byName, instant, span as spanText, stamp, when } from "../text.js";
 import { call } from "../link.js";
@@ -13,7 +14,7 @@ import { call } from "../link.js";
 const SHORTEST_NS = 2e6;
 const LONGEST_NS = 120e9;
 const FIRST_NS = 1e9;
-const AHEAD = 0.1;
+const AHEAD = 0.25;
 const MOST_AHEAD_NS = 400e6;
 const SETTLED_MS = 150;
 const PAUSE = "M8 5v14M16 5v14";
@@ -24,7 +25,7 @@ function tool(label, path, act) {
 }
 
 function legend() {
-  const entries = [["done", "done; the line below it: as predicted"], ["planned", "planned, or running by plan"], ["window", "window in which it may begin"], ["crossed", "rejected or failed"], ["happened", "what happened to a worker; listed below"]];
+  const entries = [["done", "done; the line below it: as predicted"], ["planned", "planned, or running by plan"], ["window", "window in which it may begin"], ["crossed", "rejected or failed"], ["happened", "what happened to a worker; listed below"], ["joined", "a LOAD and the first INFER after it"], ["slack", "waiting: its slack, then what it takes"]];
   return el("div.legend.keys", { "aria-hidden": "true" }, ...entries.map(([kind, text]) => el("span", {}, el(`i.${kind}`), text)));
 }
 
@@ -71,11 +72,12 @@ export function schedule(root, worker, app, params) {
   const popup = tip(holder);
   const chosen = actionPanel();
   const happened = happeningPanel();
+  const queue = waitingPanel();
   const list = actionTable((action) => {
     select(action);
     chosen.root.scrollIntoView({ block: "nearest" });
   });
-  root.append(el("div.head", {}, heading, el("span.end", {}, which)), box, chosen.root, happened.root, list.root);
+  root.append(el("div.head", {}, heading, el("span.end", {}, which)), box, chosen.root, queue.root, happened.root, list.root);
 
   function ahead_ns() {
     return Math.min(AHEAD * at.span_ns, MOST_AHEAD_NS);
@@ -87,7 +89,7 @@ export function schedule(root, worker, app, params) {
 
   function scene() {
     if (!head) return null;
-    return { actions: held.actions.values(), happenings: held.happenings, rows: rows.rows, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
+    return { actions: held.actions.values(), happenings: held.happenings, rows: rows.rows, waiting: held.waiting, bottom: rows.height, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
   }
 
   function wish() {
@@ -180,7 +182,9 @@ export function schedule(root, worker, app, params) {
 
   function point(x, y) {
     const found = x === null ? null : timeline.at(x, y);
+    const mark = x === null || found ? null : timeline.markAt(x, y);
     if (found) popup.show(x, y, el("b", {}, `${found[KIND]} ${found[MODEL]}`), pairs(described(found, held.lanes, head)));
+    else if (mark) popup.show(x, y, el("b", {}, mark.worker || "controller"), ` ${mark.text}`, el("br"), when(mark.at_ns, head, 3));
     else popup.hide();
     if (found !== hover) {
       hover = found;
@@ -245,7 +249,7 @@ export function schedule(root, worker, app, params) {
   function arranged() {
     const wanted = (held.shown ?? []).filter((number) => !worker || held.lanes[number].worker === worker);
     rows = arrange(held.lanes, wanted, at.other);
-    const height = `${Math.max(120, rows.height)}px`;
+    const height = `${Math.max(120, rows.height + waitingHeight(held.waiting))}px`;
     if (holder.style.height !== height) holder.style.height = height;
   }
 
@@ -290,6 +294,7 @@ export function schedule(root, worker, app, params) {
         list.draw(inSight(held.actions.values(), rows.rows, from_ns(), from_ns() + at.span_ns), held.lanes, now);
         chosen.draw(selected, held.lanes, now);
         happened.draw(held.happenings, now);
+        queue.draw(held.waiting, held.waiting_requests);
       }
     },
     key(event) {

@@ -4,6 +4,28 @@ import { el, fill, keyed, panel, put, write } from "../dom.js";
 import { ago, byName, count, ns, plural, whole } from "../text.js";
 
 const SILENCE_NS = 5e9;
+const MANY = 16;
+/** A worker's error is far from its kind's norm if it is more than so many times as large, and larger by so much. */
+const FAR = 3;
+const FAR_US = 1000;
+
+function median(values) {
+  const known = values.filter((value) => value !== null).sort((a, b) => a - b);
+  return known.length ? known[Math.floor((known.length - 1) / 2)] : null;
+}
+
+/** The norms of the other workers of a worker's kind, as `Norm` of console/payloads.py has them. */
+function normOf(worker, workers) {
+  const peers = workers.filter((one) => one.device_kind === worker.device_kind && one !== worker && one.state !== "gone");
+  return { workers: peers.length, infer_error_us: median(peers.map((one) => one.infer_error_p99_us)), load_error_us: median(peers.map((one) => one.load_error_p99_us)) };
+}
+
+/** In words, each prediction error that is far from the norm: the sign that a device is ill. */
+export function errors(worker, norm) {
+  return [["LOAD", worker.load_error_p99_us, norm.load_error_us], ["EXEC", worker.infer_error_p99_us, norm.infer_error_us]]
+    .filter(([, own, usual]) => own !== null && usual !== null && own > FAR * usual && own - usual > FAR_US)
+    .map(([name, own, usual]) => `${name} error ${ns(own * 1e3)}, the norm of its kind is ${ns(usual * 1e3)}`);
+}
 
 function meter(name) {
   const bar = el("i");
@@ -15,14 +37,15 @@ function make(worker) {
   const meters = ["EXEC", "LOAD", "Pages"].map(meter);
   const parts = {
     state: el("span.mark"), kind: el("span.tag"), exec: meters[0], load: meters[1], pages: meters[2],
-    mark: el("p.soft.small"), error: el("dd"), resident: el("dd"), outstanding: el("dd"), trouble: el("p.trouble.small"),
+    mark: el("p.soft.small"), error: el("dd"), load_error: el("dd"), resident: el("dd"), outstanding: el("dd"), trouble: el("p.trouble.small"),
   };
   const to = encodeURIComponent(worker.name);
   const card = el("li.card", {},
-    el("div.row", {}, el("h3", {}, worker.name), parts.kind, parts.state),
+    el("div.row", {}, el("h3", {}, el("a", { href: `#/worker/${to}` }, worker.name)), parts.kind, parts.state),
     ...meters.map((one) => one.root),
     el("dl.facts.small", {},
-      el("dt", {}, "INFER error, p99"), parts.error,
+      el("dt", {}, "EXEC error, p99"), parts.error,
+      el("dt", {}, "LOAD error, p99"), parts.load_error,
       el("dt", {}, "Models resident"), parts.resident,
       el("dt", {}, "Outstanding"), parts.outstanding),
     parts.trouble, parts.mark,
@@ -33,9 +56,9 @@ function make(worker) {
   return card;
 }
 
-function trouble(worker, head) {
+function trouble(worker, head, ill) {
   if (worker.detail) return worker.detail;
-  const said = [];
+  const said = [...ill];
   const quiet = worker.last_result_ns !== null && head.now_ns - worker.last_result_ns > SILENCE_NS;
   if (worker.outstanding > 0 && quiet) said.push(`last result ${ago(worker.last_result_ns, head.now_ns)}`);
   const failed = Object.entries(worker.failed);
@@ -48,7 +71,7 @@ function set(part, share, text) {
   write(part.value, text);
 }
 
-function update(card, { worker, head, mark }) {
+function update(card, { worker, head, mark, ill }) {
   const { parts } = card;
   put(card, "data-is", worker.state);
   put(parts.state, "data-is", worker.state);
@@ -60,10 +83,13 @@ function update(card, { worker, head, mark }) {
   set(parts.pages, worker.pages ? used / worker.pages : 0, whole(worker.pages ? used / worker.pages : 0));
   put(parts.pages.root, "title", `${count(used)} of ${plural(worker.pages, "page")} in use`);
   write(parts.error, worker.infer_error_p99_us === null ? "–" : ns(worker.infer_error_p99_us * 1000));
+  write(parts.load_error, worker.load_error_p99_us === null ? "–" : ns(worker.load_error_p99_us * 1000));
+  put(card, "data-ill", ill.length ? "true" : null);
+  put(card, "title", ill.join("; ") || null);
   write(parts.resident, `${count(worker.resident)} of ${count(worker.prepared)}`);
   put(parts.resident, "title", `${count(worker.prepared)} are prepared`);
   write(parts.outstanding, count(worker.outstanding));
-  write(parts.trouble, trouble(worker, head));
+  write(parts.trouble, trouble(worker, head, ill));
   write(parts.mark, mark ? `${ago(mark.at_ns, head.now_ns)}: ${mark.text}` : "");
 }
 
@@ -81,7 +107,19 @@ export function workerCards() {
       const serving = workers.filter((worker) => worker.state === "serving").length;
       write(sum, workers.length ? `${serving} of ${workers.length} serving` : "");
       empty.hidden = workers.length > 0;
-      keyed(cards, byName(workers).map((worker) => ({ worker, head, mark: marks.get(worker.name) })), ({ worker }) => worker.name,
+      // Many are small tiles, those in trouble first.
+      cards.classList.toggle("many", workers.length > MANY);
+      const norms = new Map();
+      const norm = (worker) => {
+        if (workers.length <= MANY) return normOf(worker, workers);
+        // Of many it makes no difference that a worker is among those with which it is compared.
+        if (!norms.has(worker.device_kind)) norms.set(worker.device_kind, normOf({ device_kind: worker.device_kind }, workers));
+        return norms.get(worker.device_kind);
+      };
+      const lines = byName(workers).map((worker) => ({ worker, head, mark: marks.get(worker.name), ill: errors(worker, norm(worker)) }));
+      const rank = ({ worker, ill }) => (worker.state === "gone" ? 0 : worker.state === "draining" ? 1 : ill.length ? 2 : 3);
+      if (workers.length > MANY) lines.sort((a, b) => rank(a) - rank(b));
+      keyed(cards, lines, ({ worker }) => worker.name,
         ({ worker }) => make(worker), update);
     },
   };

@@ -68,7 +68,7 @@ def test_models_show_where_the_controller_has_them(open_page: Open, site: Site) 
             model.resident_on[0] if len(model.resident_on) == 1 else f"{len(model.resident_on)} workers"
         )
         assert place == (expected if model.resident_on else "nowhere"), model.name
-        assert number(row.locator("td").nth(7).inner_text()) == model.pages
+        assert number(row.locator("td").nth(10).inner_text()) == model.pages
 
 
 def test_models_are_searched_and_sorted(open_page: Open, site: Site) -> None:

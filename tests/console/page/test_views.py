@@ -16,6 +16,7 @@ pytest.importorskip(
 VIEWS = {
     "#/cluster": "Cluster",
     "#/memory/worker-0": "Memory of worker-0",
+    "#/worker/worker-1": "worker-1",
     "#/schedule": "Schedule",
     "#/schedule/worker-1": "Schedule of worker-1",
     "#/models?search=small&sort=demand&order=falling": "Models",
@@ -54,18 +55,28 @@ def test_views_open_by_their_address_fit_and_are_accessible(
     assert problems == {}
 
 
+def test_at_700_pixels_no_table_of_actions_is_cut(open_page: Open, site: Site) -> None:
+    site.load()
+    page = open_page("#/schedule", 700)
+    page.locator("table.acts tbody tr").first.wait_for()
+    hidden = """() => [...document.querySelectorAll('table.acts tbody td')].filter(
+        (cell) => cell.getBoundingClientRect().right > innerWidth).length"""
+    assert page.evaluate(hidden) == 0
+
+
 def test_what_does_not_exist_is_said_in_one_sentence_and_nothing_else_is_shown(open_page: Open) -> None:
     page = open_page("#/cluster")
     told = {
         "#/nowhere": "There is no view nowhere; the views are cluster",
         "#/model/nothing-like-it": "there is no model 'nothing-like-it'",
+        "#/worker/worker-77": "there is no worker 'worker-77'; there are: worker-0",
         "#/memory/worker-77": "there is no worker 'worker-77'; there are: worker-0",
     }
     for hash_, text in told.items():
         page.evaluate("hash => { location.hash = hash }", hash_)
         page.locator("#view.missing [role=status]", has_text=text).wait_for()
         assert page.locator("h1").all_inner_texts() == ["Not found"]
-        assert page.locator("#view .panel").count() == page.locator("text=Operate on it").count() == 0
+        assert page.locator("#view .panel").count() == 0
         assert page.locator("#notice").is_hidden()
         page.evaluate("location.hash = '#/cluster'")
         page.locator("h1", has_text="Cluster").wait_for()

@@ -28,6 +28,9 @@ def test_a_worker_that_was_away_keeps_its_tile_and_leaves_a_mark(open_page: Open
     page.locator(".deeds li", has_text="worker-1").filter(has_text="gone: ").wait_for()
     page.locator(".card", has_text="worker-1").filter(has_text="back after").wait_for()
     page.locator(".deeds a", has_text="worker-1").first.click()
+    page.locator("h1", has_text="worker-1").wait_for()
+    page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").wait_for()
+    page.get_by_role("link", name="Schedule", exact=True).last.click()
     page.locator("h1", has_text="Schedule of worker-1").wait_for()
     page.locator(".deeds li", has_text="worker-1").filter(has_text="back after").wait_for()
     marked = site.api("schedule?from_ns=0&to_ns=1000000000000000000&workers=worker-1")["happenings"]

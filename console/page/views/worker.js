@@ -1,0 +1,113 @@
+// One worker: is it well? How wrong predictions are there beside the others of its kind, what happened to it.
+
+import { el, keyed, panel, put, write } from "../dom.js";
+import { chart } from "../parts/chart.js";
+import { Cursor } from "../parts/cursor.js";
+import { happeningPanel } from "../parts/happenings.js";
+import { WISHES, wishPanel } from "../parts/wishes.js";
+import { tint } from "../palette.js";
+import { count, ms, ns, plural, stamp, whole } from "../text.js";
+import { errors } from "./workers.js";
+
+const SECONDS = 300;
+
+function actions(name) {
+  let drain = null;
+  const made = wishPanel((act) => {
+    drain = el("button", { type: "button", onclick: () => act(WISHES[drain.dataset.wish](name)) });
+    return [drain];
+  });
+  return {
+    root: made.root,
+    draw(state, head) {
+      const wish = state === "draining" ? "resume" : "drain";
+      put(drain, "data-wish", wish);
+      put(drain, "data-off", String(state === "gone"));
+      write(drain, wish === "resume" ? "Resume" : "Drain");
+      made.draw(head);
+    },
+  };
+}
+
+/** A chart of how much longer actions took than was predicted, second by second, beside the norm. */
+function errorPanel(kind, key, cursor) {
+  const said = el("p");
+  const holder = el("div.tall");
+  const root = panel(`${kind}: longer than predicted`);
+  root.append(said, holder);
+  const plot = chart(holder, {
+    cursor,
+    axis: "the worst of each second, ms",
+    label: `How much longer ${kind} took than was predicted, each second`,
+    unit: ms,
+    least: 0.1,
+    layers: [{ name: "worst", colour: "accent", line: true, pick: (series) => series[key].map((value) => (value === null ? null : Math.max(0, value))) }],
+  });
+  return {
+    root,
+    close: plot.close,
+    draw(data, head, own_us, norm_us) {
+      const beside = norm_us === null ? "no other worker of its kind to compare with" : `the norm of its kind is ${ns(norm_us * 1e3)}`;
+      write(said, own_us === null ? "Nothing ended yet." : `p99 of the error is ${ns(own_us * 1e3)}; ${beside}.`);
+      plot.set(data, SECONDS, head, norm_us === null ? null : { value: norm_us / 1e3, name: "norm of its kind" }, data.happenings);
+    },
+  };
+}
+
+/** The view of the worker called `name`. */
+export function worker(root, name, app) {
+  const to = encodeURIComponent(name);
+  let head = null;
+  const cursor = new Cursor((at_ns) => at_ns !== null && app.go(`#/schedule/${to}?from=${stamp(at_ns, head)}`));
+  const state = el("span.mark");
+  const kind = el("span.tag");
+  const verdict = el("p.summary", { role: "status" });
+  const names = ["EXEC", "LOAD", "Pages", "Models resident", "Outstanding", "Did not end well"];
+  const values = names.map(() => el("dd"));
+  const figures = el("dl.figures", {}, ...names.map((text, at) => el("div", {}, el("dt", {}, text), values[at])));
+  const infers = errorPanel("EXEC", "infer_worst_ms", cursor);
+  const loads = errorPanel("LOAD", "load_worst_ms", cursor);
+  const happened = happeningPanel("What happened to it");
+  const operate = actions(name);
+  const resident = el("ul.chips");
+  const none = el("p.empty", {}, "Nothing is resident there.");
+  const residents = panel("Models resident");
+  residents.append(resident, none);
+  root.append(el("nav.crumbs", { "aria-label": "Where this is" }, el("a", { href: "#/cluster" }, "Cluster")),
+    el("div.head", {}, el("h1.break", {}, name), kind, state,
+      el("span.end.row", {}, el("a", { href: `#/memory/${to}` }, "Memory"), el("a", { href: `#/schedule/${to}` }, "Schedule"))),
+    verdict, el("section.panel", { "aria-label": "Now" }, figures), el("div.two.even", {}, loads.root, infers.root), operate.root, happened.root, residents);
+
+  return {
+    title: name,
+    ask: { show: "worker", params: { name }, every_ms: 500 },
+    draw(data, now) {
+      head = now;
+      const { picture, norm } = data;
+      put(state, "data-is", picture.state);
+      write(state, picture.state);
+      write(kind, picture.device_kind);
+      const ill = errors(picture, norm);
+      write(verdict, [picture.detail, ...ill].filter(Boolean).join("; ") || (norm.workers ? `As well predicted as the other ${plural(norm.workers, "worker")} of its kind.` : ""));
+      put(verdict, "class", ill.length ? "summary warn" : "summary");
+      const used = picture.pages - picture.pages_free;
+      const failed = Object.entries(picture.failed).map(([what, number]) => `${what.replaceAll("_", " ")} ×${count(number)}`).join(", ");
+      [whole(picture.exec_busy), whole(picture.load_busy), `${count(used)} of ${count(picture.pages)}`, `${count(picture.resident)} of ${count(picture.prepared)}`, count(picture.outstanding), failed || "–"]
+        .forEach((text, at) => write(values[at], text));
+      infers.draw(data, now, picture.infer_error_p99_us, norm.infer_error_us);
+      loads.draw(data, now, picture.load_error_p99_us, norm.load_error_us);
+      happened.draw(data.happenings, now);
+      operate.draw(picture.state, now);
+      none.hidden = data.resident.length > 0;
+      keyed(resident, data.resident, (one) => one, (one) => {
+        const swatch = el("i.swatch");
+        tint(swatch, one);
+        return el("li", {}, swatch, el("a", { href: `#/model/${encodeURIComponent(one)}` }, one));
+      }, () => {});
+    },
+    close() {
+      infers.close();
+      loads.close();
+    },
+  };
+}
