@@ -29,7 +29,7 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
-from mainspring.transport.session import Session
+from mainspring.transport.session import ControllerSession
 
 _LOGGER = logging.getLogger(__name__)
 HELLO_NS = 500_000_000
@@ -105,7 +105,7 @@ class LiveStream:
         self._shows = Pass(Role.OPERATOR if operates else Role.OBSERVER, secret)
         self._link = self._connect()
         self._ended = 0
-        self._session = Session(self.since_ns, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)
+        self._session = ControllerSession(self.since_ns, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)
         self._run = 0
         self._told_ns = 0
 

@@ -40,7 +40,7 @@ COLLECT_INTERVAL_NS = 1_000_000_000
 QUIET_NS = 10_000_000_000
 """Everything is collected, which is a pause, when no request has come for this long."""
 MOST_GONE = 1_000
-"""So many models and workers that are gone are not kept in memory until requests pause."""
+"""When more models and workers than this have gone, their memory is freed without waiting for a pause."""
 BACKLOG_BYTES = 256 << 20
 """Bytes that may wait for one peer, beside the bound in messages."""
 MOST_TENSORS = 4

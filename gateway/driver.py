@@ -29,7 +29,7 @@ from mainspring.messages.clients import ErrorReply, InferRequest
 from mainspring.messages.codec import OUTPUT, TO_GATEWAY, BadMessage
 from mainspring.messages.codes import Reason
 from mainspring.transport.hub import Hub
-from mainspring.transport.session import BAD_MESSAGE, Session
+from mainspring.transport.session import BAD_MESSAGE, ControllerSession
 from mainspring.transport.token_file import TokenFile
 
 log = logging.getLogger("mainspring.gateway")
@@ -74,7 +74,7 @@ class GatewayDriver:
         self._missed_ns: int | None = monotonic_ns() + milliseconds(config.controller_timeout_ms)
         """When a first controller is missed; None once it was, or has come."""
         self._max_slo_ns = milliseconds(config.max_slo_ms)
-        self._session = Session(
+        self._session = ControllerSession(
             monotonic_ns(),
             hello_ns=milliseconds(config.hello_interval_ms),
             silence_ns=milliseconds(config.controller_timeout_ms),

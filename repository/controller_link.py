@@ -26,7 +26,7 @@ from mainspring.transport.greeting import Pass
 from mainspring.transport.handshake import Identity
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import Link
-from mainspring.transport.session import Session
+from mainspring.transport.session import ControllerSession
 
 _LOGGER = logging.getLogger("mainspring.repository")
 NAME = "model-repository"
@@ -73,7 +73,9 @@ class ControllerLink:
         self._asked: dict[int, asyncio.Future[peers.AdminReply]] = {}
         self.loading: set[str] = set()
         """Models that this session's controller was asked to load."""
-        self._session = Session(monotonic_ns(), hello_ns=HELLO_NS, silence_ns=round(timeout_ms * 1e6))
+        self._session = ControllerSession(
+            monotonic_ns(), hello_ns=HELLO_NS, silence_ns=round(timeout_ms * 1e6)
+        )
 
     async def run(self) -> None:
         """Keep the session until cancelled."""

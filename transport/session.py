@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
     """A person should read it: it is neither repeated nor the usual answer to a peer that is not welcomed."""
 
 
-class Session:
+class ControllerSession:
     """The state of one peer's session; all instants are on the peer's monotonic clock."""
 
     def __init__(self, now_ns: int, *, hello_ns: int, silence_ns: int, longest_hello_ns: int = 0) -> None:

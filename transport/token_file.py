@@ -1,4 +1,4 @@
-"""The file of tokens: read at the start, and again whenever it has changed."""
+"""The file of tokens, which is read at the start and whenever it has changed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _LARGEST_BYTES = 16 << 20
 
 
 class Settings(Protocol):
-    """What a process's configuration says of its tokens; see `mainspring.gateway.config`."""
+    """The settings of tokens in a process's configuration; see `mainspring.gateway.config`."""
 
     @property
     def token_file(self) -> str:
-        """The file; empty for none."""
+        """The path of the file; empty for none."""
 
     @property
     def token_reload_ms(self) -> float:
-        """Between two looks at it."""
+        """The time between two looks at the file."""
 
     @property
     def launcher_token_sha256(self) -> str:
-        """SHA-256 of a token that may do everything; empty for none."""
+        """The SHA-256 of a token that may do everything; empty for none."""
 
 
 class TokenFile:
-    """Keeps a `Gate`'s tokens those of the file, if the configuration names one."""
+    """Keeps the tokens of a `Gate` equal to those of the file that the configuration names, if any."""
 
     def __init__(self, config: Settings) -> None:
-        """Read the file; raise ValueError if there is none or it can't be used: nothing is served then."""
+        """Read the file; raise ValueError, so that the process does not start, if it can't be used."""
         self.gate = Gate()
         self._path = Path(config.token_file) if config.token_file else None
         self._own = token_of_launcher(config.launcher_token_sha256)
@@ -50,11 +50,11 @@ class TokenFile:
                 raise ValueError(f"the file of tokens {self._path} can't be used: {_why(error)}") from None
 
     def next_wakeup_ns(self) -> int | None:
-        """Return when `tick` is to be called next."""
+        """Return the instant of the next `tick`; None for never."""
         return None if self._path is None else self._look_ns
 
     def tick(self, now_ns: int) -> None:
-        """Read the file again if it has changed; one that can't be used is said, and changes nothing."""
+        """Read the file again if it has changed; one that can't be used is logged and changes nothing."""
         if self._path is None or now_ns < self._look_ns:
             return
         self._look_ns = now_ns + self._interval_ns
@@ -87,7 +87,7 @@ class TokenFile:
         return [*parse_tokens(text), *self._own]
 
     def _stamp(self) -> tuple[int, ...] | None:
-        """Return what changes when the file is written or replaced; None if it is not there."""
+        """Return numbers that change when the file is written or replaced; None if it does not exist."""
         assert self._path is not None
         try:
             found = os.stat(self._path)

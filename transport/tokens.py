@@ -1,6 +1,6 @@
-"""Bearer tokens: who may ask for which models, how often, and who may change what is served. Pure.
+"""Bearer tokens: which clients may use which models, how often, and which may administer the cluster. Pure.
 
-A file of tokens holds their SHA-256 only, so that whoever reads it can use none of them::
+A file of tokens holds only their SHA-256, so that a reader of the file can't use them::
 
     [[token]]
     name = "search"                # for messages and logs
@@ -11,8 +11,8 @@ A file of tokens holds their SHA-256 only, so that whoever reads it can use none
     best_priority = 2              # the best priority that it gets; without it, any
     admin = false                  # whether it may add, load, unload and remove models
 
-The digests that are compared have one length and are compared in constant time; which of them are, follows
-from the digest's first bytes alone, which nobody can choose without the token.
+Digests have one length and are compared in constant time. Only digests with the same first bytes are
+compared, which a client can't choose without knowing the token.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import msgspec
 from mainspring.messages.codes import Reason
 
 LONGEST_TOKEN = 512
-"""Characters; what is longer is none."""
+"""Characters of the longest token; a longer text is not taken for a token."""
 _PREFIX_BYTES = 4
 _SECOND_NS = 1_000_000_000
 Refusal = tuple[Reason, str]
-"""Why a caller is refused, and the sentence that says so."""
+"""Why a client is refused: the reason, and a sentence for a person."""
 _NO_TOKEN: Refusal = (
     Reason.UNAUTHENTICATED,
     "a token is needed here: send it as the header `Authorization: Bearer TOKEN`, or give it to the client",
@@ -78,12 +78,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def interval_ns(self) -> int:
-        """Time between two requests at its rate; 0 for any number."""
+        """The time between two requests at the token's rate; 0 without a rate."""
         return 0 if self.rate is None else max(1, round(_SECOND_NS / self.rate))
 
     @property
     def allowance_ns(self) -> int:
-        """How far ahead of its rate it may be: its burst, less the request itself."""
+        """How far ahead of its rate a token may be: its burst less one request."""
         burst = self.burst if self.burst is not None else max(1, math.ceil(self.rate or 0))
         return (burst - 1) * self.interval_ns
 
@@ -125,19 +125,19 @@ def _entry(number: int, entry: Any) -> Token:
 
 
 def token_of_launcher(sha256: str) -> tuple[Token, ...]:
-    """Return the token of who started the gateway, that may do everything; none if there is no such."""
+    """Return the token of the launcher that started the process, which may do everything, if there is one."""
     if not sha256:
         return ()
     return (Token(name="the launcher's own", sha256=sha256, models=("*",), admin=True),)
 
 
 def token_sha256(token: str) -> str:
-    """Return what the file holds of a token."""
+    """Return a token's digest as the file holds it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a client showed, as far as it is kept: a digest, or nothing."""
+    """What is kept of the token that a client showed: its digest, or None without a token."""
 
     digest: bytes | None
 
@@ -146,20 +146,20 @@ NOTHING = Credential(None)
 
 
 def credential(token: str) -> Credential:
-    """Return what is kept of a token that a client showed; of none, if it is empty or absurdly long."""
+    """Return the credential of a token that a client showed; an empty or far too long one counts as none."""
     if not 0 < len(token) <= LONGEST_TOKEN:
         return NOTHING
     return Credential(hashlib.sha256(token.encode("utf-8", "replace")).digest())
 
 
 def from_header(value: str | None) -> Credential:
-    """Return what is kept of the value of a header ``Authorization``."""
+    """Return the credential in the value of a header ``Authorization``."""
     scheme, _, token = (value or "").strip().partition(" ")
     return credential(token.strip()) if scheme.lower() == "bearer" else NOTHING
 
 
 class _Holder:
-    """A token, and how far ahead of its rate its requests are."""
+    """A token, and how far its requests are ahead of its rate."""
 
     __slots__ = ("allowance_ns", "digest", "due_ns", "interval_ns", "token")
 
@@ -169,14 +169,14 @@ class _Holder:
         self.interval_ns = token.interval_ns
         self.allowance_ns = token.allowance_ns
         self.due_ns = due_ns
-        """When its requests so far would have come at just its rate."""
+        """When the next request would arrive if all had arrived at exactly the token's rate."""
 
     def may_use(self, model: str) -> bool:
-        """Say whether one of the token's patterns matches the model's name; case counts."""
+        """Say whether one of the token's patterns matches the model's name, case included."""
         return any(fnmatchcase(model, pattern) for pattern in self.token.models)
 
     def late_ns(self, now_ns: int) -> int:
-        """Take one request; return how much later it had to come, 0 if it may come now."""
+        """Count one request; return 0, or by how much it is too early, in which case it does not count."""
         if self.interval_ns == 0:
             return 0
         due_ns = max(self.due_ns, now_ns)
@@ -188,21 +188,21 @@ class _Holder:
 
 
 class Gate:
-    """Says for each request whether it may pass; without tokens, whatever there is may."""
+    """Decides for each request whether it may pass; without tokens, every request may."""
 
     def __init__(self, tokens: Sequence[Token] | None = None) -> None:
-        """None: no tokens are needed. An empty list: nobody has one, and nothing may pass."""
+        """``tokens``: None if no token is needed; with an empty list no request may pass."""
         self._holders: dict[bytes, list[_Holder]] | None = None
         if tokens is not None:
             self.replace(tokens)
 
     @property
     def closed(self) -> bool:
-        """Whether tokens are needed."""
+        """Whether a request needs a token."""
         return self._holders is not None
 
     def replace(self, tokens: Sequence[Token]) -> None:
-        """Take these tokens instead; one that stays keeps its account."""
+        """Replace the tokens; one that stays keeps the count of its requests."""
         before = {each.digest: each.due_ns for same in (self._holders or {}).values() for each in same}
         self._holders = {}
         for token in tokens:
@@ -225,7 +225,7 @@ class Gate:
     def check(
         self, shown: Credential, model: str | None, now_ns: int, *, administers: bool = False
     ) -> Refusal | None:
-        """Do as `authorise` for a client that showed its token before."""
+        """Do as `authorise` does, for a client that has already shown its token."""
         if self._holders is None:
             return None
         holder = self._find(shown)
@@ -250,7 +250,7 @@ class Gate:
         return None
 
     def priority(self, shown: Credential, asked: int) -> int:
-        """Return the priority that a request gets which asks for one: no better than its token's best.
+        """Return the priority of a request that asks for one: no better than its token's best.
 
         1 is the highest and 0 none, as in `mainspring.messages.clients.InferRequest`.
         """
@@ -263,18 +263,18 @@ class Gate:
         return max(asked, best) if best else 0
 
     def name(self, shown: Credential) -> str:
-        """Return whose token a client showed; empty if it showed none that is known."""
+        """Return the name of the token that a client showed; empty if the token is unknown or missing."""
         holder = None if self._holders is None else self._find(shown)
         return "" if holder is None else holder.token.name
 
     def known(self, shown: Credential) -> Refusal | None:
-        """Return why a client that shows this is not welcome at all, or None; counts for no rate."""
+        """Return why this credential is refused altogether, or None; the question counts as no request."""
         if self._holders is None or self._find(shown) is not None:
             return None
         return _NO_TOKEN if shown.digest is None else _UNKNOWN_TOKEN
 
     def may_see(self, shown: Credential, model: str) -> bool:
-        """Return whether a model may be listed for a client; counts for no rate."""
+        """Say whether a model may be listed for a client; this counts as no request."""
         if self._holders is None:
             return True
         holder = self._find(shown)

@@ -32,7 +32,7 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.transport.bounds import Delivery
-from mainspring.transport.session import Session
+from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.request_timing import RequestTiming
 from mainspring.worker.executors import Executors, Outbox
@@ -75,7 +75,7 @@ class Network:
         self._notes = notes
         self._watch = watch
         now_ns = time.monotonic_ns()
-        self._session = Session(
+        self._session = ControllerSession(
             now_ns,
             hello_ns=config.hello_retry_ms * 1_000_000,
             longest_hello_ns=LONGEST_HELLO_NS,

@@ -8,24 +8,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mainspring.controller.config import ControllerConfig
-from mainspring.transport.session import BAD_MESSAGE, UNKNOWN_SESSION, Session
+from mainspring.transport.session import BAD_MESSAGE, UNKNOWN_SESSION, ControllerSession
 from mainspring.worker.network import LONGEST_HELLO_NS
 
 HELLO_NS, SILENCE_NS = 200, 1000
 
 
-def begun() -> Session:
-    return Session(0, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)
+def begun() -> ControllerSession:
+    return ControllerSession(0, hello_ns=HELLO_NS, silence_ns=SILENCE_NS)
 
 
-def welcomed() -> Session:
+def welcomed() -> ControllerSession:
     session = begun()
     session.hello_sent(0)
     assert session.welcome(10)
     return session
 
 
-def hellos(session: Session, until_ns: int, step_ns: int = 1) -> list[int]:
+def hellos(session: ControllerSession, until_ns: int, step_ns: int = 1) -> list[int]:
     """Return when hellos leave if nothing is answered."""
     found = []
     for now_ns in range(0, until_ns + 1, step_ns):
@@ -41,7 +41,7 @@ def test_the_hello_is_repeated_until_it_is_answered() -> None:
 
 
 def test_hellos_are_spaced_wider_up_to_a_bound() -> None:
-    session = Session(0, hello_ns=200, longest_hello_ns=500, silence_ns=1000)
+    session = ControllerSession(0, hello_ns=200, longest_hello_ns=500, silence_ns=1000)
     assert hellos(session, 2100) == [0, 200, 600, 1100, 1600, 2100]
 
 
@@ -113,7 +113,7 @@ def test_a_second_welcome_answers_a_hello_that_is_out_of_date_once_the_peer_has_
 
 
 def test_a_workers_hellos_are_closer_together_than_a_new_controller_keeps_requests() -> None:
-    session = Session(0, hello_ns=200_000_000, longest_hello_ns=LONGEST_HELLO_NS, silence_ns=10**9)
+    session = ControllerSession(0, hello_ns=200_000_000, longest_hello_ns=LONGEST_HELLO_NS, silence_ns=10**9)
     longest_ns = max(after - before for before, after in pairwise(hellos(session, 20 * 10**9, 10_000_000)))
     assert 2 * longest_ns < ControllerConfig().start_grace_ms * 1e6
 
@@ -126,7 +126,7 @@ class Peer(RuleBasedStateMachine):
         self.now_ns = 1000
         self.hello_ns, self.longest_ns = hello_ns, max(hello_ns, longest_ns)
         self.silence_ns = silence_ns
-        self.session = Session(
+        self.session = ControllerSession(
             self.now_ns, hello_ns=hello_ns, longest_hello_ns=longest_ns, silence_ns=silence_ns
         )
         self.known = self.acts = False
