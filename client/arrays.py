@@ -51,7 +51,7 @@ def to_tensors(
 ) -> tuple[tuple[TensorHeader, ...], list[memoryview]]:
     """Return headers and frames for a request's inputs.
 
-    Takes arrays and whatever `numpy.asarray` makes one of; Python lists and numbers become the type that
+    Takes arrays and everything that `numpy.asarray` accepts; Python lists and numbers become the type that
     ``dtypes`` says for their input, else what numpy makes of them. What is contiguous and little-endian
     already is not copied. Raises TypeError for anything else.
     """

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from datetime import timedelta
 from time import monotonic_ns
@@ -12,9 +14,9 @@ from typing import Any, Self
 from numpy.typing import ArrayLike
 
 from mainspring.client.arrays import InferResult
+from mainspring.client.call import Call
 from mainspring.client.catalog import Models
 from mainspring.client.client import Arguments, Client, delivered
-from mainspring.client.delivery import Delivery
 from mainspring.client.outbox import MAX_UNREAD_BYTES
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
@@ -110,7 +112,7 @@ class AsyncClient:
         await asyncio.to_thread(self._client.add_model, spec)
 
     async def remove_model(self, name: str) -> None:
-        """Have a model served no more; see `Client.remove_model`."""
+        """Stop serving a model; see `Client.remove_model`."""
         await asyncio.to_thread(self._client.remove_model, name)
 
     async def close(self) -> None:
@@ -124,3 +126,47 @@ class AsyncClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class Delivery:
+    """Passes outcomes from the client's thread to event loops, all that there are in one step of a loop.
+
+    `asyncio.wrap_future` wakes the loop once for each future; a thousand outcomes at one time would each cost
+    a system call and a callback, and delay one another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+
+    async def outcome(self, call: Call) -> Any:
+        """Wait for a call's outcome: return it, or raise its error. Cancelling the wait cancels the call."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        call.add_done_callback(lambda _: self._tell(loop, ended))
+        try:
+            await ended
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        return call.result()
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+        with self._lock:
+            waiting = self._ended.setdefault(loop, [])
+            waiting.append(ended)
+            if len(waiting) > 1:
+                return
+        # The loop may be closed, with nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._deliver, loop)
+            return
+        with self._lock:
+            self._ended.pop(loop, None)
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            waiting = self._ended.pop(loop, [])
+        for ended in waiting:
+            if not ended.done():
+                ended.set_result(None)

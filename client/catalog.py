@@ -87,7 +87,7 @@ def slo_nanoseconds(slo_ms: float | None, slo: Any = None) -> int | None:
     """Return an SLO in nanoseconds, None for best effort.
 
     ``slo_ms`` are milliseconds, ``slo`` is text such as ``100ms`` or a `datetime.timedelta`; at most one of
-    the two. Raises TypeError for what has the wrong type, `InvalidSlo` for what is no duration.
+    the two. Raises TypeError for a value of the wrong type, `InvalidSlo` for one that is not a duration.
     """
     if slo is not None:
         if slo_ms is not None:

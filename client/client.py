@@ -119,7 +119,7 @@ class Client:
         try:
             result: InferResult = call.result()
         except BaseException:
-            # Also when Ctrl-C ends the wait: nobody wants the outputs then.
+            # Also when Ctrl-C ends the wait: the outputs are not wanted then.
             call.cancel()
             call.landed(monotonic_ns())
             raise
@@ -159,7 +159,7 @@ class Client:
         self._ask(clients.AddModel(self._channel.next_key(), spec))
 
     def remove_model(self, name: str) -> None:
-        """Have a model served no more; what is queued for it is rejected. Raises `UnknownModel`."""
+        """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
         self._ask(clients.RemoveModel(self._channel.next_key(), name))
 
     def close(self) -> None:

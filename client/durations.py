@@ -18,7 +18,7 @@ _NO_DURATION = ("none", "never", "")
 
 
 class BadDuration(ValueError):
-    """Text that is no duration; the message says how to write one."""
+    """Text that is not a duration; the message says how to write one."""
 
 
 def parse_duration_ns(text: str) -> int | None:

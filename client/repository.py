@@ -36,7 +36,7 @@ class RepositoryClient:
     """
 
     def __init__(self, address: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        """Raise ValueError for an address that is none."""
+        """Raise ValueError for an address that is not one of HTTP."""
         parts = urllib.parse.urlsplit(address)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"{address!r} is no address of HTTP; it is like http://127.0.0.1:8000")
@@ -54,7 +54,7 @@ class RepositoryClient:
         self._post(f"/v2/repository/models/{urllib.parse.quote(name, safe='')}/load", {})
 
     def unload(self, name: str) -> None:
-        """Have a model served no more; return once no gateway takes requests for it."""
+        """Stop serving a model; return once no gateway takes requests for it."""
         self._post(f"/v2/repository/models/{urllib.parse.quote(name, safe='')}/unload", {})
 
     def _post(self, path: str, body: dict[str, Any]) -> Any:

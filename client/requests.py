@@ -74,7 +74,7 @@ class Requests:
         return min(found, default=None)
 
     def send(self) -> None:
-        """Send requests that wait, as many as may be on their way, and no more than a burst."""
+        """Send waiting requests: at most a burst, and at most as many as may be on their way."""
         self._more = False
         for _ in range(_BURST):
             welcome = self._connection.welcome

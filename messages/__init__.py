@@ -7,9 +7,10 @@ One file for each subject:
 * ``events``   -- what goes into the scheduler
 * ``actions``  -- what a worker is told to do, and its one `Result` for each
 * ``commands`` -- what comes out of the scheduler
+* ``ids``      -- the layout of a request's id
 * ``peers``    -- gateway and worker to controller and to each other
 * ``clients``  -- client to gateway
-* ``metrics``  -- what the controller counts for whoever scrapes
+* ``metrics``  -- what the controller counts for Prometheus
 * ``observing`` -- controller to observers: the event stream, live
 * ``operating`` -- what operators may ask for, and the answer
 * ``durations`` -- a duration in words, as refusals have it

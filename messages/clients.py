@@ -64,11 +64,11 @@ class InferRequest(msgspec.Struct, frozen=True, tag="infer_request", omit_defaul
     """Its turn among requests of equal slack: 1 before 2 and so on, 0 behind all."""
     sent_ns: int | None = None
     """When it was sent, on any steady clock of the client: the gateway compares it with its own clock,
-    message by message, and takes off ``slo_ns`` what this message was held on its way beyond the least that
-    one was."""
+    message by message, and subtracts from ``slo_ns`` the time for which this message was held on its way,
+    compared with the message that was held least."""
     back_ns: int = 0
-    """What the answer is expected to take from the gateway to the caller. Outputs are planned to leave that
-    much before the deadline."""
+    """What the answer is expected to take from the gateway to the caller. The gateway plans for
+    outputs to leave that long before the deadline."""
     acknowledge: bool = False
     """Answer with `Received` as soon as this message is read, beside its one reply."""
     late_outputs: bool = True
@@ -108,7 +108,7 @@ class InferReply(msgspec.Struct, frozen=True, tag="infer_reply", omit_defaults=T
     outputs: tuple[TensorHeader, ...]
     timing: Timing
     sent_ns: int | None = None
-    """When it left, on the gateway's clock: what the client learns the way back from."""
+    """When it left, on the gateway's clock: from which the client learns how long the way back takes."""
 
 
 class ErrorReply(msgspec.Struct, frozen=True, tag="error_reply", omit_defaults=True):
@@ -150,7 +150,7 @@ class AddModel(msgspec.Struct, frozen=True, tag="add_model"):
 
 
 class RemoveModel(msgspec.Struct, frozen=True, tag="remove_model"):
-    """Serve this model no more; its queued requests are rejected."""
+    """Stop serving this model; its queued requests are rejected."""
 
     key: int
     name: str

@@ -1,6 +1,6 @@
 """Bytes to messages and back: one `Codec` for each direction of each conversation.
 
-A codec never raises anything but `BadMessage` on bytes from outside, whatever they are.
+On bytes from outside a codec raises nothing but `BadMessage`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of the vocabulary; the text says why."""
+    """Bytes that do not hold a message of the vocabulary; the text says why."""
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -32,7 +32,7 @@ class Codec(Generic[Message]):
         self._decoder = msgspec.msgpack.Decoder(vocabulary)
 
     def decode(self, data: bytes | bytearray | memoryview) -> Message:
-        """Return the message in ``data``; raise `BadMessage` if there is none."""
+        """Return the message in ``data``; raise `BadMessage` if they do not hold one."""
         try:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:

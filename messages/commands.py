@@ -19,12 +19,12 @@ class Reject(msgspec.Struct, frozen=True, tag="reject"):
 
 
 class Unanswered(msgspec.Struct, frozen=True):
-    """An INFER whose result was waited for in vain: what it is expected to take grows to this."""
+    """An INFER whose result did not come: its estimate grows to ``waited_ns``."""
 
     model: str
     batch_size: int
     waited_ns: int
-    """How long it was waited for since it was expected to begin."""
+    """From its expected begin until the wait was given up."""
 
 
 class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=True):
@@ -53,9 +53,9 @@ class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
 
 
 Note = Ranked | Doubted
-"""What is written down and sent to nobody: a reader that keeps the cluster's state needs it."""
+"""What is logged and not sent: a reader of the log needs it to keep the cluster's state."""
 
 Sent = Prepare | Release | Load | Unload | Infer | Reject | DropWorker
-"""What somebody is told."""
+"""What is sent to a worker or a gateway."""
 
 Command = Sent | Note

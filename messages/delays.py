@@ -1,17 +1,17 @@
 """How long each message of a stream was held on its way, by the clocks of both ends. Pure.
 
 The sender stamps each message with its own clock, the receiver compares the stamp with its own. Two clocks
-that run evenly differ by a constant, and the way itself takes a least time; what a message took beyond the
-least that one took lately is what it was held: in a queue of the sender's, of a socket, of the receiver's.
+that run evenly differ by a constant, and the way itself takes a least time; a message that takes longer than
+the fastest one lately was held for the difference: in a queue of the sender, a socket or the receiver.
 """
 
 from __future__ import annotations
 
 _HALF_LIFE_NS = 2_000_000_000
-"""An estimate that nothing renews loses half of itself in this time."""
+"""Without new samples an estimate halves in this time."""
 _SPAN_NS = 10_000_000_000
-"""The least is of the last one to two such spans: short enough that two clocks that differ by 50 millionths
-stay within a millisecond, long enough that some message finds the way free."""
+"""The minimum covers the last one to two spans: short enough that two clocks whose rates differ by 50 parts
+per million stay within a millisecond, long enough that some message is not held."""
 
 
 class Delays:
@@ -52,12 +52,12 @@ class Smoothed:
         self._mean_ns, self._deviation_ns, self._at_ns = sample_ns, sample_ns // 2, now_ns
 
     def learn(self, sample_ns: int, now_ns: int) -> None:
-        """Take in what it took this time."""
+        """Learn from a sample."""
         self._deviation_ns += (abs(sample_ns - self._mean_ns) - self._deviation_ns) // 4
         self._mean_ns += (sample_ns - self._mean_ns) // 8
         self._at_ns = now_ns
 
     def expected_ns(self, now_ns: int) -> int:
-        """Return what it takes now; less the longer nothing was learnt."""
+        """Return the estimate, which decays while no sample comes."""
         halves = max(0, now_ns - self._at_ns) // _HALF_LIFE_NS
         return (self._mean_ns + 4 * self._deviation_ns) >> min(halves, 62)

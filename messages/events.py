@@ -33,7 +33,7 @@ class RequestCancelled(msgspec.Struct, frozen=True, tag="request_cancelled"):
 
 
 class GatewayLeft(msgspec.Struct, frozen=True, tag="gateway_left"):
-    """A gateway is gone; nobody waits for its requests."""
+    """A gateway is gone; its requests are given up."""
 
     number: int
 

@@ -51,7 +51,7 @@ class WorkerActions(msgspec.Struct, frozen=True):
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True):
-    """All that the controller counts for whoever scrapes."""
+    """All that the controller counts for Prometheus."""
 
     duration_bounds_ns: tuple[int, ...]
     error_bounds_ns: tuple[int, ...]

@@ -120,7 +120,7 @@ class ModelSpec(msgspec.Struct, frozen=True):
         return self.batch_sizes[-1]
 
     def client_shape(self, tensor: TensorSpec, rows: int) -> tuple[int, ...]:
-        """Return the shape of an input or output in a request of so many rows, as clients see it."""
+        """Return the shape of an input or output in a request of ``rows`` rows, as clients see it."""
         return tensor.shape if self.whole else (rows, *tensor.shape)
 
     @property
@@ -151,7 +151,7 @@ class ServedModel(msgspec.Struct, frozen=True):
     """What clients call it."""
     versions: dict[int, str]
     """For each version that is served, the name of its `ModelSpec`; the highest is the default. Empty: the
-    model is served no more."""
+    model is not served any more."""
     slo_ns: int | None = None
     """SLO of requests that bring none; None for the server's default."""
     cache: bool = False

@@ -1,14 +1,13 @@
-"""What the controller tells whoever watches it: its event stream, live, behind a picture of how things stand.
+"""What the controller tells observers: a picture of the cluster's state, then its event stream, live.
 
 An *observer* (a console) connects to the controller's one listener, says `ObserverHello` and is welcomed like
 any peer. From then on it gets `Records`, each with one frame behind it: a MessagePack array of records
 ``[now_ns, entry]``, each as the event log has it (`telemetry.log`), Wakeups left out.
 
-First comes a *picture*: entries that rebuild how things stand, made in slices while the controller goes on
-serving. What happens meanwhile comes in between, in its right place: a slice says how things stood when it
-was made, and the records behind it what became of that. So every entry says "from now on it is so", whatever
-was known before, leaves alone what it does not speak of, and may be there twice. A picture holds, in this
-order:
+First comes a *picture*: entries that rebuild the state, made in slices while the controller goes on serving.
+What happens meanwhile comes in between, in order: a slice holds the state at the instant at which it was
+made, and the records behind it hold what changed since. Every entry therefore replaces what was known of its
+subject, leaves everything else as it was, and may come twice. A picture holds, in this order:
 
 * the log's ``SegmentHeader``, with the run, the calendar and the scheduler's configuration,
 * `RequestArrived` for each request that waits,

@@ -73,7 +73,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
     received_ns: int
     sent_ns: int
     dropped: dict[str, int] = {}
-    """Messages that the peer could not use or deliver since it started, by why. A gateway tells them with
+    """Messages that the peer could not use or deliver since it started, by why. A gateway reports them in
     its answers about the cluster's status instead."""
 
 
@@ -292,7 +292,7 @@ class Input(msgspec.Struct, frozen=True, tag="input"):
 
 
 class OutputTimes(msgspec.Struct, frozen=True, array_like=True):
-    """Where a request's time on its worker went; durations, for nobody else has the worker's clock."""
+    """Where a request's time on its worker went: durations, because others don't have the worker's clock."""
 
     input_ns: int
     """Copying its inputs into IO memory."""
@@ -314,7 +314,7 @@ class Output(msgspec.Struct, frozen=True, tag="output"):
     execute_ns: int
     """EXEC's duration."""
     times: OutputTimes | None = None
-    """None from workers of a release that does not tell them."""
+    """None from workers of a release that does not report them."""
 
 
 ToController = (

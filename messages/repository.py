@@ -12,7 +12,7 @@ import msgspec
 from mainspring.messages.codes import Reason
 
 MAX_MESSAGE_BYTES = 64 << 20
-"""Bytes of the longest answer, which is an index of very many models."""
+"""Bytes of the longest answer, which is the index of a large repository."""
 
 
 class ModelState(StrEnum):
@@ -29,13 +29,13 @@ class GetIndex(msgspec.Struct, frozen=True, tag="get_index"):
 
 
 class LoadModel(msgspec.Struct, frozen=True, tag="load_model"):
-    """Load the model, or load it anew; answered once it is served, or can't be."""
+    """Load the model, or load it again; answered once the model is served, or can't be."""
 
     name: str
 
 
 class UnloadModel(msgspec.Struct, frozen=True, tag="unload_model"):
-    """Serve the model no more; answered once no gateway takes requests for it."""
+    """Stop serving the model; answered once no gateway takes requests for it."""
 
     name: str
 
@@ -58,7 +58,7 @@ class Index(msgspec.Struct, frozen=True, tag="index"):
 
 
 class Changed(msgspec.Struct, frozen=True, tag="changed"):
-    """The change is made: the model's versions that gateways are told of."""
+    """The change is made: the model's versions that gateways serve from now on."""
 
     versions: dict[int, str]
 

@@ -49,7 +49,7 @@ class Build:
     reason: str = ""
     """Why it failed."""
     passing: bool = False
-    """Whether that is no fault of its content, which is tried again when it is next looked at."""
+    """Whether the reason is not in its content, which is tried again at the next look."""
     spec: ModelSpec | None = None
     """Once it is compiled: what the compiler made of it."""
     prepared_ns: int | None = None
@@ -117,7 +117,7 @@ class Record:
     settling: bool = False
     """Whether its files were being changed when they were last looked at."""
     gone: bool = False
-    """Whether its folder is no more."""
+    """Whether its folder was deleted."""
     builds: dict[str, Build] = field(default_factory=dict)
     """By the artifact's name, those that are wanted, and those that failed."""
     _seen: FoundModel | None = None
@@ -143,7 +143,7 @@ class Record:
 
     @property
     def wanted(self) -> dict[int, Build]:
-        """The builds of the versions that are to be served, made now where there is none."""
+        """The builds of the versions that are to be served; those that are missing are created."""
         if self.gone or not self.loaded or self.found.fault:
             return {}
         return {number: self.build(number) for number in self.found.chosen}
@@ -179,7 +179,7 @@ class Record:
         return build is not None and build.stage is Stage.FAILED and not build.passing
 
     def tidy(self) -> None:
-        """Forget the builds of contents that are no more."""
+        """Forget the builds of contents that the folder does not hold any more."""
         if self.found.fault or self.settling:
             return
         self.builds = {name: build for name, build in self.builds.items() if not build.passing}

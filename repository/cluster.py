@@ -1,7 +1,7 @@
 """What the cluster has, as the controller tells it to every gateway, and as its status says. Pure.
 
 The repository never remembers what it has asked for: it compares what should be with what is here, and asks
-for the difference. A controller that was restarted is therefore told of everything again by the same path.
+for the difference. A restarted controller therefore gets everything again in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiler's process: ``python -m mainspring.repository.compile_child STORE MEMORY_BYTES``.
 
 One job on each line of its input, one outcome on each line of its output, both JSON. It lowers its own
-priority and bounds its own memory before it reads the first one, and dies with whoever started it.
+priority and bounds its own memory before it reads the first one, and dies with the process that started it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
     spec: ModelSpec | None = None
     fault: str = ""
     changed: bool = False
-    """Whether that is for the files' having changed."""
+    """Whether the reason is that the files changed."""
 
 
 def stored(store: Store, name: str) -> ModelSpec | None:
@@ -93,7 +93,7 @@ def run(store: Store, job: Job) -> Outcome:
         return Outcome(fault=f"{error}{IN_CONFIG if '--shape' in str(error) else ''}")
     except MemoryError:
         return Outcome(fault="its compilation takes more memory than compile_memory_bytes allows")
-    except Exception as error:  # a model that nobody vouches for must not end the process
+    except Exception as error:  # no model may end the process
         return Outcome(fault=f"the compiler failed on it: {type(error).__name__}: {error}")
     return Outcome(compiled.manifest.spec())
 
@@ -106,7 +106,7 @@ def _is_still(folder: Path, digest: str) -> bool:
 
 
 def main(store: str, memory_bytes: str) -> None:
-    """Do jobs until there are no more."""
+    """Do jobs until the input ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST)

@@ -28,7 +28,7 @@ class CompileFailed(Exception):
     def __init__(self, why: str, *, changed: bool = False) -> None:
         super().__init__(why)
         self.changed = changed
-        """Whether it is for the files' having changed meanwhile."""
+        """Whether the reason is that the files changed meanwhile."""
 
 
 class Compiler:

@@ -44,7 +44,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, kw_only=True):
     store: str = ""
     """Folder of the model store that models are compiled into; the workers need it too."""
     own_store: bool = False
-    """Whether nobody else compiles into that store, so that what no model uses any more can be deleted."""
+    """Whether only this process compiles into that store, so that it may delete unused artifacts."""
     state_dir: str = ""
     """Folder for what a restarted controller has to know at once."""
 

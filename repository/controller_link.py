@@ -52,7 +52,7 @@ class Refusal(Exception):
 
 
 class ControllerLink:
-    """Keeps a session with the controller; `changed` is called after whatever it told."""
+    """Keeps a session with the controller; `changed` is called after each message that changes anything."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ControllerLink:
         changed: Callable[[], None],
         secret: bytes | None = None,
     ) -> None:
-        """Begin to connect; raise ValueError if the address is none."""
+        """Begin to connect; raise ValueError if the address can't be one."""
         self._cluster = cluster
         self._changed = changed
         self._hub = Hub()

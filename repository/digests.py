@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MAX_FILES = 4096
-"""In one version's folder; what comes after them is no part of the model."""
+"""In one version's folder; further files are not part of the model."""
 
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Of each file: its path, size, time of change in ns, and inode."""
@@ -26,7 +26,7 @@ def stamp_of(folder: Path | str) -> Stamp:
 
 
 def stamp_of_file(path: str) -> Stamp:
-    """Return the stamp of one file, empty if it is none; raise OSError for what can't be told."""
+    """Return the stamp of one file, empty if there is no such file; raise OSError if it can't be read."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

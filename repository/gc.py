@@ -1,4 +1,4 @@
-"""Deletes artifacts whose files are in the repository no more, or are others now."""
+"""Garbage collection: deletes artifacts whose files left the repository or changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOGGER = logging.getLogger("mainspring.repository")
 
 
 async def sweep(root: str, reconciler: Reconciler, *, always: bool) -> None:
-    """Delete what no model of the repository uses; not to be called while something is compiled.
+    """Delete the artifacts that no model of the repository uses; not to be called during a compilation.
 
     ``always``: also what an interrupted compilation left, even if there is nothing else.
     """

@@ -1,7 +1,7 @@
 """Files with the names of an output's classes, as ``label_filename`` names them: one on each line, by index.
 
-A file that can't be used costs its labels and nothing else: the model is served, and a sentence says what is
-wrong. Files are read again when they change.
+A file that can't be used costs only its labels: the model is served, and a warning says what is wrong. Files
+are read again when they change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_FILE_BYTES = 1 << 20
 MAX_LABEL_CHARACTERS = 256
 
 Settles = Callable[[str, Stamp, int], bool]
-"""Whether a file with this path and stamp changed too lately to be whole."""
+"""Whether a file with this path and stamp changed so recently that it may still be written."""
 
 
 class Labels(NamedTuple):

@@ -2,7 +2,7 @@
 
 Reads the folder only. A file that is being written is left alone until it has not changed for a while; a
 digest is made once for each state of a version's files and remembered across restarts. Where nothing changed,
-a look costs a few system calls and returns what the last one did, so that nobody need look at it again.
+a look costs a few system calls and returns the object that the last look returned.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Layout:
     def __init__(self, root: Path, settle_ns: int, memory: dict[str, Remembered] | None = None) -> None:
         self.root = root
         self.memory = memory or {}
-        """Digests by the version's folder; whoever keeps it across restarts may read it after a look."""
+        """Digests by the version's folder, to be read after a look and kept across restarts."""
         self.changes = 0
-        """How often the memory was added to, or something else put in."""
+        """How often an entry of the memory was added or replaced."""
         self._settle_ns = settle_ns
         self._seen: dict[str, tuple[Stamp, int]] = {}
         """When a file or a version was first seen with its stamp, while that matters."""

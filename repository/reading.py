@@ -151,5 +151,5 @@ class Fields:
 
 
 def _is_false(entries: list[Entry]) -> bool:
-    """Say whether a field says no more than its absence would."""
+    """Say whether a field means the same as its absence."""
     return all(entry.value in ("false", "f", "False", 0, "") for entry in entries)

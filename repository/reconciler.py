@@ -6,10 +6,10 @@ compile, add to the cluster, switch gateways over, take away. The rules of a swi
 * a version is served once the workers have prepared it, and never before
 * gateways get all versions of a model in one message, so that none sees half a switch
 * what is served stays so until what comes in its place can be: a broken file changes nothing
-* what nobody is directed to any more is taken away once no request for it is in flight
+* a version that no gateway directs requests to is removed once no request for it is in flight
 
-A model for which nothing is to be done *rests*: it is not looked at again until something is heard of it, so
-that one change among thousands of models costs what it is.
+A model for which nothing is to be done *rests*: it is not considered again until something about it changes,
+so that one change among thousands of models costs no more than among a few.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Reconciler:
             self.records[name].retry()
 
     def unload(self, name: str) -> None:
-        """Serve a model no more, in mode explicit."""
+        """Stop serving a model, in mode explicit."""
         self._loaded.pop(name, None)
         self.heard_of(name)
         if name in self.records:
@@ -251,7 +251,7 @@ class Reconciler:
         return served_spec(build.spec, record.name, build.version, record.found.config)
 
     def _table(self, record: Record, wanted: dict[int, Build]) -> ServedModel | None:
-        """Return what gateways should be told of a model; None to leave all as it is."""
+        """Return what gateways should know of a model; None to leave all as it is."""
         if record.gone or not record.loaded:
             return ServedModel(record.name, {})
         if record.found.fault or record.found.settling:

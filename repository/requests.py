@@ -26,7 +26,7 @@ NO_CONTROLLER = NotChanged(Reason.CONTROLLER_UNREACHABLE, "the repository has no
 
 
 class Requests:
-    """Of one repository; `changed` is called after the reconciler was told of a wish."""
+    """Requests to one repository; `changed` is called after the reconciler has taken one."""
 
     def __init__(
         self, config: RepositoryConfig, reconciler: Reconciler, scanner: Scanner, changed: Callable[[], None]

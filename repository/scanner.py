@@ -1,4 +1,4 @@
-"""Looks at the repository's folder: by itself in mode poll, when it is asked in mode explicit.
+"""Scans the repository's folder: periodically in mode poll, on request in mode explicit.
 
 Files are read and hashed in a thread, so that the event loop never waits for a disk. Digests are remembered
 in the store, so that a restart need not read every model's weights.

@@ -1,7 +1,7 @@
-"""What a restarted controller and whoever waits for the repository have to know, as files of a cluster.
+"""What a restarted controller, and commands that wait for the repository, have to know: files of a cluster.
 
-``served/MODEL.json`` holds a model's versions and their specifications. It is written before gateways are
-told of a change, so that a controller that is started anew knows whatever any gateway does. ``state.json``
+``served/MODEL.json`` holds a model's versions and their specifications. It is written before gateways
+get a change, so that a restarted controller knows all that any gateway does. ``state.json``
 says how far the repository is. Files are written aside and renamed into place.
 """
 

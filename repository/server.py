@@ -34,21 +34,21 @@ STOP_POLL_S = 0.05
 STATUS_POLL_S = 0.1
 """Between two looks at the workers' progress."""
 STATUS_SHARE = 10
-"""At the least so many times as long as a look takes: with thousands of models it is work for the
+"""The pause is at least this multiple of a look's duration: with thousands of models a look is work for the
 controller."""
 AGAIN_S = 1.0
 """After a refusal, until the same is asked for again."""
 TURN_S = 2.0
 """The longest time between two comparisons of what should be with what is."""
 QUIET_TURN_S = 60.0
-"""The same while both are equal: whatever changes that tells of itself."""
+"""The same while both are equal: every change wakes the process."""
 MOST_AT_ONCE = 256
 """Changes that are asked for at one time."""
 MOST_PROBLEMS = 50
 STATE_NS = 500_000_000
-"""Between two words on how far it is, while it is not done."""
+"""Between two writes of the state's file, while the repository is not settled."""
 SWEEP_S = 30.0
-"""Between two looks for artifacts that no model uses any more."""
+"""Between two garbage collections of the store."""
 
 
 def run(
@@ -151,7 +151,7 @@ class Repository:
             await asyncio.sleep(max(STATUS_POLL_S, STATUS_SHARE * took_s))
 
     async def _settle(self) -> None:
-        """Do what is to be done, whenever something has changed."""
+        """Take the reconciler's steps whenever something has changed."""
         while True:
             if self.reconciler.cluster.known and not self._adopted:
                 self._adopted = True
@@ -226,7 +226,7 @@ class Repository:
         await self._link.ask(remove=step.name, drain=True)
 
     async def _compile(self) -> None:
-        """Compile one build after the other; while there is none, delete what nobody uses."""
+        """Compile one build after the other; while none waits, delete unused artifacts."""
         swept = False
         while True:
             try:

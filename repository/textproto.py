@@ -1,7 +1,7 @@
 """The text format of protocol buffers, read without a schema: what ``config.pbtxt`` is written in. Pure.
 
 Syntax as at https://protobuf.dev/reference/protobuf/textformat-spec/, without extensions and ``Any``. What a
-value must be is for whoever reads the fields; each knows its line, so that errors can name it.
+value must be, the reader of its field decides; each value knows its line, so that errors can name it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLOSING = {"{": "}", "<": ">"}
 
 
 class SyntaxFault(ValueError):
-    """The text is no text format; it says at which line, and what was expected."""
+    """The text is not in the text format; the message says at which line, and what was expected."""
 
 
 class Word(str):

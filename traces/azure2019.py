@@ -4,8 +4,8 @@ Columns: HashOwner, HashApp, HashFunction, Trigger, then one for each minute, na
 day (not every file begins at 1). Clockwork, section 6.5, replays "four or five function workloads for
 each model instance": functions are shuffled by seed and dealt round to the models.
 
-A function's identity matters no more once it is dealt: what is kept is 4 bytes x minutes x models, however
-many the functions and invocations; while reading, also 8 bytes for each count that is not zero.
+A function's identity does not matter after it is dealt: 4 bytes x minutes x models are kept, whatever the
+number of functions and invocations; while reading, also 8 bytes for each count that is not zero.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Inputs:
 def random_tensor(dtype: str, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.generic]:
     """Return a random tensor: floats normal, integers in ``[0, MAX_INTEGER)``, booleans even.
 
-    Raises `InputsError` for a dtype that is none of these.
+    Raises `InputsError` for any other dtype.
     """
     kind = np.dtype(dtype)
     if kind.kind == "f":

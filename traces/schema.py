@@ -1,4 +1,4 @@
-"""Which workload a trace file holds, told by its header: nobody has to name what the file says itself."""
+"""Which workload a trace file holds, read from its header, so that users need not name it."""
 
 from __future__ import annotations
 

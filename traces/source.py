@@ -26,10 +26,10 @@ class Source(Protocol):
         """Return the next request; only when `next_ns` is not None."""
 
     def completed(self, client: int, now_ns: int) -> None:
-        """Tell that the request of this client (`Arrival.client`) was answered, however."""
+        """Note that the request of this client (`Arrival.client`) has a reply, of any kind."""
 
     def done(self, now_ns: int, /) -> bool:
-        """Return whether nothing more will come, whatever is answered."""
+        """Return whether no arrival follows, whatever is answered."""
 
 
 class Playable(Protocol):

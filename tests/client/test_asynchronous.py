@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from mainspring.client.asynchronous import Delivery
 from mainspring.client.call import Call
-from mainspring.client.delivery import Delivery
 from mainspring.messages.clients import ListModels
 
 
