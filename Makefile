@@ -23,7 +23,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
 .PHONY: bench-console bench-console-view bench-console-page
-.PHONY: policies experiments predictability gpu-check
+.PHONY: policies experiments predictability gpu-check request-path
 
 help: ## Show what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 24
@@ -131,6 +131,9 @@ bench-simulator: $(STAMP) native ## Count the requests that the simulator plays 
 
 bench-cluster: $(STAMP) native ## Find the highest rate that 12 emulated devices serve on this machine
 	$(BIN)/python -m mainspring.experiments.bench.cluster $(ARGS)
+
+request-path: $(STAMP) ## Count the files that a request passes; ARGS=--files names them
+	$(BIN)/python -m mainspring.experiments.request_path $(ARGS)
 
 perf-analyzer: $(STAMP) native ## Run Triton's perf_analyzer against HTTP and gRPC, if it can be had here
 	$(BIN)/python -m mainspring.experiments.bench.perf_analyzer $(ARGS)
