@@ -62,7 +62,7 @@ TIER_OF = {
     "messages": "unit",
     "native": "codegen",
     "repository": "cluster",
-    "repository/test_book": "unit",
+    "repository/test_reconciler": "unit",
     "repository/test_labels": "unit",
     "repository/test_layout": "unit",
     "repository/test_model_config": "unit",
