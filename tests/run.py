@@ -73,13 +73,13 @@ class Failure(NamedTuple):
 
 def tier(name: str, *options: str) -> Part:
     """Return the run of one whole tier, alone."""
-    return Part(name, ("--tier", name, *options), interpreted=name == "unit")
+    return Part(name, (f"--tier={name}", *options), interpreted=name == "unit")
 
 
-UNIT = Part("unit", ("--tier", "unit", "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"), True)
-HEART = Part("heart", ("--tier", "heart"), True)
-COMPUTING = Part("computing", ("--tier", "codegen,unit", "--timeout", str(IDLE_TIMEOUT_S)))
-WAITING = (Part("cluster", ("--tier", "cluster", "--not-heart")), tier("browser"), tier("lab"))
+UNIT = Part("unit", ("--tier=unit", "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"), True)
+HEART = Part("heart", ("--tier=heart",), True)
+COMPUTING = Part("computing", ("--tier=codegen,unit", "--timeout", str(IDLE_TIMEOUT_S)))
+WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("browser"), tier("lab"))
 
 
 def run(part: Part) -> int:

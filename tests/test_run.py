@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from tests import run
 from tests.run import Part
 
+NOTHING_TO_RUN = 5
+"""Pytest's exit code where it knew its arguments and found no test."""
 PASSES = "def test_it():\n    pass\n"
 FAILS = "def test_that():\n    assert False\n"
 DIES = "import os\ndef test_it():\n    os._exit(1)\n"
@@ -72,6 +75,12 @@ def test_what_runs_beside_is_shown_whole_and_counts(
     said = capfd.readouterr().out
     assert said.index("which ran beside") < said.index("linted")
     assert said.endswith("quick: FAILED\n" if tested or linted else "quick: passed\n")
+
+
+def test_a_tier_is_found_by_its_name_though_a_folder_has_the_same() -> None:
+    command = [*run.PYTEST, *run.tier("cluster").options, "--collect-only", "--ignore-glob=*/test_*"]
+    found = subprocess.run(command, cwd=run.ROOT, text=True, capture_output=True, check=False)
+    assert found.returncode == NOTHING_TO_RUN, found.stderr
 
 
 def test_an_unknown_tier_is_named(capsys: pytest.CaptureFixture[str]) -> None:
