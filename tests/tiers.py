@@ -27,7 +27,6 @@ TIER_OF = {
     "cli/verbs/test_compile_and_zoo": "codegen",
     "cli/verbs/test_simulate": "codegen",
     "client": "cluster",
-    "client/test_delivery": "unit",
     "client/test_durations": "unit",
     "client/test_lists": "unit",
     "client/test_outbox": "unit",
