@@ -30,7 +30,7 @@ class ModelNote:
         self.boost = 0.0
         """How much more the model's requests are worth than others', in nats."""
         self.price = 0.0
-        """What the boost follows from, in nats (`Floor`)."""
+        """What the boost follows from, in nats (`Fairness`)."""
         self.counted = False
         """Whether the model counts among those with waiting requests."""
 

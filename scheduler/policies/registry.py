@@ -9,15 +9,15 @@ import importlib
 
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Policy
-from mainspring.scheduler.policies.clipper import Clipper
+from mainspring.scheduler.policies.baselines.clipper import Clipper
+from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
+from mainspring.scheduler.policies.baselines.edf import Edf
+from mainspring.scheduler.policies.baselines.fifo import Fifo
+from mainspring.scheduler.policies.baselines.nexus import Nexus
+from mainspring.scheduler.policies.baselines.symphony import Symphony
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.policies.clockwork_release import ClockworkRelease
-from mainspring.scheduler.policies.edf import Edf
-from mainspring.scheduler.policies.fifo import Fifo
-from mainspring.scheduler.policies.mainspring import Mainspring
-from mainspring.scheduler.policies.nexus import Nexus
+from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.options import read_options
-from mainspring.scheduler.policies.symphony import Symphony
 
 _POLICIES: dict[str, type[Policy]] = {
     Clipper.name: Clipper,

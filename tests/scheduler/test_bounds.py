@@ -6,7 +6,7 @@ import pytest
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import SWEPT_FROM
-from mainspring.scheduler.policies.mainspring import Mainspring
+from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.notes import worker_note
 from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS, spec

@@ -17,7 +17,7 @@ from mainspring.messages.events import (
 from mainspring.messages.operating import LoadOn
 from mainspring.scheduler.core import RUNG_AT_ONCE
 from mainspring.scheduler.policies.base import Batch
-from mainspring.scheduler.policies.edf import Edf
+from mainspring.scheduler.policies.baselines.edf import Edf
 from tests.scheduler.hand import MS, Hand, reasons, spec
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from mainspring.messages.codes import Reason
-from mainspring.scheduler.policies.baseline_options import ClipperOptions, EdfOptions, FifoOptions
-from mainspring.scheduler.policies.clipper import Clipper
-from mainspring.scheduler.policies.edf import Edf
-from mainspring.scheduler.policies.fifo import Fifo
+from mainspring.scheduler.policies.baselines.clipper import Clipper
+from mainspring.scheduler.policies.baselines.edf import Edf
+from mainspring.scheduler.policies.baselines.fifo import Fifo
+from mainspring.scheduler.policies.options import ClipperOptions, EdfOptions, FifoOptions
 from mainspring.scheduler.policies.registry import policy_names
 from mainspring.simulator.faults import Faults
 from tests.simulator.played import decided_again, played

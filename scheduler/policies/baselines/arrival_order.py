@@ -1,0 +1,185 @@
+"""What the policies that look at no deadline have in common: queues in order of arrival.
+
+Each model has one queue. Its batch is ready once it is full, or once its first request has waited for as
+long as batches are held for; of the models that a worker holds, the one whose batch was ready first runs
+first, on whichever worker is free first. Nothing is refused because it can't be in time, and what has
+become late is run all the same. Models are loaded on demand in the order of their oldest request's arrival
+(`wishes`), over the least recently used. Requests without a deadline stay with the core, which runs them in
+idle time.
+
+A batch that no compiled size fits exactly is padded to the next larger one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+from mypy_extensions import mypyc_attr
+
+from mainspring.scheduler.books import READY_SLACK_NS
+from mainspring.scheduler.config import milliseconds
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
+from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
+from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
+
+if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
+    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.placing import LoadPlan
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ArrivalOrder(Policy):
+    """Batches in order of arrival, by what `full_rows` and `batch_rows` say of their size."""
+
+    refuses: ClassVar[bool] = False
+    serves_late: ClassVar[bool] = True
+    lookahead_ms: ClassVar[float] = 1.0
+
+    def __init__(self, books: Books, options: msgspec.Struct, hold_ms: float) -> None:
+        """``hold_ms`` is how long a batch that is not full waits for more requests."""
+        super().__init__(books, options)
+        self._hold_ns = milliseconds(hold_ms)
+        self._queues: dict[int, FifoQueue] = {}
+        """The queue of each model that requests wait for, by number."""
+        self._absent = OrderedLoads(books, evicts=True)
+        self._copies = OrderedLoads(books, evicts=False)
+
+    @abstractmethod
+    def full_rows(self, placement: Placement) -> int:
+        """Return how many rows have to wait for a batch that is held for no more."""
+
+    @abstractmethod
+    def batch_rows(self, placement: Placement, waiting: int) -> int:
+        """Return how many rows a batch may have where so many wait."""
+
+    def sort_out(self, now_ns: int, queue: FifoQueue) -> None:
+        """Put those behind that are to wait for all others; none, unless a policy says otherwise."""
+
+    def queued(self, now_ns: int, request: Request) -> None:
+        """Line the model up on its workers if its batch has become ready sooner; ask for its LOAD."""
+        model = request.model
+        queue = self._queues.get(model.number)
+        if queue is None:
+            queue = self._queues[model.number] = FifoQueue()
+        queue.add(request)
+        first = queue.head is request
+        for placement in model.usable.values():
+            if first or (self._hold_ns and queue.rows >= self.full_rows(placement)):
+                enter(placement, self._ready_ns(queue, placement))
+        if first:
+            self._wish(model, queue)
+
+    def unqueued(self, now_ns: int, request: Request) -> None:
+        """Take the request out of the queue."""
+        self._remove(request)
+
+    def dispatched(self, now_ns: int, batch: Batch) -> None:
+        """Take the batch's requests out of the queue, and line the rest up."""
+        for request in batch.requests:
+            self._remove(request)
+        self.line_up(batch.placement)
+
+    def residency_changed(self, now_ns: int, placement: Placement) -> None:
+        """Line the model up on the worker, or strike it there; ask for its LOAD."""
+        if placement.usable:
+            self.line_up(placement)
+        else:
+            strike(placement)
+        self._wish_again(placement.model)
+
+    def worker_joined(self, now_ns: int, worker: Worker) -> None:
+        """Ask for what waits: this worker may load it."""
+        for number in list(self._queues):
+            self._wish_again(self._queues[number].head.model)
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Ask for what only this worker held."""
+        for placement in worker.placements.values():
+            self._wish_again(placement.model)
+
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return the batch that was ready first, or have the worker asked again when one will be."""
+        weightless: list[Placement] = []
+        batch = None
+        while batch is None and (top := peek(worker)) is not None:
+            key, placement = top
+            queue = self._queues.get(placement.model.number)
+            if queue is None or not placement.usable:
+                take(worker)
+                continue
+            self.sort_out(now_ns, queue)
+            ready_ns = self._ready_ns(queue, placement)
+            if ready_ns > key:
+                enter(take(worker), ready_ns)
+            elif now_ns < ready_ns < BEHIND_NS:
+                self.books.arm_exec(ready_ns, worker)
+                break
+            elif placement.ready_ns(now_ns) > max(
+                available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS
+            ):
+                weightless.append(take(worker))
+            else:
+                batch = self._batch(take(worker), queue)
+        for placement in weightless:
+            self.line_up(placement)
+        return batch
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return the LOAD of the model whose oldest request came first, of those that no worker holds."""
+        plan = self._absent.next_load(now_ns, _always)
+        return plan or self._copies.next_load(now_ns, _always)
+
+    def line_up(self, placement: Placement) -> None:
+        """Have a placement come up when its batch is ready, if requests wait."""
+        queue = self._queues.get(placement.model.number)
+        if queue is not None and placement.usable:
+            enter(placement, self._ready_ns(queue, placement))
+
+    def _batch(self, placement: Placement, queue: FifoQueue) -> Batch:
+        """Fill a batch from the queue's front; a first request of more rows goes alone."""
+        requests = queue.first(self.batch_rows(placement, queue.rows))
+        rows = sum([request.rows for request in requests])
+        return Batch(placement, placement.times.index_for(rows), requests)
+
+    def _ready_ns(self, queue: FifoQueue, placement: Placement) -> int:
+        """Return when a queue's batch is, or was, ready on a worker; what was put behind comes last."""
+        rank_ns = queue.head_rank_ns
+        if not self._hold_ns or rank_ns >= BEHIND_NS:
+            return rank_ns
+        held_ns = rank_ns + self._hold_ns
+        full_rows = self.full_rows(placement)
+        return min(held_ns, queue.filled_ns(full_rows)) if queue.rows >= full_rows else held_ns
+
+    def _remove(self, request: Request) -> None:
+        queue = self._queues[request.model.number]
+        queue.remove(request)
+        if not len(queue):
+            del self._queues[request.model.number]
+            self._absent.drop(request.model)
+            self._copies.drop(request.model)
+
+    def _wish_again(self, model: Model) -> None:
+        queue = self._queues.get(model.number)
+        if queue is not None:
+            self._wish(model, queue)
+
+    def _wish(self, model: Model, queue: FifoQueue) -> None:
+        """Ask for a LOAD of a model where it is not held, by the arrival of its first request."""
+        if not model.holders:
+            self._absent.wish(model, queue.head_rank_ns)
+        elif len(model.usable) < len(model.placements):
+            self._absent.drop(model)
+            self._copies.wish(model, queue.head_rank_ns)
+        else:
+            self._absent.drop(model)
+            self._copies.drop(model)
+
+
+def _always(placement: Placement, ready_ns: int) -> bool:  # noqa: ARG001
+    """Every LOAD is of use to requests that are served late too."""
+    return True

@@ -1,0 +1,281 @@
+"""Deferred batch scheduling, after Symphony (Chen et al., arXiv 2308.07470).
+
+A batch is not dispatched as soon as an executor is idle, but in its *schedulable window*: from the last
+instant at which it could still have grown (the deadline of its first request less the duration of the next
+larger batch; at once if there is no larger one) to its latest start (that deadline less its own duration).
+An executor takes, of the batches whose window is open, the one with the earliest latest start; where several
+are idle the one of the lowest number does, so that few devices do the work of a light load. Requests at a
+queue's head that the largest possible batch would make late are passed over.
+
+Windows are opened by one timer over all models, at lower bounds of their beginnings; only then do workers
+hear of a model, by an index of their own in the order of latest starts. No model is looked at before.
+
+Symphony takes all models to be in memory: what to load and what to evict is as in Clockwork (`DemandLoads`).
+Batch sizes between the compiled ones are padded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, ClassVar, cast
+
+import msgspec
+
+from mainspring.cluster.timeline import NEVER_NS
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.config import milliseconds
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.batching import largest_batch
+from mainspring.scheduler.policies.clockwork import ready_by_ns
+from mainspring.scheduler.policies.demand_loads import DemandLoads
+from mainspring.scheduler.policies.notes import entered_key, worker_note
+from mainspring.scheduler.policies.options import SymphonyOptions
+
+if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
+    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.placing import LoadPlan
+
+
+SWEPT_FROM = 1_024
+"""A heap of fewer entries is not swept."""
+
+
+class Deferral:
+    """A model with queued requests: when its window opens, or what workers were told of it."""
+
+    __slots__ = ("head_due_ns", "index", "opens_ns")
+
+    def __init__(self) -> None:
+        self.opens_ns = NEVER_NS
+        """The instant in the model's heap entry; NEVER without one."""
+        self.head_due_ns = NEVER_NS
+        """The first due instant when the model was last offered to workers; NEVER if it is not."""
+        self.index = -1
+        """The index of the largest batch that it could have filled then."""
+
+
+class Candidate:
+    """The batch that a model could run on a worker now."""
+
+    __slots__ = ("first", "index", "latest_ns", "opens_ns")
+
+    def __init__(self, opens_ns: int, latest_ns: int, index: int, first: int) -> None:
+        self.opens_ns = opens_ns
+        """The first instant at which it should begin."""
+        self.latest_ns = latest_ns
+        """The last instant at which it may begin."""
+        self.index = index
+        self.first = first
+        """The index in the queue of its first request."""
+
+
+class Symphony(Policy):
+    """Batches as late as they can still grow, in the order of their latest starts."""
+
+    name: ClassVar[str] = "symphony"
+    Options: ClassVar[type[msgspec.Struct]] = SymphonyOptions
+    lookahead_ms: ClassVar[float] = 1.0
+
+    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+        super().__init__(books, options)
+        self._pads = bool(books.config.pad_batches)
+        self._ahead_ns = books.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
+        self._loads = DemandLoads(books)
+        self._deferrals: dict[int, Deferral] = {}
+        """Of each model with queued requests, by number."""
+        self._opening: list[tuple[int, int, Model]] = []
+        self._alarm_ns = NEVER_NS
+
+    def queued(self, now_ns: int, request: Request) -> None:
+        """Put the opening of the model's window where it is now, and enter the new demand."""
+        self._defer(now_ns, request.model)
+        self._loads.update(now_ns, request.model)
+
+    def unqueued(self, now_ns: int, request: Request) -> None:
+        """Take the request's demand back; a window that opens too early for the others is put off then."""
+        if not request.model.queue.dues:
+            self._deferrals.pop(request.model.number, None)
+        self._loads.take_back(now_ns, request.model)
+
+    def dispatched(self, now_ns: int, batch: Batch) -> None:
+        """Defer what is left of the model's queue, and take the batch's demand back."""
+        model = batch.placement.model
+        self._deferrals.pop(model.number, None)
+        if model.queue.dues:
+            self._defer(now_ns, model)
+        self._loads.take_back(now_ns, model)
+
+    def residency_changed(self, now_ns: int, placement: Placement) -> None:
+        """Let a new holder hear of the model if its window is open; allocate its demand anew."""
+        model = placement.model
+        if not placement.usable:
+            placement.note = None
+        elif model.queue.dues:
+            self._deferrals.pop(model.number, None)
+            self._defer(now_ns, model)
+        self._loads.update(now_ns, model)
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Let its models' demand go to the others."""
+        self._loads.worker_left(now_ns, worker)
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return the model of the highest load priority that some worker can take now."""
+        return self._loads.next_load(now_ns)
+
+    def rung(self, now_ns: int) -> None:
+        """Offer the models whose windows open to their workers."""
+        if now_ns < self._alarm_ns:
+            # An alarm that a nearer one was set after, and handled before, has nothing left to do.
+            return
+        self._alarm_ns = NEVER_NS
+        opening = self._opening
+        while opening:
+            opens_ns, number, model = opening[0]
+            deferral = self._deferrals.get(number)
+            if deferral is None or deferral.opens_ns != opens_ns:
+                heapq.heappop(opening)
+                continue
+            if opens_ns > now_ns + self._ahead_ns:
+                self._arm(opens_ns)
+                return
+            heapq.heappop(opening)
+            self._open(now_ns, model, deferral)
+
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return the batch of the earliest latest start whose window is open."""
+        heap = worker_note(worker).strategies
+        best: tuple[int, int, Placement] | None = None
+        chosen: Candidate | None = None
+        seen: list[Placement] = []
+        while heap and (best is None or heap[0] < best):
+            key, number, placement = heapq.heappop(heap)
+            if placement.note != key:
+                continue
+            placement.note = None
+            if not placement.model.queue.rows or not placement.usable:
+                continue
+            candidate = self._candidate(now_ns, placement, available_ns)
+            if candidate is not None and candidate.opens_ns > max(available_ns, now_ns + self._ahead_ns):
+                self._put_off(candidate.opens_ns, placement.model)
+                continue
+            seen.append(placement)
+            if candidate is not None and (best is None or (candidate.latest_ns, number) < best[:2]):
+                best, chosen = (candidate.latest_ns, number, placement), candidate
+        for placement in seen:
+            _offer(placement, self._largest_index(placement.model))
+        if best is None or chosen is None:
+            return None
+        placement = best[2]
+        size = placement.times.sizes[chosen.index]
+        return Batch(placement, chosen.index, placement.model.queue.fill(chosen.first, size))
+
+    def _defer(self, now_ns: int, model: Model) -> None:
+        """Enter a lower bound of when a model's window opens, or offer the model if it is open."""
+        deferral = self._deferrals.get(model.number)
+        if deferral is None:
+            deferral = self._deferrals[model.number] = Deferral()
+        head_due_ns, index = model.queue.dues[0], self._largest_index(model)
+        if deferral.head_due_ns != NEVER_NS:
+            if head_due_ns < deferral.head_due_ns or index > deferral.index:
+                self._open(now_ns, model, deferral)
+            return
+        opens_ns = _opens_ns(model, head_due_ns)
+        if opens_ns <= now_ns + self._ahead_ns:
+            self._open(now_ns, model, deferral)
+        elif opens_ns < deferral.opens_ns:
+            self._enter(opens_ns, model, deferral)
+
+    def _put_off(self, opens_ns: int, model: Model) -> None:
+        """Enter when the window of a model that was offered too early opens on some worker."""
+        deferral = self._deferrals.get(model.number)
+        if deferral is not None and opens_ns < deferral.opens_ns:
+            deferral.head_due_ns = NEVER_NS
+            self._enter(opens_ns, model, deferral)
+
+    def _enter(self, opens_ns: int, model: Model, deferral: Deferral) -> None:
+        deferral.opens_ns = opens_ns
+        opening = self._opening
+        heapq.heappush(opening, (opens_ns, model.number, model))
+        if len(opening) > SWEPT_FROM and len(opening) > 2 * len(self._deferrals):
+            self._sweep()
+        self._arm(opens_ns)
+
+    def _sweep(self) -> None:
+        """Drop the entries of windows that moved, or were used."""
+        valid: dict[int, tuple[int, int, Model]] = {}
+        for entry in self._opening:
+            deferral = self._deferrals.get(entry[1])
+            if deferral is not None and deferral.opens_ns == entry[0]:
+                valid[entry[1]] = entry
+        self._opening = list(valid.values())
+        heapq.heapify(self._opening)
+
+    def _arm(self, opens_ns: int) -> None:
+        """Have `rung` called in time for a window's opening."""
+        when_ns = opens_ns - self._ahead_ns
+        if when_ns < self._alarm_ns:
+            self._alarm_ns = when_ns
+            self.books.alarms.set(when_ns, Alarm.POLICY)
+
+    def _open(self, now_ns: int, model: Model, deferral: Deferral) -> None:
+        """Offer a model to the workers that hold it, and wake the idle ones in the order of their numbers."""
+        index = self._largest_index(model)
+        deferral.opens_ns, deferral.head_due_ns, deferral.index = NEVER_NS, model.queue.dues[0], index
+        idle_ns = now_ns + self.books.ns.lookahead
+        idle = []
+        for placement in model.usable.values():
+            _offer(placement, index)
+            if placement.worker.exec.free_ns <= idle_ns:
+                idle.append((placement.worker.number, placement.worker))
+        idle.sort()
+        for _, worker in idle:
+            self.books.wake(worker)
+
+    def _largest_index(self, model: Model) -> int:
+        """Return the index of the largest batch that a model's queue could need."""
+        rows = model.queue.rows
+        return model.index_of[rows if rows < model.max_rows else model.max_rows]
+
+    def _candidate(self, now_ns: int, placement: Placement, available_ns: int) -> Candidate | None:
+        """Return the largest batch that the requests which can still make it fill, or pad with profit."""
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
+        if begin_ns is None:
+            return None
+        queue, times = placement.model.queue, placement.times
+        top = self._largest_index(placement.model)
+        found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
+        if found is None:
+            return None
+        index, first, rows = found
+        due_ns = queue.dues[first]
+        grown = index + 1 if rows == times.sizes[index] else index
+        opens_ns = due_ns - times.ns[grown] if grown < len(times.sizes) else 0
+        return Candidate(opens_ns, due_ns - times.ns[index], index, first)
+
+
+def _offer(placement: Placement, index: int) -> None:
+    """Enter a model on a worker by a lower bound of its batch's latest start."""
+    dues = placement.model.queue.dues
+    if not dues:
+        return
+    key = dues[0] - placement.times.ns[index]
+    entered = entered_key(placement)
+    if entered is None or key < entered:
+        placement.note = key
+        heapq.heappush(worker_note(placement.worker).strategies, (key, placement.model.number, placement))
+
+
+def _opens_ns(model: Model, head_due_ns: int) -> int:
+    """Return a lower bound of when a model's window opens on any kind of device; 0 for at once."""
+    rows = model.queue.rows
+    if rows >= model.max_rows:
+        return 0
+    grown = model.index_of[rows + 1]
+    slowest_ns = 0
+    for times in model.infer_times.values():
+        slowest_ns = max(slowest_ns, times.ns[grown])
+    return head_due_ns - slowest_ns

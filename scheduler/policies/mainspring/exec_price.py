@@ -1,0 +1,84 @@
+"""What EXEC's time costs while there is too little of it, and so what requests are worth beyond that.
+
+A request that is served takes time from others. While a part of all requests is dropped and EXEC is busy, a
+nanosecond costs that part of what one serves on average; otherwise it costs nothing. A LOAD that serves
+requests which take longer than they are worth serves fewer in all, however short the LOAD is, and a model
+that only has such requests may go before one whose requests are quick.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from mainspring.cluster.placements import Model
+from mainspring.scheduler.policies.mainspring.batch_delay import BUSY
+from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
+from mainspring.scheduler.policies.notes import model_note
+
+WEIGHT: Final = 0.005
+"""Of a batch in the mean of rows for each nanosecond."""
+MOVED: Final = 0.1
+"""Change of the price, as a part of it, from which on it is put right: less puts nothing out of order."""
+MOST_BOOST: Final = 4.0
+"""As if 50 times as many requests waited: what no LOAD can save does not keep the others from theirs."""
+FEW: Final = 2
+"""Rows of the largest batches that are expected of a model which nothing waits for."""
+
+
+class ExecPrice:
+    """Keeps the price, in rows for each nanosecond."""
+
+    def __init__(self, utilisation: Utilisation) -> None:
+        self._utilisation = utilisation
+        self._rows = self._time_ns = 0.0
+        self.per_ns = 0.0
+
+    def ran(self, rows: int, duration_ns: int) -> None:
+        """Enter a batch that was sent."""
+        self._rows += rows - WEIGHT * self._rows
+        self._time_ns += duration_ns - WEIGHT * self._time_ns
+
+    def look(self, now_ns: int, dropped: float) -> None:
+        """Put the price right; ``dropped`` is the share of requests that were dropped lately."""
+        price = 0.0
+        if self._time_ns:
+            busy = min(1.0, self._utilisation.share(now_ns))
+            scarcity = max(0.0, (busy - BUSY) / (1.0 - BUSY))
+            price = scarcity * dropped * self._rows / self._time_ns
+        if abs(price - self.per_ns) > MOVED * self.per_ns:
+            self.per_ns = price
+
+    def worth(self, model: Model, rows: float) -> float:
+        """Return what it is worth to serve rows of a model that wait, in the batches that are best for that.
+
+        In rows; 0 if they cost more than they are worth. Those of a model that was dropped too often count
+        for more (`ModelNote.boost`).
+        """
+        boost = model_note(model).boost
+        each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
+        if not self.per_ns:
+            return rows * each
+        best = 0.0
+        for times in model.infer_times.values():
+            sizes, durations_ns = times.sizes, times.ns
+            for index in range(len(sizes)):
+                filled = min(rows, float(sizes[index]))
+                batches = rows / filled if index == len(sizes) - 1 and filled else 1.0
+                best = max(best, batches * (filled * each - self.per_ns * durations_ns[index]))
+                if sizes[index] >= rows:
+                    break
+        return best
+
+    def worth_each(self, model: Model) -> float:
+        """Return what a row of a model is worth that comes some time, from 0 to 1."""
+        if not self.per_ns:
+            return 1.0
+        best = 0.0
+        for times in model.infer_times.values():
+            sizes, durations_ns = times.sizes, times.ns
+            for index in range(len(sizes)):
+                if index and sizes[index] > FEW:
+                    break
+                best = max(best, 1.0 - self.per_ns * durations_ns[index] / min(sizes[index], FEW))
+        return best

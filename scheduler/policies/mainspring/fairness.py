@@ -1,0 +1,90 @@
+"""A floor under each model's share of answers: who is dropped too often rises in rank until he is not.
+
+Whoever maximises the number of answers drops the models whose requests take longest, all of them, and even
+among models that are alike the same ones again and again where clients ask anew at once. So there is a
+floor. With a share ``s`` of all requests answered it is ``1 - (1 - s) / fairness``: no model misses more than
+``1 / fairness`` times as large a share of its requests as all models together do. Where so much is dropped
+that this asks for little or nothing, it is ``fairness * s``: none is answered less than that part of what all
+are.
+
+Each floor has a price: a request that the model misses raises it, one that is answered lowers it, so that at
+the floor both balance (a subgradient step on the dual of "most answers, but everyone his floor"). The price
+boosts the model's rank. It is 0 for whoever is above his floor, and nobody pays where nothing is dropped.
+The lower the floor the more misses there are to an answer: the steps up are smaller then, and those down
+larger, so that a price settles within as many batches at any floor.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from mainspring.cluster.placements import Model
+from mainspring.scheduler.policies.notes import model_note
+
+STEP: Final = 0.03
+"""What a missed request adds to a price, in nats of density, at a floor of a half and more."""
+LEAST: Final = 0.25
+"""Part of a price that is no boost: models that are alike are served alike only on average, and what comes of
+chance is not to be answered."""
+HIGHEST: Final = 16.0
+"""Of prices: beyond what any batch could make up for, so that those who reach it are not ordered by chance
+alone. Models that no boost can save stay there."""
+OVERALL_WEIGHT: Final = 0.002
+"""Weight of one request in the share of all that are answered."""
+LOWEST: Final = 1e-6
+"""A lower floor is none."""
+
+
+class Fairness:
+    """Keeps the boosts of all models (`ModelNote.boost`)."""
+
+    def __init__(self, fairness: float) -> None:
+        """``fairness`` from 0, no floor, to 1, equal shares for all."""
+        self._fairness = fairness
+        self._answered = 1.0
+        self._floor = 1.0 if fairness else 0.0
+        self._up = self._down = 0.0
+        self._update()
+
+    @property
+    def floor(self) -> float:
+        """The share of its requests that every model should have answered."""
+        return self._floor
+
+    @property
+    def dropped(self) -> float:
+        """The share of all requests that were dropped lately."""
+        return 1.0 - self._answered
+
+    def answered(self, model: Model, requests: int) -> None:
+        """Enter requests that were dispatched."""
+        self._answered += (1.0 - self._answered) * min(1.0, OVERALL_WEIGHT * requests)
+        self._update()
+        note = model_note(model)
+        if note.price:
+            note.price = max(0.0, note.price - self._down * requests)
+            note.boost = max(0.0, note.price - LEAST)
+
+    def missed(self, model: Model) -> bool:
+        """Enter a request that was dropped; return whether its model's boost rose."""
+        self._answered -= self._answered * OVERALL_WEIGHT
+        self._update()
+        note = model_note(model)
+        before = note.boost
+        note.price = min(HIGHEST, note.price + self._up)
+        note.boost = max(0.0, note.price - LEAST)
+        return note.boost > before
+
+    def _update(self) -> None:
+        """Set the floor, and the steps of prices that balance at it."""
+        fairness, answered = self._fairness, self._answered
+        if not fairness:
+            return
+        self._floor = floor = max(1.0 - (1.0 - answered) / fairness, fairness * answered)
+        if floor < LOWEST:
+            self._up = self._down = 0.0
+            return
+        missed_to_answered = (1.0 - floor) / floor
+        self._up = STEP if missed_to_answered < 1.0 else STEP / math.sqrt(missed_to_answered)
+        self._down = self._up * missed_to_answered

@@ -1,0 +1,197 @@
+"""Mainspring's own policy: the most answers in time, with a floor for every model.
+
+*INFER.* The batch that brings most for its device time, weighed against how soon it must start
+(`Ranking`); which of a model's requests it holds and how large it is maximises requests for each
+millisecond, padding allowed. Few models on many busy devices wait for larger batches (`holding`). A model
+that is dropped too often rises (`Fairness`): the option ``fairness`` moves between most answers and
+equal shares.
+
+*LOAD* by requests for each millisecond that it takes, less what their executions cost while EXEC is short
+(`ExecPrice`); the model goes whose loss is least (`WorthLoads`). Idle LOAD executors load what was missed
+over models that are asked for much less (`Popularity`), and further copies of what is on busy devices
+alone (`Replication`).
+
+*Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
+decided knowing more. Appendix B of the Clockwork paper has 5 ms.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from mainspring.scheduler.config import SchedulerConfig, completed
+from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
+from mainspring.scheduler.policies.mainspring.early_expiry import expires_early_ns
+from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
+from mainspring.scheduler.policies.mainspring.fairness import Fairness
+from mainspring.scheduler.policies.mainspring.loading import WorthLoads
+from mainspring.scheduler.policies.mainspring.popularity import Popularity
+from mainspring.scheduler.policies.mainspring.ranking import Ranking
+from mainspring.scheduler.policies.mainspring.replication import Replication
+from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
+from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.policies.options import MainspringOptions
+
+if TYPE_CHECKING:
+    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.requests import Request
+    from mainspring.scheduler.books import Books
+
+TOLERATED = 0.005
+"""Share of requests with a deadline that may be dropped before those without one get only `LEAST_SHARE`."""
+LEAST_SHARE = 0.125
+"""Part of the slack that a batch without a deadline may take however many are dropped: one that is this short
+hardly costs any, and most are dropped for want of memory or in bursts, whatever runs in the gaps."""
+LEAST_LOOKAHEAD_MS = 0.5
+LOOKAHEAD_MARGIN_MS = 0.3
+"""Beyond the way to the worker and back: what predictions and the network vary by."""
+
+
+class Mainspring(Policy):
+    """Density against urgency, with a floor."""
+
+    name: ClassVar[str] = "mainspring"
+    Options: ClassVar[type[msgspec.Struct]] = MainspringOptions
+    gives_up_because: ClassVar[str] = "twice as many as could be served by its deadline wait before it"
+
+    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+        super().__init__(books, options)
+        assert isinstance(options, MainspringOptions)
+        self._ranking = Ranking(books)
+        self._fairness = Fairness(options.fairness)
+        self._utilisation = Utilisation(books)
+        self._popularity = Popularity(books)
+        self._price = ExecPrice(self._utilisation)
+        self._loads = WorthLoads(books, self._popularity, self._price)
+        self._replication = Replication(books, self._popularity, self._utilisation)
+        self._waiting = 0
+        """Models with requests that wait."""
+
+    @classmethod
+    def complete(cls, config: SchedulerConfig) -> SchedulerConfig:
+        """Return the configuration with what it leaves to the policy: the lookahead follows the delay."""
+        round_trip_ms = 2 * config.dispatch_delay_ms
+        lookahead_ms = max(LEAST_LOOKAHEAD_MS, round_trip_ms + LOOKAHEAD_MARGIN_MS)
+        return completed(config, lookahead_ms, cls.pads_batches, cls.idle_loads)
+
+    def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
+        """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
+        return expires_early_ns(self.books, request, last_start_ns)
+
+    def queued(self, now_ns: int, request: Request) -> None:
+        """Offer the model to the workers that hold it, and enter its demand."""
+        model = request.model
+        self._popularity.asked(now_ns, model)
+        note = model_note(model)
+        if not note.counted:
+            note.counted = True
+            self._waiting += 1
+        self._ranking.offer_all(model)
+        self._loads.update(now_ns, model)
+        self._replication.asked(now_ns, model)
+
+    def unqueued(self, now_ns: int, request: Request) -> None:
+        """Take the request's demand back; the model's entries are put right as they come up."""
+        self._left(now_ns, request.model)
+
+    def gave_up(self, now_ns: int, request: Request) -> None:
+        """Count a request that was dropped."""
+        self._missed(request.model)
+
+    def refused(self, now_ns: int, model: Model, rows: int) -> None:
+        """Count a request that nobody had the time for, or the weights."""
+        self._popularity.asked(now_ns, model)
+        if model.usable:
+            self._missed(model)
+
+    def dispatched(self, now_ns: int, batch: Batch) -> None:
+        """Count the batch's time."""
+        placement = batch.placement
+        duration_ns = placement.times.ns[batch.size_index]
+        self._ranking.ran(placement, duration_ns, self._fairness.dropped)
+        self._utilisation.gave(now_ns, placement.worker, duration_ns)
+        self._price.ran(sum([request.rows for request in batch.requests]), duration_ns)
+        self._left(now_ns, placement.model)
+
+    def executed(
+        self, now_ns: int, placement: Placement, size_index: int, duration_ns: int, requests: list[Request]
+    ) -> None:
+        """Learn from a measured duration, and count the requests: an answer that comes late is a miss."""
+        self._ranking.learnt(placement.times, size_index)
+        late_from_ns = now_ns - self.books.ns.response_margin
+        late = sum([request.due_ns is not None and request.due_ns < late_from_ns for request in requests])
+        if requests[0].due_ns is not None and late < len(requests):
+            self._fairness.answered(placement.model, len(requests) - late)
+        for _ in range(late):
+            self._missed(placement.model)
+
+    def failed(self, now_ns: int, request: Request) -> None:
+        """Count a request whose INFER failed as missed."""
+        self._missed(request.model)
+
+    def residency_changed(self, now_ns: int, placement: Placement) -> None:
+        """Offer the model's requests to the worker, or take them away from it."""
+        if placement.usable:
+            self._ranking.offer(placement)
+        else:
+            placement.note = None
+        self._loads.update(now_ns, placement.model)
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Let the demand for its models go to the others."""
+        self._utilisation.worker_left(worker)
+        self._loads.worker_left(now_ns, worker)
+
+    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
+        """Return the batch of the lowest rank, unless it is better to wait with it."""
+        batch = self._ranking.best(now_ns, worker, available_ns)
+        if batch is None:
+            return None
+        utilisation = self._utilisation.share(now_ns)
+        until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
+        if until_ns is None:
+            return batch
+        self.books.hold(until_ns - self.books.ns.dispatch_delay, worker)
+        return None
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return the model whose LOAD serves most requests for its time, or one that others keep waiting."""
+        self._price.look(now_ns, self._fairness.dropped)
+        plan = self._loads.next_load(now_ns)
+        return self._replication.next_load(now_ns) if plan is None else plan
+
+    def plan_idle_load(self, now_ns: int, placement: Placement) -> LoadPlan | None:
+        """Return how to load a model that was missed over others that were asked for much less.
+
+        One that requests without a deadline wait for, or that is pinned, may also go over any that was not
+        used for a while: they wait for as long as it takes, and nothing else would ever end that.
+        """
+        plan = plan_load(placement, victims=self._popularity.unpopular(placement))
+        if plan is None and (placement.model.backlog or placement.model.pinned):
+            return super().plan_idle_load(now_ns, placement)
+        return plan
+
+    def best_effort_share(self, now_ns: int) -> float:
+        """Return all of it while every deadline is met, and the less the more were missed lately.
+
+        All that comes while a batch without a deadline runs waits for it, and then for one another: whether
+        the slack holds both shows in what is missed. From `TOLERATED` on only `LEAST_SHARE` is left.
+        """
+        return max(LEAST_SHARE, 1.0 - self._fairness.dropped / TOLERATED)
+
+    def _left(self, now_ns: int, model: Model) -> None:
+        """Enter that requests left a model's queue."""
+        note = model_note(model)
+        if note.counted and not model.queue.dues:
+            note.counted = False
+            self._waiting -= 1
+        self._loads.take_back(now_ns, model)
+
+    def _missed(self, model: Model) -> None:
+        """Count a request that a model missed, for which it may rise."""
+        if self._fairness.missed(model):
+            self._ranking.offer_all(model)
