@@ -46,8 +46,8 @@ def test_every_entry_is_of_a_test_that_is_there(entry: str) -> None:
 def test_the_longest_beginning_decides() -> None:
     assert tier_of("worker/test_server") == "cluster"
     assert tier_of("worker/core/test_core") == "unit"
-    assert tier_of("client/test_durations") == tier_of("client/test_durations_of_all") == "unit"
-    assert tier_of("client/test_durationsofall") == "cluster"
+    assert tier_of("client/test_client") == tier_of("client/test_client_of_all") == "cluster"
+    assert tier_of("client/test_clientele") == "unit"
 
 
 def test_the_heart_is_of_the_cluster() -> None:
