@@ -6,6 +6,7 @@ from rich.text import Text
 
 from mainspring.console.payloads import Attainment, Cluster, RequestLine, WorkerPicture
 from mainspring.console.terminal.lines import (
+    NOTHING,
     Column,
     ago,
     bar,
@@ -19,8 +20,12 @@ from mainspring.console.terminal.lines import (
     table,
 )
 
+GOOD, FAIR = 0.99, 0.95
+"""Shares answered in time from which on a row is green, or yellow."""
 HAPPENINGS = 5
 """The newest that are shown."""
+_STATES = {"gone": "red", "draining": "yellow"}
+_HAPPENED = {"gone": "red", "failed": "red", "slow": "yellow", "back": "green"}
 _ATTAINMENT = (
     Column("last s", 6),
     Column("offered/s", 9, right=True),
@@ -41,7 +46,8 @@ _WORKERS = (
     Column("EXEC", 11),
     Column("LOAD", 11),
     Column("out", 3, right=True),
-    Column("err us", 7, right=True),
+    Column("exec us", 7, right=True),
+    Column("load us", 7, right=True),
     Column("res", 5, right=True),
     Column("prep", 5, right=True),
     Column("device", 9),
@@ -60,20 +66,25 @@ _RECENT = (
 def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
     """Return the view's lines; ``width`` is in cells."""
     spans = ((10, found.last_10s), (60, found.last_60s), (300, found.last_300s))
-    lines = table(_ATTAINMENT, [_attained(*each) for each in spans], width)
+    lines = table(
+        _ATTAINMENT, [_attained(*each) for each in spans], width, [_how_well(each) for _, each in spans]
+    )
     lines += _series(found, width)
     codes = ", ".join(f"{code} {count:,}" for code, count in found.last_300s.rejected.items())
     lines.append(Text(cut(f"rejected, by code: {codes or 'none'}", width)))
     lines += [Text(""), heading(f"{len(found.workers)} worker{'s' * (len(found.workers) != 1)}", width)]
     workers = sorted(found.workers, key=lambda each: in_order(each.name))
-    styles = ["" if each.state == "serving" else "yellow" for each in workers]
+    styles = [_STATES.get(each.state, "") for each in workers]
     lines += table(_WORKERS, [_worker(each) for each in workers], width, styles)
     details = [f"{each.name}: {each.detail}" for each in workers if each.detail]
     lines += [Text(cut(detail, width), style="yellow") for detail in details]
     if found.happenings:
         lines += [Text(""), heading("what happened to workers and the controller", width)]
         lines += [
-            Text(cut(f"{ago(each.at_ns, now_ns):>7} ago  {each.worker or 'controller'}: {each.text}", width))
+            Text(
+                cut(f"{ago(each.at_ns, now_ns):>7} ago  {each.worker or 'controller'}: {each.text}", width),
+                style=_HAPPENED.get(each.kind, ""),
+            )
             for each in found.happenings[:HAPPENINGS]
         ]
     if found.operations:
@@ -84,20 +95,33 @@ def cluster_lines(found: Cluster, width: int, now_ns: int) -> list[Text]:
         ]
     lines += [Text(""), heading("rejected and late, newest first", width)]
     if found.recent:
-        lines += table(_RECENT, [_recent(each, now_ns) for each in found.recent], width)
+        styles = ["yellow" if each.outcome == "late" else "red" for each in found.recent]
+        lines += table(_RECENT, [_recent(each, now_ns) for each in found.recent], width, styles)
     else:
         lines.append(Text("none"))
     return lines
 
 
+def _share(each: Attainment) -> float | None:
+    """Return which share of what was offered was answered in time."""
+    return each.in_time_rps / each.offered_rps if each.offered_rps else None
+
+
+def _how_well(each: Attainment) -> str:
+    """Return a row's style."""
+    share = _share(each)
+    return "" if share is None else "green" if share >= GOOD else "yellow" if share >= FAIR else "red"
+
+
 def _attained(seconds: int, each: Attainment) -> tuple[str, ...]:
     """Return a row; of how much less than ``seconds`` it is stands before them."""
-    share = each.in_time_rps / each.offered_rps if each.offered_rps else None
+    if not each.seconds:
+        return (f"0/{seconds}", *[NOTHING] * 10)
     return (
         f"{each.seconds:.0f}/{seconds}" if round(each.seconds) < seconds else f"{seconds}",
         number(each.offered_rps),
         number(each.in_time_rps),
-        percent(share),
+        percent(_share(each)),
         f"{each.late:,}",
         f"{sum(each.rejected.values()):,}",
         f"{each.cold:,}",
@@ -128,6 +152,7 @@ def _worker(each: WorkerPicture) -> tuple[str, ...]:
         f"{bar(each.load_busy, 6)}{percent(each.load_busy):>5}",
         str(each.outstanding),
         number(each.infer_error_p99_us, 0),
+        number(each.load_error_p99_us, 0),
         f"{each.resident:,}",
         f"{each.prepared:,}",
         each.device_kind,

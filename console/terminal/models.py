@@ -8,14 +8,17 @@ from mainspring.console.payloads import ModelLine, Models
 from mainspring.console.terminal.lines import Column, ago, cut, milliseconds, number, table
 
 _COLUMNS = (
-    Column("model", 22),
-    Column("where", 14),
+    Column("model", 18),
+    Column("where", 11),
     Column("queue", 5, right=True),
-    Column("req/s", 7, right=True),
-    Column("in time", 7, right=True),
-    Column("late", 5, right=True),
+    Column("req/s", 6, right=True),
+    Column("late", 4, right=True),
     Column("reject", 6, right=True),
     Column("cold", 5, right=True),
+    Column("load/m", 6, right=True),
+    Column("evict/m", 7, right=True),
+    Column("in time", 7, right=True),
+    Column("p99 ms", 7, right=True),
     Column("pages", 5, right=True),
     Column("loaded", 7, right=True),
     Column("SLO ms", 7, right=True),
@@ -27,7 +30,8 @@ def models_lines(found: Models, width: int, now_ns: int, asked: str) -> list[Tex
     """Return a line about what was asked for (``asked``), a header, and a line for each model."""
     shown = f"{found.offset + 1:,}-{found.offset + len(found.rows):,} of " if found.rows else ""
     first = Text(cut(f"{shown}{found.total:,} models, {asked}", width))
-    return [first, *table(_COLUMNS, [_row(each, now_ns) for each in found.rows], width)]
+    styles = ["red" if each.failed_on else "yellow" if each.thrashes else "" for each in found.rows]
+    return [first, *table(_COLUMNS, [_row(each, now_ns) for each in found.rows], width, styles)]
 
 
 def _row(line: ModelLine, now_ns: int) -> tuple[str, ...]:
@@ -37,10 +41,13 @@ def _row(line: ModelLine, now_ns: int) -> tuple[str, ...]:
         _where(line),
         f"{line.queued:,}",
         number(line.demand_rps),
-        f"{line.in_time:,}",
         f"{line.late:,}",
         f"{line.rejected:,}",
         f"{line.cold:,}",
+        f"{line.loads_pm:,.0f}",
+        f"{line.evictions_pm:,.0f}{'!' if line.thrashes else ''}",
+        f"{line.in_time:,}",
+        milliseconds(line.p99_ms),
         f"{line.pages:,}{'*' if line.pinned else ''}",
         ago(line.last_load_ns, now_ns),
         milliseconds(line.slo_ms),

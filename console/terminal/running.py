@@ -36,6 +36,7 @@ class NotShown(RuntimeError):
 def run_top(source: Source, screen: Screen, console: Console, descriptor: int, stop: Event) -> None:
     """Show pictures until a key or ``stop`` ends it; ``descriptor`` is a terminal's, for the keys."""
     drawn_s = 0.0
+    screen.known = source.ready()
     with Keyboard(descriptor) as keyboard, Live(console=console, screen=True, auto_refresh=False) as live:
         while not (screen.quit or stop.is_set()):
             pressed = keyboard.pressed()
@@ -110,6 +111,7 @@ def _apply(source: Source, screen: Screen) -> None:
 
 def _picture(source: Source, screen: Screen, console: Console) -> Text:
     head = source.head()
+    screen.known = screen.known or source.ready()
     lines = screen.frame(source.view, head, source.detail(), _clock(head), console.width, console.height)
     return Text("\n", no_wrap=True, overflow="crop", end="").join(lines)
 

@@ -41,6 +41,7 @@ n p           next and previous worker, in memory
 left right    move the schedule's time; 0 follows now again
 < >           of a log: 1 s back and on; { and } 10 s
 s r           sort the models by the next column; reverse
+e             the models that were evicted most
 /             search models by a part of their name; enter keeps it, escape drops it
 ?             these lines
 q             quit"""
@@ -53,6 +54,8 @@ class Screen:
         self.shown: ViewName = shown
         self.paused = False
         self.quit = False
+        self.known = True
+        """Whether a picture was ever whole; before, nothing is shown that would look like one."""
         self.seek_ns = 0
         """How far a log is to be moved; whoever does it sets it to 0."""
         self.play = False
@@ -119,7 +122,15 @@ class Screen:
         tabs = Text()
         for number, name in enumerate(VIEWS, 1):
             tabs.append(f" {number} {name} ", style="reverse" if name == self.shown else "")
-        body = self.lines(view, width, max(1, height - FRAME_LINES))
+        if self.known:
+            body = self.lines(view, width, max(1, height - FRAME_LINES))
+        else:
+            why = detail or "how things stand has not come yet"
+            body = [
+                Text(""),
+                Text(cut(f" Nothing is known of the cluster yet: {why}", width), style="yellow"),
+            ]
+            body = body[: height - FRAME_LINES]
         body += [Text("")] * (height - FRAME_LINES - len(body))
         lines = [Text(first, style=style), tabs, *body, Text(cut(self._hints(), width), style="dim")]
         return [_cropped(line, width) for line in lines]
@@ -213,6 +224,7 @@ class Screen:
             "}": lambda: self._seek(10),
             "s": self._next_sort,
             "r": self._reverse,
+            "e": self._by_evictions,
         }
 
     def _show(self, name: ViewName) -> None:
@@ -259,6 +271,10 @@ class Screen:
     def _next_sort(self) -> None:
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
         self.descending, self.top = self.sort != "name", 0
+
+    def _by_evictions(self) -> None:
+        self._show("models")
+        self.sort, self.descending = "evictions", True
 
     def _reverse(self) -> None:
         self.descending, self.top = not self.descending, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.console import Console
 
 from mainspring.console.payloads import Cluster, Memory, Models, Schedule
 from mainspring.console.queries.cluster import cluster
@@ -19,6 +22,7 @@ from mainspring.console.terminal.memory import FREE, LOADING
 from mainspring.console.terminal.running import as_json
 from mainspring.console.terminal.screen import VIEWS, Screen
 from mainspring.console.terminal.source import RecordedSource
+from mainspring.console.view.view import View
 from mainspring.telemetry.runs import choose_run
 from tests.telemetry.recordings import record
 
@@ -83,6 +87,48 @@ def test_the_cluster_is_what_the_query_says(source: RecordedSource) -> None:
     assert newest.outcome == "rejected"
     assert newest.id in picture
     assert newest.reason in picture
+
+
+def test_nothing_is_shown_before_something_is_known(source: RecordedSource) -> None:
+    screen = Screen()
+    screen.known = False
+    lines = screen.frame(View(), source.head(), "no controller answers", "", 80, 24)
+    picture = "\n".join(line.plain for line in lines)
+    assert "Nothing is known of the cluster yet: no controller answers" in picture
+    assert "0.0" not in picture
+    assert "worker" not in picture
+    screen.known = True
+    assert "rejected" in text(screen, source)
+
+
+def test_of_no_second_no_rate_is_shown() -> None:
+    row = Screen().lines(View(), 100, 20)[1].plain.split()
+    assert row == ["0/10", *["-"] * 10]
+
+
+def test_the_models_that_were_evicted_most_come_first(source: RecordedSource) -> None:
+    screen = press(Screen(), "e")
+    lines = shown(screen, source, 80, 24)
+    wanted = models(source.view, sort="evictions", descending=True)
+    assert lines[3].split()[-2:] == ["load/m", "evict/m"], "at 80 columns"
+    assert [line.split()[0] for line in lines[4 : 4 + len(wanted.rows)]] == [row.name for row in wanted.rows]
+    rates = [line.split()[-1].rstrip("!") for line in lines[4 : 4 + len(wanted.rows)]]
+    assert rates == [f"{row.evictions_pm:,.0f}" for row in wanted.rows]
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_colour_is_left_out_where_nobody_wants_it(
+    source: RecordedSource, monkeypatch: pytest.MonkeyPatch, colour: bool
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if not colour:
+        monkeypatch.setenv("NO_COLOR", "1")
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, color_system="standard", width=100)
+    for line in Screen().lines(source.view, 100, 40):
+        console.print(line)
+    assert bool(re.search(r"\x1b\[[0-9;]*3[1-3]m", file.getvalue())) == colour
+    assert "rejected" in file.getvalue()
 
 
 def test_the_memory_is_a_character_a_page(source: RecordedSource) -> None:
