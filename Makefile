@@ -45,8 +45,9 @@ $(SERVES): pyproject.toml requirements/serve.lock | $(PIP)
 	$(INSTALL) $(ITSELF)
 	@touch $@
 
+# Python compiles a module when it is first imported; to do so for all of them takes as long as the rest.
 $(STAMP): pyproject.toml requirements/dev.lock | $(PIP)
-	$(INSTALL) $(LOCKED) -r requirements/dev.lock
+	$(INSTALL) --no-compile $(LOCKED) -r requirements/dev.lock
 	$(INSTALL) $(ITSELF)
 	@touch $@ $(SERVES)
 

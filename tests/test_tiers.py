@@ -16,11 +16,17 @@ NAMES = [name_of(path) for path in sorted(TESTS.rglob("test_*.py"))]
 MOST_TIMING = 5
 
 
+def tree_of(path: Path) -> ast.Module:
+    """Return what a file holds, and nothing if it has no marker `timing`."""
+    text = path.read_text(encoding="utf-8")
+    return ast.parse(text if "mark.timing" in text else "")
+
+
 def timing_tests(path: Path) -> list[tuple[str, ast.expr]]:
     """Return what has the marker `timing` in a file, by name."""
     return [
         (f"{name_of(path)}::{node.name}", decorator)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         for decorator in node.decorator_list
         if "mark.timing" in ast.unparse(decorator)
@@ -69,6 +75,6 @@ def test_few_tests_may_run_once_more_and_each_says_why() -> None:
 
 def test_the_marker_is_on_the_tests_themselves() -> None:
     for path in TESTS.rglob("test_*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
                 assert "timing" not in ast.unparse(node.value), f"{path}: not for a whole file"
