@@ -37,6 +37,7 @@ MODULES = {
     native.SIMULATOR: (
         *("simulator/agenda.py", "simulator/controller.py", "simulator/device.py", "simulator/draws.py"),
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/network.py", "simulator/outcomes.py"),
+        "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
         *("telemetry/taken.py", "traces/records.py"),
     ),

@@ -34,3 +34,6 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     session_losses: tuple[tuple[int, str, int], ...] = ()
     """(instant, worker, notice): the controller gives the worker up, which notices it so much later, forgets
     what it was to do, and joins again with what it holds."""
+    worker_loss_notices: bool = False
+    """Whether the controller tells the gateway of each worker that is gone, as it does live: the gateway then
+    submits what it last pushed there again, under new ids. Implies the gateway's core, not its stand-in."""

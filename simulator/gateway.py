@@ -1,4 +1,8 @@
-"""The gateway in virtual time: exactly one reply to each request, and a time-out if nothing comes.
+"""A quick stand-in for the gateway in virtual time: one reply to each request, a time-out if nothing comes.
+
+It decides as the live gateway's core does as long as no worker's loss is reported to it, and takes a fraction
+of the time; `tests/simulator/test_gateway.py` plays seeds with both and compares every event and reply.
+`simulator.gateway_core` drives the core itself.
 
 What a request is counted as is decided here, as live: by the instant at which its reply leaves the gateway.
 Clients are `Faults.client_delay_ns` away from it.
@@ -7,34 +11,39 @@ Clients are `Faults.client_delay_ns` away from it.
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.messages.actions import Infer
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
+from mainspring.messages.model import ModelSpec
 from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.faults import Faults
 from mainspring.simulator.network import Link
 
-GRACE_NS = 100_000_000
-"""After its deadline, how long a request waits for an answer (as the gateway's ``grace_ms``)."""
-BEST_EFFORT_NS = 60_000_000_000
-"""How long one without a deadline waits (as ``best_effort_timeout_ms``)."""
+_CONFIG: Final = GatewayConfig()
+GRACE_NS: Final = milliseconds(_CONFIG.grace_ms)
+"""After its deadline, how long a request waits for an answer."""
+BEST_EFFORT_NS: Final = milliseconds(_CONFIG.best_effort_timeout_ms)
+"""How long a request without a deadline waits for an answer."""
 
 
 class Flight:
     """A request between its arrival at the gateway and its reply."""
 
-    __slots__ = ("arrived_ns", "client", "deadline_ns", "dispatched_ns", "expires_ns", "key", "request")
+    __slots__ = ("action_id", "arrived_ns", "client", "dispatched_ns", "expires_ns", "key", "request")
 
     def __init__(
         self, request: RequestArrived, arrived_ns: int, expires_ns: int, key: int, client: int
     ) -> None:
         self.request = request
         self.arrived_ns = arrived_ns
+        self.action_id = -1
+        """The action that it was last dispatched for."""
         self.dispatched_ns = arrived_ns
         self.expires_ns = expires_ns
         self.key = key
@@ -82,6 +91,18 @@ class SimulatedGateway:
         self.sweep_ns = NEVER_NS
         """When `sweep` is to be called next."""
 
+    def model_up(self, spec: ModelSpec) -> None:
+        """Serve a model."""
+
+    def model_down(self, name: str) -> None:
+        """Serve a model no longer."""
+
+    def worker_lost(self, now_ns: int, worker: str) -> None:
+        """Take note that a worker is gone."""
+
+    def validate(self) -> None:
+        """Check the invariants."""
+
     def submit(
         self, now_ns: int, request_id: int, model: str, rows: int, slo_ns: int | None, key: int, client: int
     ) -> Flight:
@@ -111,6 +132,7 @@ class SimulatedGateway:
         for request_id in action.request_ids:
             flight = flights.get(request_id)
             if flight is not None:
+                flight.action_id = action.action_id
                 flight.dispatched_ns = now_ns
         return now_ns
 
@@ -126,6 +148,9 @@ class SimulatedGateway:
                 self.second_answers += 1
                 continue
             left_ns = self._reply_leaves(now_ns)
+            if flight.action_id != action.action_id:
+                # It has been dispatched elsewhere meanwhile.
+                self._withdraw(left_ns, request_id)
             deadline_ns = flight.request.deadline_ns
             timing = Timing(
                 left_ns - flight.arrived_ns,

@@ -1,7 +1,8 @@
 """A whole cluster in virtual time: clients, gateway, controller, workers, and the network between them.
 
-The scheduler and the workers' cores are the unchanged ones. What happens most often, an arrival at the
-gateway and then at the controller, needs no entry in the agenda: both are rows in the order of time.
+The scheduler and the workers' cores are the unchanged ones; so is the gateway's with ``gateway_core``, which
+else has a quick stand-in. What happens most often, an arrival at the gateway and then at the controller,
+needs no entry in the agenda: both are rows in the order of time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Command, DropWorker, Note, Reject
-from mainspring.messages.events import Event, ModelAdded
+from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLeft
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -25,6 +26,7 @@ from mainspring.simulator.draws import Draws
 from mainspring.simulator.faults import Faults
 from mainspring.simulator.fleet import Fleet, Peer
 from mainspring.simulator.gateway import SimulatedGateway
+from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.network import Link
 from mainspring.simulator.outcomes import Ledger, Outcome
 from mainspring.traces.records import Records
@@ -53,6 +55,7 @@ class Simulation:
         keep: bool | None = None,
         record: Record | None = None,
         validate_every: int = 0,
+        gateway_core: bool = False,
     ) -> None:
         """Set a cluster up.
 
@@ -60,7 +63,8 @@ class Simulation:
         ``source`` is played; what is sent from ``records_from_ns`` on is entered in ``records``. ``keep``
         says whether `outcomes` and `commands` are kept: by default only without ``records``. ``record`` gets
         the event stream (`controller.Record`). With ``validate_every`` all invariants are checked after
-        every so many turns of the controller.
+        that many turns of the controller. ``gateway_core``: drive the live gateway's core instead of its
+        stand-in, which is quicker.
         """
         self.faults = faults or Faults()
         processes = processes or ProcessCosts()
@@ -78,7 +82,11 @@ class Simulation:
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source)
         to_controller = Link(self.faults, draws)
-        self.gateway = SimulatedGateway(self.faults, processes, agenda, to_controller, self.ledger)
+        self.gateway: SimulatedGateway
+        if gateway_core or self.faults.worker_loss_notices:
+            self.gateway = CoreGateway(self.faults, processes, agenda, to_controller, self.ledger)
+        else:
+            self.gateway = SimulatedGateway(self.faults, processes, agenda, to_controller, self.ledger)
         checks = self.validate if validate_every else None
         self.controller = SimulatedController(
             self.scheduler, self._send, cost, record, checks, validate_every
@@ -177,8 +185,9 @@ class Simulation:
         return done and not self.gateway.flights
 
     def validate(self) -> None:
-        """Check every invariant of the scheduler and of the workers' cores."""
+        """Check every invariant of the scheduler and of the cores of gateway and workers."""
         self.scheduler.validate()
+        self.gateway.validate()
         for worker in self.workers.values():
             if worker.alive:
                 worker.core.validate()
@@ -223,6 +232,11 @@ class Simulation:
         """Give the controller an event."""
         if isinstance(event, ModelAdded):
             self._input_bytes[event.model.name] = event.model.input_row_bytes
+            self.gateway.model_up(event.model)
+        elif isinstance(event, ModelRemoved):
+            self.gateway.model_down(event.name)
+        elif isinstance(event, WorkerLeft):
+            self._worker_lost(event.worker)
         self.controller.receive(self._agenda.now_ns, event)
 
     def _send(self, now_ns: int, command: Command) -> None:
@@ -237,6 +251,7 @@ class Simulation:
         peer = self.fleet.peers[command.worker]
         if isinstance(command, DropWorker):
             self.fleet.drop(now_ns, peer)
+            self._worker_lost(command.worker)
             return
         self.fleet.send(now_ns, peer, command)
         if isinstance(command, Infer):
@@ -262,6 +277,15 @@ class Simulation:
 
     def _inputs(self, worker: SimulatedWorker, action_id: int, request_ids: tuple[int, ...]) -> None:
         worker.receive_inputs(self._agenda.now_ns, action_id, request_ids)
+
+    def _worker_lost(self, name: str) -> None:
+        """Let the controller tell the gateway that a worker is gone, if that is simulated."""
+        if self.faults.worker_loss_notices:
+            at_ns = self._to_gateway.arrival_ns(self._agenda.now_ns)
+            self._agenda.at(at_ns, self._gateway_loses, name)
+
+    def _gateway_loses(self, name: str) -> None:
+        self.gateway.worker_lost(self._agenda.now_ns, name)
 
     def _outputs(self, action: Infer, execute_ns: int) -> None:
         self.gateway.outputs(self._agenda.now_ns, action, execute_ns)

@@ -38,6 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cluster",
         "scheduler",
         "worker",
+        "gateway.config",
+        "gateway.core",
         "messages",
         "traces",
         "telemetry",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
@@ -24,38 +23,56 @@ Refusal = tuple[Reason, str]
 """Why a request gets no outputs, as a code and for a person."""
 
 
-@dataclass(slots=True, eq=False)
 class Pending:
-    """A request in the table."""
+    """A request without an answer."""
 
-    serial: int
-    """Position in the order of arrival; never changes, while request ids do."""
-    connection: Connection
-    key: int
-    accepted: Accepted
-    frames: tuple[Frame, ...]
-    """In the order of the model's inputs, kept until the reply is out so that they can be sent again."""
-    arrived_ns: int
-    deadline_ns: int | None
-    """When its caller is to have the answer."""
-    due_ns: int | None
-    """When the answer is to leave for that: the controller's deadline."""
-    expires_ns: int
-    """When it is answered with a time-out."""
-    input_bytes: int
-    digest: bytes | None = None
-    """What the cache finds its outputs by; None if they are not kept."""
-    cache_ns: int = 0
-    """What it took to look for its outputs there, and to keep them."""
-    follows: bool = False
-    """Whether another request of the same digest is submitted in its place."""
-    wake_ns: int = 0
-    """Its next timer."""
-    request_id: int | None = None
-    """What the present controller knows it by; None while there is no controller."""
-    ids: list[int] = field(default_factory=list)
-    """All that it was ever known by: outputs under an old id are as good."""
-    dispatches: list[Dispatched] = field(default_factory=list)
+    __slots__ = (
+        *("accepted", "arrived_ns", "cache_ns", "connection", "deadline_ns", "digest", "dispatches"),
+        *("due_ns", "expires_ns", "follows", "frames", "ids", "input_bytes", "key", "request_id"),
+        *("serial", "wake_ns"),
+    )
+
+    def __init__(
+        self,
+        serial: int,
+        connection: Connection,
+        key: int,
+        accepted: Accepted,
+        frames: tuple[Frame, ...],
+        arrived_ns: int,
+        deadline_ns: int | None,
+        due_ns: int | None,
+        expires_ns: int,
+        digest: bytes | None = None,
+    ) -> None:
+        self.serial = serial
+        """Position in the order of arrival; never changes, while request ids do."""
+        self.connection = connection
+        self.key = key
+        self.accepted = accepted
+        self.frames = frames
+        """In the order of the model's inputs, kept until the reply is out so that they can be sent again."""
+        self.arrived_ns = arrived_ns
+        self.deadline_ns = deadline_ns
+        """When its caller is to have the answer."""
+        self.due_ns = due_ns
+        """When the answer is to leave for that: the controller's deadline."""
+        self.expires_ns = expires_ns
+        """When it is answered with a time-out."""
+        self.input_bytes = sum([len(frame) for frame in frames])
+        self.digest = digest
+        """Where the cache keeps its outputs; None if they are not kept."""
+        self.cache_ns = 0
+        """Time taken to look for its outputs in the cache, and to keep them."""
+        self.follows = False
+        """Whether another request of the same digest is submitted in its place."""
+        self.wake_ns = 0
+        """Its next timer."""
+        self.request_id: int | None = None
+        """Its id at the present controller; None while there is none."""
+        self.ids: list[int] = []
+        """All ids that it ever had: outputs under an old id are as good."""
+        self.dispatches: list[Dispatched] = []
 
     def story(self) -> str:
         """Return one line for a person that looks for a fault."""
@@ -97,17 +114,7 @@ class Patience:
             if accepted.late_outputs or expires_ns > deadline_ns + self._grace_ns:
                 expires_ns = deadline_ns + self._grace_ns
         return Pending(
-            serial=serial,
-            connection=connection,
-            key=key,
-            accepted=accepted,
-            frames=ordered,
-            arrived_ns=now_ns,
-            deadline_ns=deadline_ns,
-            due_ns=due_ns,
-            expires_ns=expires_ns,
-            input_bytes=sum(map(len, ordered)),
-            digest=digest,
+            serial, connection, key, accepted, ordered, now_ns, deadline_ns, due_ns, expires_ns, digest
         )
 
 

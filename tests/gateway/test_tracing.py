@@ -54,9 +54,7 @@ class Traced:
 def pending(arrived_ns: int = 0, traceparent: str = "", slo_ns: int | None = 150 * MS) -> Pending:
     accepted = Accepted("m", 2, slo_ns, (0,), (0,), SIGNATURE, traceparent)
     deadline_ns = None if slo_ns is None else arrived_ns + slo_ns
-    return Pending(
-        0, Connection("calls", b""), 0, accepted, (), arrived_ns, deadline_ns, deadline_ns, 10**12, 0
-    )
+    return Pending(0, Connection("calls", b""), 0, accepted, (), arrived_ns, deadline_ns, deadline_ns, 10**12)
 
 
 def times_of(trace: Trace) -> dict[str, tuple[float, float]]:
