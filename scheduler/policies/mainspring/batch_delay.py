@@ -7,15 +7,12 @@ were put off to their last moment collide there.
 
 from __future__ import annotations
 
-from typing import Final
-
 from mainspring.scheduler.policies.base import Batch
-
-BUSY: Final = 0.8
-"""Utilisation above which batches are held."""
-LONGEST_NS: Final = 50_000_000
-SHORTEST_NS: Final = 50_000
-"""A shorter wait is none."""
+from mainspring.scheduler.policies.mainspring.constants import (
+    EXEC_SCARCE_FROM,
+    LONGEST_DELAY_NS,
+    SHORTEST_DELAY_NS,
+)
 
 
 def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisation: float) -> int | None:
@@ -26,11 +23,15 @@ def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisat
     placement, requests = batch.placement, batch.requests
     times = placement.times
     rows = sum([request.rows for request in requests])
-    if rows >= times.sizes[-1] or utilisation <= BUSY or waiting_models > len(placement.model.usable):
+    if (
+        rows >= times.sizes[-1]
+        or utilisation <= EXEC_SCARCE_FROM
+        or waiting_models > len(placement.model.usable)
+    ):
         return None
     larger = batch.size_index + (rows == times.sizes[batch.size_index])
     first_due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
     last_start_ns = first_due_ns - times.ns[larger]
-    share = min(1.0, (utilisation - BUSY) / (1.0 - BUSY))
-    wait_ns = min(LONGEST_NS, int(share * (last_start_ns - available_ns)))
-    return available_ns + wait_ns if wait_ns > SHORTEST_NS else None
+    share = min(1.0, (utilisation - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
+    wait_ns = min(LONGEST_DELAY_NS, int(share * (last_start_ns - available_ns)))
+    return available_ns + wait_ns if wait_ns > SHORTEST_DELAY_NS else None

@@ -9,18 +9,14 @@ leaves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from mainspring.scheduler.policies.mainspring.constants import CAPACITY_DOUBT, SHORT_QUEUE
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model
     from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-
-FEWEST: Final = 8
-"""A queue of at most this many requests is never refused early: their refusals take no time."""
-DOUBT: Final = 2
-"""How much more may be served than the estimates say: batches may be quicker, and those that are due first
-may be passed over for others."""
 
 
 def expires_early_ns(books: Books, request: Request, last_start_ns: int) -> int:
@@ -29,10 +25,10 @@ def expires_early_ns(books: Books, request: Request, last_start_ns: int) -> int:
     It is ``last_start_ns``, the last at which a dispatch could meet its deadline, if few are before it.
     """
     model = request.model
-    if len(model.queue) <= FEWEST or request.due_ns is None:
+    if len(model.queue) <= SHORT_QUEUE or request.due_ns is None:
         return last_start_ns
     rows = model.queue.rows_before(request)
-    needed_ns = rows * _row_ns(model) // (DOUBT * max(1, books.cluster.open_workers))
+    needed_ns = rows * _row_ns(model) // (CAPACITY_DOUBT * max(1, books.cluster.open_workers))
     return min(last_start_ns, request.due_ns - needed_ns)
 
 

@@ -9,21 +9,17 @@ that only has such requests may go before one whose requests are quick.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from mainspring.cluster.placements import Model
-from mainspring.scheduler.policies.mainspring.batch_delay import BUSY
+from mainspring.scheduler.policies.mainspring.constants import (
+    EXEC_SCARCE_FROM,
+    EXPECTED_ROWS,
+    MOST_BOOST,
+    REPRICED_FROM,
+    SERVED_WEIGHT,
+)
 from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
 from mainspring.scheduler.policies.notes import model_note
-
-WEIGHT: Final = 0.005
-"""Of a batch in the mean of rows for each nanosecond."""
-MOVED: Final = 0.1
-"""Change of the price, as a part of it, from which on it is put right: less puts nothing out of order."""
-MOST_BOOST: Final = 4.0
-"""As if 50 times as many requests waited: what no LOAD can save does not keep the others from theirs."""
-FEW: Final = 2
-"""Rows of the largest batches that are expected of a model which nothing waits for."""
 
 
 class ExecPrice:
@@ -36,17 +32,17 @@ class ExecPrice:
 
     def ran(self, rows: int, duration_ns: int) -> None:
         """Enter a batch that was sent."""
-        self._rows += rows - WEIGHT * self._rows
-        self._time_ns += duration_ns - WEIGHT * self._time_ns
+        self._rows += rows - SERVED_WEIGHT * self._rows
+        self._time_ns += duration_ns - SERVED_WEIGHT * self._time_ns
 
     def look(self, now_ns: int, dropped: float) -> None:
         """Put the price right; ``dropped`` is the share of requests that were dropped lately."""
         price = 0.0
         if self._time_ns:
             busy = min(1.0, self._utilisation.share(now_ns))
-            scarcity = max(0.0, (busy - BUSY) / (1.0 - BUSY))
+            scarcity = max(0.0, (busy - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
             price = scarcity * dropped * self._rows / self._time_ns
-        if abs(price - self.per_ns) > MOVED * self.per_ns:
+        if abs(price - self.per_ns) > REPRICED_FROM * self.per_ns:
             self.per_ns = price
 
     def worth(self, model: Model, rows: float) -> float:
@@ -78,7 +74,7 @@ class ExecPrice:
         for times in model.infer_times.values():
             sizes, durations_ns = times.sizes, times.ns
             for index in range(len(sizes)):
-                if index and sizes[index] > FEW:
+                if index and sizes[index] > EXPECTED_ROWS:
                     break
-                best = max(best, 1.0 - self.per_ns * durations_ns[index] / min(sizes[index], FEW))
+                best = max(best, 1.0 - self.per_ns * durations_ns[index] / min(sizes[index], EXPECTED_ROWS))
         return best

@@ -17,23 +17,16 @@ larger, so that a price settles within as many batches at any floor.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from mainspring.cluster.placements import Model
+from mainspring.scheduler.policies.mainspring.constants import (
+    ANSWERED_WEIGHT,
+    HIGHEST_PRICE,
+    LOWEST_FLOOR,
+    PRICE_STEP,
+    UNBOOSTED_PRICE,
+)
 from mainspring.scheduler.policies.notes import model_note
-
-STEP: Final = 0.03
-"""What a missed request adds to a price, in nats of density, at a floor of a half and more."""
-LEAST: Final = 0.25
-"""Part of a price that is no boost: models that are alike are served alike only on average, and what comes of
-chance is not to be answered."""
-HIGHEST: Final = 16.0
-"""Of prices: beyond what any batch could make up for, so that those who reach it are not ordered by chance
-alone. Models that no boost can save stay there."""
-OVERALL_WEIGHT: Final = 0.002
-"""Weight of one request in the share of all that are answered."""
-LOWEST: Final = 1e-6
-"""A lower floor is none."""
 
 
 class Fairness:
@@ -59,21 +52,21 @@ class Fairness:
 
     def answered(self, model: Model, requests: int) -> None:
         """Enter requests that were dispatched."""
-        self._answered += (1.0 - self._answered) * min(1.0, OVERALL_WEIGHT * requests)
+        self._answered += (1.0 - self._answered) * min(1.0, ANSWERED_WEIGHT * requests)
         self._update()
         note = model_note(model)
         if note.price:
             note.price = max(0.0, note.price - self._down * requests)
-            note.boost = max(0.0, note.price - LEAST)
+            note.boost = max(0.0, note.price - UNBOOSTED_PRICE)
 
     def missed(self, model: Model) -> bool:
         """Enter a request that was dropped; return whether its model's boost rose."""
-        self._answered -= self._answered * OVERALL_WEIGHT
+        self._answered -= self._answered * ANSWERED_WEIGHT
         self._update()
         note = model_note(model)
         before = note.boost
-        note.price = min(HIGHEST, note.price + self._up)
-        note.boost = max(0.0, note.price - LEAST)
+        note.price = min(HIGHEST_PRICE, note.price + self._up)
+        note.boost = max(0.0, note.price - UNBOOSTED_PRICE)
         return note.boost > before
 
     def _update(self) -> None:
@@ -82,9 +75,9 @@ class Fairness:
         if not fairness:
             return
         self._floor = floor = max(1.0 - (1.0 - answered) / fairness, fairness * answered)
-        if floor < LOWEST:
+        if floor < LOWEST_FLOOR:
             self._up = self._down = 0.0
             return
         missed_to_answered = (1.0 - floor) / floor
-        self._up = STEP if missed_to_answered < 1.0 else STEP / math.sqrt(missed_to_answered)
+        self._up = PRICE_STEP if missed_to_answered < 1.0 else PRICE_STEP / math.sqrt(missed_to_answered)
         self._down = self._up * missed_to_answered

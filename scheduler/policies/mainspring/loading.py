@@ -20,14 +20,11 @@ from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.demand_loads import PASSED_OVER_NS, DemandLoads
+from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS, WORTH_SCALE
 from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
 from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.notes import model_note
 
-SCALE: Final = 10**15
-"""Makes whole numbers of rows for each nanosecond."""
-AWAY_NS: Final = 50_000_000
-"""How long an evicted model that requests come for is away: until it is its turn to be loaded again."""
 _RETRY: Final = Alarm.RETRY
 
 
@@ -51,7 +48,7 @@ class WorthTracker(DemandTracker):
             if not cost or here < cost:
                 cost, single_ns, load_ns = here, times.ns[0], model.load_times[kind].ns
         rows = priority_ns / max(1, single_ns) * model.spec.batch_sizes[0]
-        return max(1, int(SCALE * self._price.worth(model, rows) / max(1, load_ns)))
+        return max(1, int(WORTH_SCALE * self._price.worth(model, rows) / max(1, load_ns)))
 
     def take(self, now_ns: int) -> Model | None:
         """Take out the model whose LOAD brings most; None too if no LOAD is worth its executions for now."""
@@ -84,7 +81,7 @@ class WorthLoads(DemandLoads):
 
     def _victims(self, worker: Worker) -> list[Placement]:
         """Return who may be evicted, those of the least loss first: none with work in flight."""
-        away = self._popularity.expected(AWAY_NS)
+        away = self._popularity.expected(EVICTED_FOR_NS)
         losses = [
             (self._loss(placement, away), placement.model.number, placement)
             for placement in worker.lru.values()

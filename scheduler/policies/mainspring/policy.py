@@ -25,6 +25,12 @@ from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
+from mainspring.scheduler.policies.mainspring.constants import (
+    LEAST_BEST_EFFORT_SHARE,
+    LEAST_LOOKAHEAD_MS,
+    LOOKAHEAD_MARGIN_MS,
+    TOLERATED_MISSES,
+)
 from mainspring.scheduler.policies.mainspring.early_expiry import expires_early_ns
 from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
 from mainspring.scheduler.policies.mainspring.fairness import Fairness
@@ -40,15 +46,6 @@ if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
     from mainspring.scheduler.books import Books
-
-TOLERATED = 0.005
-"""Share of requests with a deadline that may be dropped before those without one get only `LEAST_SHARE`."""
-LEAST_SHARE = 0.125
-"""Part of the slack that a batch without a deadline may take however many are dropped: one that is this short
-hardly costs any, and most are dropped for want of memory or in bursts, whatever runs in the gaps."""
-LEAST_LOOKAHEAD_MS = 0.5
-LOOKAHEAD_MARGIN_MS = 0.3
-"""Beyond the way to the worker and back: what predictions and the network vary by."""
 
 
 class Mainspring(Policy):
@@ -179,9 +176,10 @@ class Mainspring(Policy):
         """Return all of it while every deadline is met, and the less the more were missed lately.
 
         All that comes while a batch without a deadline runs waits for it, and then for one another: whether
-        the slack holds both shows in what is missed. From `TOLERATED` on only `LEAST_SHARE` is left.
+        the slack holds both shows in what is missed. From `TOLERATED_MISSES` on only
+        `LEAST_BEST_EFFORT_SHARE` is left.
         """
-        return max(LEAST_SHARE, 1.0 - self._fairness.dropped / TOLERATED)
+        return max(LEAST_BEST_EFFORT_SHARE, 1.0 - self._fairness.dropped / TOLERATED_MISSES)
 
     def _left(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue."""

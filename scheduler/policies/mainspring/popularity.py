@@ -8,19 +8,16 @@ and two counts can be compared as they are.
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
+from mainspring.scheduler.policies.mainspring.constants import (
+    IDLE_VICTIMS_SHARE,
+    LEAST_SEEN_NS,
+    POPULARITY_DECAY_NS,
+    RENEWED_AFTER,
+)
 from mainspring.scheduler.policies.notes import model_note
-
-DECAY_NS: Final = 30_000_000_000
-RENEWED: Final = 40.0
-"""Decays after which all counts are put back to size."""
-LEAST_SEEN_NS: Final = 1_000_000_000
-"""Rates are told as if requests had come for as long as this, at least."""
-LATELY = 0.5
-"""A model is loaded unasked over others that together were asked for less than this part of its own count."""
 
 
 class Popularity:
@@ -36,8 +33,8 @@ class Popularity:
         if self._epoch_ns is None:
             self._epoch_ns = self._first_ns = now_ns
         self._last_ns = now_ns
-        age = (now_ns - self._epoch_ns) / DECAY_NS
-        if age > RENEWED:
+        age = (now_ns - self._epoch_ns) / POPULARITY_DECAY_NS
+        if age > RENEWED_AFTER:
             factor = math.exp(-age)
             for each in self._books.cluster.models.values():
                 model_note(each).popularity *= factor
@@ -49,8 +46,8 @@ class Popularity:
         if self._epoch_ns is None:
             return 0.0
         seen_ns = max(LEAST_SEEN_NS, self._last_ns - self._first_ns)
-        whole = DECAY_NS * (1.0 - math.exp(-seen_ns / DECAY_NS))
-        return within_ns / whole * math.exp((self._epoch_ns - self._last_ns) / DECAY_NS)
+        whole = POPULARITY_DECAY_NS * (1.0 - math.exp(-seen_ns / POPULARITY_DECAY_NS))
+        return within_ns / whole * math.exp((self._epoch_ns - self._last_ns) / POPULARITY_DECAY_NS)
 
     def victims(self, worker: Worker) -> list[Placement]:
         """Return who may be evicted, in order: none with work in flight, and those waited for last.
@@ -62,7 +59,7 @@ class Popularity:
 
     def unpopular(self, placement: Placement) -> list[Placement]:
         """Return who may be evicted for a model that nobody needs at once: the less wanted, and few."""
-        left = LATELY * model_note(placement.model).popularity
+        left = IDLE_VICTIMS_SHARE * model_note(placement.model).popularity
         chosen = []
         for victim in self.victims(placement.worker):
             left -= _worth(victim)

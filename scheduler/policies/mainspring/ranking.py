@@ -4,10 +4,10 @@ A batch of ``n`` requests that takes ``t`` and whose first is due at ``D`` must 
 takes the batch that must start first. Here each start is brought forward by ``scale * (ln(n / t) + boost)``:
 a batch that serves twice as many requests with each millisecond goes before one that must start up to
 ``0.7 * scale`` earlier. The result is the batch's *rank*; the lowest goes first. With a scale of 0 this would
-be Clockwork's order, with a very large one pure density; `TURNS` mean batches are between the two where
-requests have to be dropped.
+be Clockwork's order, with a very large one pure density; `SCALE_BATCHES` mean batches are between the two
+where requests have to be dropped.
 
-Where none are, everybody can be served in time, and the scale shrinks to a part of that (`CALM`).
+Where none are, everybody can be served in time, and the scale shrinks to a part of that (`CALM_SCALE`).
 
 Ranks do not depend on when they are compared, so that each worker has one heap with an entry for each
 waiting model it holds: by a lower bound of the model's rank, which assumes that all its requests can still
@@ -25,25 +25,18 @@ from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
+from mainspring.scheduler.policies.mainspring.constants import (
+    BATCH_WEIGHT,
+    CALM_SCALE,
+    FIRST_BATCH_NS,
+    FULL_SCALE_FROM,
+    HEAP_SWEPT_FROM,
+    RESCALED_FROM,
+    SCALE_BATCHES,
+    STALE_SHIFT,
+)
 from mainspring.scheduler.policies.notes import WorkerNote, entered_key, model_note, worker_note
 
-TURNS: Final = 6.0
-"""Mean batch durations in the scale, for a model on one device. It is divided by the square root of the
-number of copies: where many devices hold a model the next one is free sooner, and waiting costs less."""
-CALM: Final = 0.2
-"""Part of the scale that is left while no requests are dropped, and"""
-DROPPED: Final = 0.05
-"""the share of dropped requests from which on it is all of it."""
-FIRST_BATCH_NS = 5_000_000
-"""Mean duration of a batch until some were seen."""
-SLOWEST_MEAN: Final = 0.01
-"""Weight of a batch in the means, once a hundred were seen."""
-RESCALED: Final = 0.2
-"""Change of the scale, as a part of it, from which on it is put right."""
-STALE_SHIFT: Final = 6
-"""An estimate that moves by more than one part in 2 to this power makes its offsets stale."""
-SWEPT_FROM: Final = 32
-"""A heap of fewer entries is not swept."""
 _NONE_NS: Final = (1 << 62) - 1
 
 
@@ -70,7 +63,7 @@ class Ranking:
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
-        self.scale_ns = CALM * TURNS * FIRST_BATCH_NS
+        self.scale_ns = CALM_SCALE * SCALE_BATCHES * FIRST_BATCH_NS
 
     def offer_all(self, model: Model) -> None:
         """Enter a model that got requests, or rose in rank, wherever it is."""
@@ -148,12 +141,12 @@ class Ranking:
         share of requests that are dropped.
         """
         self._batches += 1
-        weight = max(SLOWEST_MEAN, 1 / self._batches)
+        weight = max(BATCH_WEIGHT, 1 / self._batches)
         self._mean_ns += weight * (duration_ns - self._mean_ns)
         self._mean_copies += weight * (len(placement.model.usable) - self._mean_copies)
-        turns = TURNS * (CALM + (1.0 - CALM) * min(1.0, dropped / DROPPED))
+        turns = SCALE_BATCHES * (CALM_SCALE + (1.0 - CALM_SCALE) * min(1.0, dropped / FULL_SCALE_FROM))
         scale_ns = turns * self._mean_ns / math.sqrt(max(1.0, self._mean_copies))
-        if abs(scale_ns - self.scale_ns) > RESCALED * self.scale_ns:
+        if abs(scale_ns - self.scale_ns) > RESCALED_FROM * self.scale_ns:
             self.scale_ns = scale_ns
 
     def learnt(self, times: InferTimes, index: int) -> None:
@@ -221,4 +214,4 @@ def _sweep(note: WorkerNote) -> None:
     """Drop the entries that others have replaced."""
     note.strategies = [entry for entry in note.strategies if entry[2].note == entry[0]]
     heapq.heapify(note.strategies)
-    note.swept_from = 2 * len(note.strategies) + SWEPT_FROM
+    note.swept_from = 2 * len(note.strategies) + HEAP_SWEPT_FROM

@@ -9,22 +9,17 @@ to do, into free pages or over models that are asked for much less (`Popularity.
 
 from __future__ import annotations
 
-from typing import Final
-
 from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.mainspring.constants import (
+    MOST_REPLICATED,
+    REPLICA_SHARE,
+    REPLICATED_FROM,
+    REPLICATION_PAUSE_NS,
+)
 from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
-
-BUSY: Final = 0.4
-"""Utilisation of a device from which on its models are relieved."""
-LESS: Final = 0.5
-"""Part of it that another device may have at most to take them."""
-BOUND: Final = 64
-"""Models that are remembered at a time."""
-PAUSE_NS: Final = 10_000_000
-"""After a search in vain for a device, or for victims there, nobody is noted for so long."""
 
 
 class Replication:
@@ -42,7 +37,7 @@ class Replication:
         usable = model.usable
         if not usable or len(usable) >= len(model.placements) or now_ns < self._paused_until_ns:
             return
-        if self._least(now_ns, model) < BUSY or len(self._wanted) >= BOUND:
+        if self._least(now_ns, model) < REPLICATED_FROM or len(self._wanted) >= MOST_REPLICATED:
             return
         self._wanted[model.number] = model
         self._books.loads_dirty = True
@@ -58,7 +53,7 @@ class Replication:
             if plan is not None:
                 plan.idle = True
                 return plan
-            self._paused_until_ns = now_ns + PAUSE_NS
+            self._paused_until_ns = now_ns + REPLICATION_PAUSE_NS
         return None
 
     def _least(self, now_ns: int, model: Model) -> float:
@@ -69,7 +64,7 @@ class Replication:
         return least
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
-        most = LESS * self._least(now_ns, model)
+        most = REPLICA_SHARE * self._least(now_ns, model)
         best: Placement | None = None
         best_share, best_number = most, 0
         for placement in model.placements.values():

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 from mainspring.cluster.placements import Worker
 from mainspring.scheduler.books import Books
-
-WINDOW_NS: Final = 100_000_000
-"""Time constant of what is remembered."""
+from mainspring.scheduler.policies.mainspring.constants import UTILISATION_WINDOW_NS
 
 
 class Decaying:
@@ -29,11 +26,11 @@ class Decaying:
     def share(self, now_ns: int) -> float:
         """Return the part of the window that was given away."""
         self._decay(now_ns)
-        return self._given_ns / WINDOW_NS
+        return self._given_ns / UTILISATION_WINDOW_NS
 
     def _decay(self, now_ns: int) -> None:
         if now_ns > self._at_ns:
-            self._given_ns *= math.exp((self._at_ns - now_ns) / WINDOW_NS)
+            self._given_ns *= math.exp((self._at_ns - now_ns) / UTILISATION_WINDOW_NS)
             self._at_ns = now_ns
 
 

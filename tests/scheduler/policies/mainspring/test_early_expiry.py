@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from mainspring.messages.actions import Infer
 from mainspring.messages.commands import Command, Reject
-from mainspring.scheduler.policies.mainspring.early_expiry import DOUBT, FEWEST
+from mainspring.scheduler.policies.mainspring.constants import CAPACITY_DOUBT, SHORT_QUEUE
 from tests.scheduler.hand import MS, Hand, spec
 
 ROW_MS = 2.5
@@ -58,11 +58,11 @@ def test_a_crowd_is_refused_bit_by_bit_and_not_at_its_deadline() -> None:
     refused, answered = played(hand, commands, 700)
     assert len(refused) + len(answered) == 400
     assert not set(refused) & answered
-    last_ms = 600 - ROW_MS * FEWEST
+    last_ms = 600 - ROW_MS * SHORT_QUEUE
     early = [at_ms for at_ms in refused.values() if at_ms < last_ms]
-    assert len(early) >= len(refused) - DOUBT * FEWEST
+    assert len(early) >= len(refused) - CAPACITY_DOUBT * SHORT_QUEUE
     at_once = max(sum(at_ms <= each < at_ms + 5 for each in early if each > 100) for at_ms in early)
-    assert at_once <= DOUBT * 5 / ROW_MS + 2, "no more than twice as fast as they could be answered"
+    assert at_once <= CAPACITY_DOUBT * 5 / ROW_MS + 2, "no more than twice as fast as they could be answered"
 
 
 def test_what_is_refused_would_not_have_been_answered_in_its_place() -> None:
@@ -78,7 +78,7 @@ def test_the_last_in_the_queue_are_refused_first() -> None:
 
 
 def test_what_twice_the_capacity_could_serve_is_kept() -> None:
-    count = int(DOUBT * 500 / ROW_MS)
+    count = int(CAPACITY_DOUBT * 500 / ROW_MS)
     _, commands = crowded(count - 1, 500)
     assert not [each for each in commands if isinstance(each, Reject)]
     _, commands = crowded(2 * count, 500)

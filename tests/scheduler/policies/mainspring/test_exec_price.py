@@ -7,8 +7,9 @@ import pytest
 from mainspring.cluster.placements import Model, Worker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.policies.mainspring.constants import UTILISATION_WINDOW_NS
 from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
-from mainspring.scheduler.policies.mainspring.utilisation import WINDOW_NS, Utilisation
+from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from tests.scheduler.hand import MS, spec
 
@@ -23,7 +24,7 @@ def model(name: str, single_ms: int) -> Model:
 def price(busy: float, dropped: float) -> ExecPrice:
     """After batches of a row that took 4 ms."""
     utilisation = Utilisation(Books(SchedulerConfig()))
-    utilisation.gave(0, Worker("w0", 0, "gpu", 8), int(busy * WINDOW_NS))
+    utilisation.gave(0, Worker("w0", 0, "gpu", 8), int(busy * UTILISATION_WINDOW_NS))
     found = ExecPrice(utilisation)
     for _ in range(10):
         found.ran(1, 4 * MS)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mainspring.cluster.placements import Model
-from mainspring.scheduler.policies.mainspring.fairness import HIGHEST, Fairness
+from mainspring.scheduler.policies.mainspring.constants import HIGHEST_PRICE
+from mainspring.scheduler.policies.mainspring.fairness import Fairness
 from mainspring.scheduler.policies.notes import model_note
 from tests.scheduler.hand import spec
 
@@ -24,7 +25,7 @@ def test_a_model_that_misses_rises_and_falls_again_when_it_is_answered() -> None
         floor.answered(other, 16)
         floor.missed(dropped)
     risen = model_note(dropped).boost
-    assert 0.0 < risen <= HIGHEST
+    assert 0.0 < risen <= HIGHEST_PRICE
     assert model_note(other).boost == 0.0
     for _ in range(2000):
         floor.answered(dropped, 4)

@@ -8,9 +8,13 @@ from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
+from mainspring.scheduler.policies.mainspring.constants import (
+    POPULARITY_DECAY_NS,
+    RENEWED_AFTER,
+    UTILISATION_WINDOW_NS,
+)
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
-from mainspring.scheduler.policies.mainspring.popularity import DECAY_NS, RENEWED, Popularity
-from mainspring.scheduler.policies.mainspring.utilisation import WINDOW_NS
+from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.notes import model_note
 from tests.scheduler.hand import MS, Hand, spec
 
@@ -24,7 +28,7 @@ def make_exec_short(hand: Hand, now_ms: float) -> None:
     policy = hand.scheduler._policy
     assert isinstance(policy, Mainspring)
     for worker in hand.scheduler._books.cluster.workers.values():
-        policy._utilisation.gave(int(now_ms * MS), worker, 2 * WINDOW_NS)
+        policy._utilisation.gave(int(now_ms * MS), worker, 2 * UTILISATION_WINDOW_NS)
     for _ in range(400):
         policy._price.ran(1, 4 * MS)
         policy._fairness.missed(Model(spec("other"), 99))
@@ -92,9 +96,9 @@ def test_counts_decay_and_can_be_compared_as_they_are() -> None:
     popularity = Popularity(books)
     for _ in range(3):
         popularity.asked(0, early)
-    popularity.asked(2 * DECAY_NS, late)
+    popularity.asked(2 * POPULARITY_DECAY_NS, late)
     assert model_note(late).popularity > model_note(early).popularity
-    popularity.asked(int((RENEWED + 3) * DECAY_NS), early)
+    popularity.asked(int((RENEWED_AFTER + 3) * POPULARITY_DECAY_NS), early)
     assert model_note(early).popularity > model_note(late).popularity
     assert model_note(early).popularity < 2.0
 

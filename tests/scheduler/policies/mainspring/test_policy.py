@@ -17,7 +17,8 @@ from mainspring.messages.operating import DrainWorker
 from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.base import Batch
-from mainspring.scheduler.policies.mainspring.batch_delay import LONGEST_NS, held_until_ns
+from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
+from mainspring.scheduler.policies.mainspring.constants import LONGEST_DELAY_NS
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.registry import make_policy
@@ -206,7 +207,7 @@ def test_waiting_costs_no_request_its_deadline(
         return
     assert utilisation > 0.8
     assert waiting <= 2
-    assert now_ns < until_ns <= now_ns + LONGEST_NS
+    assert now_ns < until_ns <= now_ns + LONGEST_DELAY_NS
     larger = index + (rows == placement.times.sizes[index])
     assert until_ns + placement.times.ns[larger] <= due_ns
 

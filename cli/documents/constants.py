@@ -1,0 +1,39 @@
+"""The table of the default policy's constants in docs/policies.md, from the constants' docstrings."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from itertools import pairwise
+
+from mainspring.scheduler.policies.mainspring import constants
+
+
+def constants_table() -> str:
+    """Return the table in Markdown; raise ValueError for a constant whose docstring lacks unit or origin."""
+    lines = ["| constant | value | unit | what it is | origin |", "|---|---|---|---|---|"]
+    body = ast.parse(_SOURCE).body
+    for node, after in pairwise(body):
+        match node, after:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name), value=value),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if value is not None:
+                lines.append(_row(name, str(ast.get_source_segment(_SOURCE, value)), " ".join(text.split())))
+            case ast.AnnAssign(target=ast.Name(id=name)), _:
+                raise ValueError(f"{name} has no docstring")
+    return "\n".join(lines)
+
+
+def _row(name: str, value: str, text: str) -> str:
+    what, found_unit, rest = text.partition(" Unit: ")
+    unit, found_origin, origin = rest.partition(". Origin: ")
+    if not (found_unit and found_origin):
+        raise ValueError(f"{name}'s docstring must end with its unit and its origin")
+    return f"| `{name}` | {value} | {unit} | {what} | {origin.removesuffix('.')} |"
+
+
+_SOURCE = inspect.getsource(constants)
+
+if __name__ == "__main__":
+    print(constants_table())
