@@ -211,7 +211,7 @@ def test_a_stream(client: InferenceServerClient) -> None:
     ended = [found.get(timeout=PATIENCE_S) for _ in range(22)]
     errors = [error.message() for _, error in ended if error]
     assert len(errors) == 1
-    assert "deadline_unreachable" in errors[0]
+    assert "deadline_unreachable" in errors[0] or "timed_out" in errors[0], errors
     results = [result for result, _ in ended if result]
     assert {each.get_response().id for each in results} == {*map(str, range(20)), "last"}
     assert all(parameters(each)["triton_final_response"] is True for each in results)
