@@ -22,7 +22,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
-.PHONY: bench-console bench-console-view bench-console-page
+.PHONY: bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check request-path
 
 help: ## Show what can be made
@@ -153,6 +153,9 @@ bench-console-view: $(STAMP) native ## Measure how fast the console follows, and
 
 bench-console-page: $(STAMP) native ## Measure what the console's page takes of a browser (Debian's chromium)
 	$(BIN)/python -m mainspring.experiments.bench.console_page $(ARGS)
+
+bench-console-promises: $(STAMP) native ## Measure how fast a recording opens and seeks, and what ten pages cost
+	$(BIN)/python -m mainspring.experiments.bench.console_promises $(ARGS)
 
 bench-observability: $(STAMP) native ## Measure what metrics and traces cost the gateway
 	$(BIN)/python -m mainspring.experiments.bench.observability $(ARGS)

@@ -1,7 +1,7 @@
 """How things stood at places throughout a run, so that any instant of it can be shown without all before it.
 
 One pass over the run from its beginning, a piece at a time, with only what is open in memory
-(`telemetry.lives`); every few mebibytes it notes how things stand, as the entries of a picture
+(`telemetry.lives`); every mebibyte or more it notes how things stand, as the entries of a picture
 (`messages.observing`). What a note holds is mostly shared with the others: names and models.
 """
 
@@ -21,7 +21,7 @@ from mainspring.telemetry.lives import Held, Lives, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
-STEP_BYTES = 4 << 20
+STEP_BYTES = 1 << 20
 """Between two notes, at least."""
 MOST = 128
 """Notes of one run; in a longer one they are further apart. One takes about 0.5 MB for 4,000 models on 12
