@@ -281,7 +281,7 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site) -> None:
         run(control.unload("other", {"unload_dependents": True}))
         wait_for(lambda: [spec.name for spec in client.models()] == ["net"], "the gateway's word of it")
         for wish, reason, says in (
-            (control.load("broken"), Reason.BAD_INPUT, "version 1: .*no ONNX model"),
+            (control.load("broken"), Reason.BAD_INPUT, "version 1: .*not an ONNX model"),
             (control.load("nothing"), Reason.UNKNOWN_MODEL, "has no model 'nothing'"),
             (control.unload("nothing"), Reason.UNKNOWN_MODEL, "not loaded"),
             (control.load("net", {"config": "{}"}), Reason.BAD_INPUT, "another configuration"),

@@ -39,10 +39,10 @@ def test_the_command_line_shows_the_index_and_loads_and_unloads(site: Site) -> N
         assert factor(client) == 2.0
         failed = models(site, "load", "broken")
         assert isinstance(failed.exception, InvalidRequest)
-        assert "no ONNX model" in str(failed.exception)
+        assert "not an ONNX model" in str(failed.exception)
         shown = models(site, "index").output
         assert re.search(r"net +1 +READY", shown)
-        assert re.search(r"broken +1 +UNAVAILABLE +.*no ONNX model", shown)
+        assert re.search(r"broken +1 +UNAVAILABLE +.*not an ONNX model", shown)
         assert shown.endswith("1 ready, 1 unavailable\n")
         entries = json.loads(models(site, "index", "--ready", "--json").output)
         assert entries == [{"name": "net", "version": "1", "state": "READY", "reason": ""}]
