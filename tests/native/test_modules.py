@@ -12,7 +12,10 @@ import setup
 from mainspring.native import CORES, Core
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-STAYS_PYTHON = ("mainspring/messages/", "mainspring/telemetry/series.py", "mainspring/traces/source.py")
+STAYS_PYTHON = (
+    *("mainspring/gateway/core/", "mainspring/messages/"),
+    *("mainspring/telemetry/series.py", "mainspring/traces/source.py"),
+)
 """What compiled modules import and is not compiled, beside packages and modules that define Structs."""
 
 
