@@ -250,7 +250,7 @@ export class Timeline {
   /** A LOAD and the first INFER that it made possible: a line from the end of one to the beginning of the other. */
   #joins(context, scene, rows, x) {
     const marked = new Set([scene.selected, scene.hover].filter(Boolean).map((action) => action[ID]));
-    const shown = [...scene.actions].filter((action) => rows.has(action[LANE]) && endOf(action) >= scene.from_ns && beginOf(action) <= scene.from_ns + scene.span_ns);
+    const shown = scene.actions.filter((action) => rows.has(action[LANE]) && endOf(action) >= scene.from_ns && beginOf(action) <= scene.from_ns + scene.span_ns);
     for (const [load, infer] of joined(shown, (action) => rows.get(action[LANE]).worker)) {
       const [from, to] = [rows.get(load[LANE]), rows.get(infer[LANE])];
       const strong = marked.has(load[ID]) || marked.has(infer[ID]);

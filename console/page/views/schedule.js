@@ -89,7 +89,7 @@ export function schedule(root, worker, app, params) {
 
   function scene() {
     if (!head) return null;
-    return { actions: held.actions.values(), happenings: held.happenings, rows: rows.rows, waiting: held.waiting, bottom: rows.height, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
+    return { actions: [...held.actions.values()], happenings: held.happenings, rows: rows.rows, waiting: held.waiting, bottom: rows.height, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
   }
 
   function wish() {
