@@ -60,12 +60,9 @@ class Simulation:
         """Set a cluster up.
 
         ``workers`` are (name, device kind, pages); ``preloaded`` says by name what a worker holds at first.
-        ``source`` is played; what is sent from ``records_from_ns`` on is entered in ``records``. ``keep``
-        says whether `outcomes` and `commands` are kept: by default only without ``records``. ``record`` gets
-        the event stream (`controller.Record`). With ``validate_every`` all invariants are checked after
-        that many turns of the controller. ``gateway_core``: drive the live gateway's core instead of its
-        stand-in, which is quicker.
-        """
+        ``source`` is played; requests from ``records_from_ns`` on are entered in ``records``; `outcomes` and
+        `commands` are kept by ``keep``, by default without ``records``. ``record`` gets the events. With
+        ``validate_every`` all invariants are checked after that many turns of the controller."""
         self.faults = faults or Faults()
         processes = processes or ProcessCosts()
         self._keep_commands = keep = records is None if keep is None else keep
@@ -82,11 +79,7 @@ class Simulation:
         self._to_gateway = Link(self.faults, draws)
         self.ledger = Ledger(records, records_from_ns, keep, source)
         to_controller = Link(self.faults, draws)
-        self.gateway: SimulatedGateway
-        if gateway_core or self.faults.worker_loss_notices:
-            self.gateway = CoreGateway(self.faults, processes, agenda, to_controller, self.ledger)
-        else:
-            self.gateway = SimulatedGateway(self.faults, processes, agenda, to_controller, self.ledger)
+        self.gateway = self._make_gateway(gateway_core, processes, to_controller)
         checks = self.validate if validate_every else None
         self.controller = SimulatedController(
             self.scheduler, self._send, cost, record, checks, validate_every
@@ -94,6 +87,12 @@ class Simulation:
         children = seeds.spawn(1)[0]
         self.fleet = Fleet(self.faults, processes, agenda, draws, children, self._tell, self._outputs)
         self._begin(models, workers, preloaded)
+
+    def _make_gateway(self, core: bool, processes: ProcessCosts, to_controller: Link) -> SimulatedGateway:
+        """Return a gateway around the live gateway's core, or its stand-in, which is quicker."""
+        if core or self.faults.worker_loss_notices:
+            return CoreGateway(self.faults, processes, self._agenda, to_controller, self.ledger)
+        return SimulatedGateway(self.faults, processes, self._agenda, to_controller, self.ledger)
 
     def _begin(
         self,
