@@ -25,7 +25,8 @@ from mypy_extensions import mypyc_attr
 from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.demand_loads import DemandLoads
-from mainspring.scheduler.policies.notes import entered_key, model_note, worker_note
+from mainspring.scheduler.policies.notes import model_note, worker_note
+from mainspring.scheduler.policies.ready_queue import enter
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
@@ -60,13 +61,9 @@ class Clockwork(Policy):
         offered = note.offered
         index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
         if len(queue.dues) == 1 or offered is None or due_ns < offered[0] or index > offered[1]:
-            number = model.number
             for placement in model.usable.values():
-                key, entered = due_ns - placement.times.ns[index], entered_key(placement)
-                if entered is None or key < entered:
-                    placement.note = key
+                if enter(placement, due_ns - placement.times.ns[index]):
                     note.offered = due_ns, index
-                    heapq.heappush(worker_note(placement.worker).strategies, (key, number, placement))
         self._loads.update(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
@@ -133,12 +130,8 @@ class Clockwork(Policy):
             return
         model, due_ns = placement.model, queue.dues[0]
         index = model.index_of[queue.rows if queue.rows < model.max_rows else model.max_rows]
-        key = due_ns - placement.times.ns[index]
-        entered = entered_key(placement)
-        if entered is None or key < entered:
-            placement.note = key
+        if enter(placement, due_ns - placement.times.ns[index]):
             model_note(model).offered = due_ns, index
-            heapq.heappush(worker_note(placement.worker).strategies, (key, model.number, placement))
 
     def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
         """Return (required start, size index, first request's index) of a model's strategy on a worker.

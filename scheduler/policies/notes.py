@@ -7,7 +7,7 @@ policy from outside may keep its own kind of note there instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, final
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -50,11 +50,6 @@ class WorkerNote:
         """The number of strategies from which on the void ones are dropped."""
         self.ranks_scale_ns = 0.0
         """The scale by which the strategies are ranked."""
-
-
-def entered_key(placement: Placement) -> int | None:
-    """Return the key of a placement's valid entry on its worker, None without one."""
-    return cast("int | None", placement.note)
 
 
 def model_note(model: Model) -> ModelNote:

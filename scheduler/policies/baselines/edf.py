@@ -20,7 +20,6 @@ from mypy_extensions import mypyc_attr
 from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
-from mainspring.scheduler.policies.notes import entered_key
 from mainspring.scheduler.policies.options import EdfOptions
 from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
 
@@ -52,9 +51,7 @@ class Edf(Policy):
         model, due_ns = request.model, request.due_ns
         assert due_ns is not None
         for placement in model.usable.values():
-            key = entered_key(placement)
-            if key is None or due_ns < key:
-                enter(placement, due_ns)
+            enter(placement, due_ns)
         if due_ns == model.queue.dues[0]:
             self._wish(model)
 

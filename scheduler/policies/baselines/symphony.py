@@ -28,8 +28,9 @@ from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.batching import largest_batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.demand_loads import DemandLoads
-from mainspring.scheduler.policies.notes import entered_key, worker_note
+from mainspring.scheduler.policies.notes import worker_note
 from mainspring.scheduler.policies.options import SymphonyOptions
+from mainspring.scheduler.policies.ready_queue import enter
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -262,11 +263,7 @@ def _offer(placement: Placement, index: int) -> None:
     dues = placement.model.queue.dues
     if not dues:
         return
-    key = dues[0] - placement.times.ns[index]
-    entered = entered_key(placement)
-    if entered is None or key < entered:
-        placement.note = key
-        heapq.heappush(worker_note(placement.worker).strategies, (key, placement.model.number, placement))
+    enter(placement, dues[0] - placement.times.ns[index])
 
 
 def _opens_ns(model: Model, head_due_ns: int) -> int:

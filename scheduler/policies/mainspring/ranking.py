@@ -35,7 +35,8 @@ from mainspring.scheduler.policies.mainspring.constants import (
     SCALE_BATCHES,
     STALE_SHIFT,
 )
-from mainspring.scheduler.policies.notes import WorkerNote, entered_key, model_note, worker_note
+from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
+from mainspring.scheduler.policies.ready_queue import enter
 
 _NONE_NS: Final = (1 << 62) - 1
 
@@ -90,12 +91,8 @@ class Ranking:
         count = len(dues)
         offset_ns = by_count[count] if count < len(by_count) else by_count[-1]
         bound_ns = dues[0] + offset_ns - boost_ns
-        entered_ns = entered_key(placement)
-        if entered_ns is None or bound_ns < entered_ns:
-            placement.note = bound_ns
-            heapq.heappush(note.strategies, (bound_ns, model.number, placement))
-            if len(note.strategies) > note.swept_from:
-                _sweep(note)
+        if enter(placement, bound_ns) and len(note.strategies) > note.swept_from:
+            _sweep(note)
 
     def best(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest rank that an executor could begin at an instant, or None."""
