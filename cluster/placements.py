@@ -233,6 +233,11 @@ class Model:
         self.holders = [placement.worker for placement in self.usable.values() if not placement.stalled]
 
     @property
+    def hopeless(self) -> bool:
+        """Whether no worker will ever run it; a model that just replaced another has no placement yet."""
+        return bool(self.placements) and all(each.hopeless for each in self.placements.values())
+
+    @property
     def waiting(self) -> int:
         """Queued requests, with a deadline or without."""
         return len(self.queue.dues) + len(self.backlog)

@@ -196,7 +196,7 @@ class Scheduler:
     def _fill_loads(self, now_ns: int) -> None:
         """Give the LOAD executors work: what is pinned, what the policy wants, what was missed."""
         loaded = 0
-        while self._pins and (plan := self._pins.next_load()) is not None:
+        while self._pins and (plan := self._pins.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
         while (plan := self._policy.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)

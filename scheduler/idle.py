@@ -9,13 +9,13 @@ miss, and models that only best-effort requests wait for.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
-from itertools import islice
+from collections import deque
 from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
 from mainspring.scheduler.books import Books
+from mainspring.scheduler.load_queue import LoadQueue
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 
@@ -23,8 +23,6 @@ WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
 PATIENCE_NS: Final = 5_000_000
 """How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
-LOOKED_AT: Final = 8
-"""Missed models that are looked at each time for one that can be loaded."""
 
 
 class Backlog:
@@ -130,24 +128,19 @@ class Backlog:
         return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
 
 
-class MissedModels:
+class MissedModels(LoadQueue):
     """Models that requests asked for in vain, in the order of their first miss."""
 
     def __init__(self, books: Books, policy: Policy) -> None:
-        self._books = books
+        super().__init__(books)
         self._policy = policy
-        self._wanted: OrderedDict[str, None] = OrderedDict()
         self._operators: dict[str, None] = {}
         """Those of them that operators asked for."""
 
-    def __bool__(self) -> bool:
-        return bool(self._wanted)
-
     def want(self, model: Model) -> None:
         """Note that a model would have served a request, had it been resident."""
-        if self._wants(model) and not model.holders:
-            self._wanted[model.name] = None
-            self._books.loads_dirty = True
+        if self._needs(model):
+            self.add(model)
 
     def operator_wants(self, model: Model) -> None:
         """Note that an operator asks for a model, whether or not the configuration has idle loads."""
@@ -155,30 +148,24 @@ class MissedModels:
             self._operators[model.name] = None
             self.want(model)
 
-    def _wants(self, model: Model) -> bool:
-        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
-        return bool(self._books.config.idle_loads or model.backlog or model.name in self._operators)
-
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        if not self._wanted or not self._books.may_load_idly:
+        if not self._queued or not self._books.may_load_idly:
             return None
-        for name in list(islice(self._wanted, LOOKED_AT)):
-            model = self._books.cluster.models.get(name)
-            if model is None or model.holders or not self._wants(model) or _given_up(model):
-                self._forget(name)
-                continue
-            plan = self._plan(now_ns, model)
-            if plan is not None:
-                self._forget(name)
-                plan.idle = True
-                return plan
-            self._wanted.move_to_end(name)
-        return None
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.idle = True
+        return plan
 
     def _forget(self, name: str) -> None:
-        del self._wanted[name]
+        super()._forget(name)
         self._operators.pop(name, None)
+
+    def _needs(self, model: Model) -> bool:
+        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
+        if model.holders:
+            return False
+        return bool(self._books.config.idle_loads or model.backlog or model.name in self._operators)
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
@@ -190,8 +177,3 @@ class MissedModels:
             if plan is not None:
                 return plan
         return None
-
-
-def _given_up(model: Model) -> bool:
-    """Return whether no worker will ever run a model; one that just replaced another has no placement yet."""
-    return bool(model.placements) and all(p.hopeless for p in model.placements.values())
