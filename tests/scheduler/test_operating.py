@@ -236,7 +236,7 @@ def test_loading_and_unloading_by_hand() -> None:
 
 @pytest.mark.parametrize("policy", ["clockwork", "mainspring"])
 def test_a_load_that_may_wait_delays_no_other_and_takes_no_page_in_use(policy: str) -> None:
-    hand = Hand(spec("m"), spec("next"), spec("used", pages=7), policy=policy, idle_loads=False)
+    hand = Hand(spec("m"), spec("next"), spec("used", pages=7), policy=policy, idle_loads=False)  # type: ignore[arg-type]
     hand.warm("used")
     (load,) = hand.request(20, 1, "m", 100)
     assert ask(hand, 21, LoadOn("next", idle=True)) == [], "the LOAD executor is not idle"

@@ -28,7 +28,7 @@ def run(served: Served, test: Callable[[Any], Awaitable[None]], **options: Any) 
 
 def test_many_at_once(served: Served) -> None:
     async def test(client: Any) -> None:
-        results = await asyncio.gather(
+        results: list[Any] = await asyncio.gather(
             *(
                 client.infer("double", [tensor("data", X + number, "FP32", binary=number % 2 == 0)])
                 for number in range(100)
