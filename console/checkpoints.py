@@ -17,7 +17,7 @@ from mainspring.console.overview import RunOverview
 from mainspring.messages.actions import Load, Release, Unload
 from mainspring.messages.events import ModelAdded, WorkerJoined
 from mainspring.messages.observing import Holding, OfPicture
-from mainspring.telemetry.lives import Held, Lives, RequestLife
+from mainspring.telemetry.lifecycles import Held, Lifecycles, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
@@ -70,7 +70,7 @@ class Checkpoints:
         self._step_bytes = max(STEP_BYTES, run.size_bytes // MOST)
         self.overview = RunOverview(run.first_ns)
         """What became of the requests of the part that has been gone through."""
-        self._lives = Lives(on_request=self._count)
+        self._lifecycles = Lifecycles(on_request=self._count)
         self._header: Timed | None = None
         self._models: tuple[ModelAdded, ...] = ()
         self._since_bytes = 0
@@ -79,7 +79,7 @@ class Checkpoints:
     @property
     def reached_ns(self) -> int:
         """The instant up to which the run has been gone through."""
-        return self._lives.now_ns
+        return self._lifecycles.now_ns
 
     def before(self, at_ns: int) -> Checkpoint:
         """Return where to begin for an instant: the last note but one before it, for what led up to it."""
@@ -98,12 +98,12 @@ class Checkpoints:
             if isinstance(entry, SegmentHeader):
                 self._header = now_ns, entry
             else:
-                self._lives.take(now_ns, entry)
+                self._lifecycles.take(now_ns, entry)
         moved = after.offset_bytes - (before.offset_bytes if after.segment == before.segment else 0)
         self._since_bytes += max(0, moved)
         if self._since_bytes >= self._step_bytes:
             self._since_bytes = 0
-            self._found.append(self._note(self._lives.now_ns))
+            self._found.append(self._note(self._lifecycles.now_ns))
 
     def close(self) -> None:
         """Close the log."""
@@ -114,7 +114,7 @@ class Checkpoints:
             self.overview.ended(life.arrived_ns, life.ended_ns, life.outcome)
 
     def _note(self, at_ns: int) -> Checkpoint:
-        lives = self._lives
+        lives = self._lifecycles
         if [each.model for each in self._models] != list(lives.models.values()):
             self._models = tuple(map(ModelAdded, lives.models.values()))
         outstanding = [(life.action.worker, life.model, type(life.action)) for life in lives.actions.values()]

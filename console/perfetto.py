@@ -19,7 +19,7 @@ from mainspring.console.trace_file import SHORTEST_NS, TraceFile
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Status
 from mainspring.messages.events import RequestArrived
-from mainspring.telemetry.lives import OPEN_OUTCOMES, ActionLife, Lives, RequestLife
+from mainspring.telemetry.lifecycles import OPEN_OUTCOMES, ActionLife, Lifecycles, RequestLife
 
 COUNTER_NS = 1_000_000
 """Counters are looked at once in this time at most, and written if they changed."""
@@ -39,7 +39,7 @@ class Tracer:
 
     def __init__(self, file: TraceFile) -> None:
         self._file = file
-        self._lives = Lives(self._request, self._action)
+        self._lifecycles = Lifecycles(self._request, self._action)
         self._from_ns: int | None = None
         self._arrivals: dict[int, int] = {}
         """Of each open request, where the slice of its arrival begins."""
@@ -56,24 +56,24 @@ class Tracer:
         self._file.process(_REQUESTS_PID, "requests", 0)
         self._file.thread(_REQUESTS_PID, _REQUESTS_PID, "outcomes", 1)
         self._file.thread(_REQUESTS_PID, _ARRIVALS_TID, "arrivals", 0)
-        for name in self._lives.workers:
+        for name in self._lifecycles.workers:
             self._worker(name)
         self._count(from_ns)
 
     def take(self, now_ns: int, entry: object) -> None:
         """Take one record in."""
-        self._lives.take(now_ns, entry)
+        self._lifecycles.take(now_ns, entry)
         if self._from_ns is None:
             return
-        if isinstance(entry, RequestArrived) and entry.request_id in self._lives.requests:
+        if isinstance(entry, RequestArrived) and entry.request_id in self._lifecycles.requests:
             self._arrived(now_ns, entry)
         self._count(now_ns)
 
     def finish(self) -> None:
         """Write what is still open as it is planned."""
         if self._from_ns is not None:
-            self._count(self._lives.now_ns, last=True)
-        self._lives.finish()
+            self._count(self._lifecycles.now_ns, last=True)
+        self._lifecycles.finish()
 
     def _arrived(self, now_ns: int, event: RequestArrived) -> None:
         # Slices of one thread must not overlap, and a turn of the controller takes many at one instant.
@@ -91,7 +91,7 @@ class Tracer:
         executed = life.outcome in ("in_time", "late")
         if not executed and life.outcome not in OPEN_OUTCOMES:
             self._arrivals.pop(life.request.request_id, None)
-        end_ns = self._lives.now_ns if life.ended_ns is None else life.ended_ns
+        end_ns = self._lifecycles.now_ns if life.ended_ns is None else life.ended_ns
         if self._from_ns is None or end_ns < self._from_ns:
             return
         args: dict[str, Any] = {"request": str(life.request.request_id), "model": life.request.model}
@@ -120,7 +120,7 @@ class Tracer:
         if self._from_ns is None or (life.ended_ns is not None and life.ended_ns < self._from_ns):
             return
         worker = self._worker(life.action.worker)
-        executor, name, begin_ns, end_ns = _placed(life, self._lives.now_ns)
+        executor, name, begin_ns, end_ns = _placed(life, self._lifecycles.now_ns)
         begin_ns = self._at(begin_ns)
         end_ns = max(self._at(end_ns), begin_ns + SHORTEST_NS)
         tid = worker.thread(executor, begin_ns, end_ns)
@@ -142,7 +142,7 @@ class Tracer:
     def _worker(self, name: str) -> _Worker:
         worker = self._workers.get(name)
         if worker is None:
-            held = self._lives.workers.get(name)
+            held = self._lifecycles.workers.get(name)
             pid = _REQUESTS_PID + 1 + len(self._workers)
             worker = self._workers[name] = _Worker(pid, self._new_thread)
             kind = f" ({held.device_kind})" if held is not None else ""
@@ -159,8 +159,8 @@ class Tracer:
         if now_ns - self._counted_ns < COUNTER_NS and not last:
             return
         self._counted_ns = now_ns
-        self._counter(_REQUESTS_PID, "waiting", "requests", now_ns, self._lives.queued)
-        for name, held in self._lives.workers.items():
+        self._counter(_REQUESTS_PID, "waiting", "requests", now_ns, self._lifecycles.queued)
+        for name, held in self._lifecycles.workers.items():
             self._counter(self._worker(name).pid, "free", "pages", now_ns, held.pages_free)
 
     def _counter(self, pid: int, name: str, unit: str, now_ns: int, value: int) -> None:

@@ -10,7 +10,7 @@
 * ``journal``          -- granted changes, kept for the next start
 * ``recovery``         -- models that can be served again
 * ``observers``, ``snapshot_stream`` -- consoles: who follows the controller, and the bytes that they receive
-* ``logged_scheduler`` -- the scheduler and its event log; ``tally`` counts requests by model
+* ``logged_scheduler`` -- the scheduler and its event log; ``counters`` counts requests by model
 * ``config``           -- the process's configuration
 
 The process touches no tensor and makes no choice: choices are the scheduler's.

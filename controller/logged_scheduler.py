@@ -15,8 +15,8 @@ import msgspec
 
 from mainspring.cluster.snapshot import Part
 from mainspring.controller.counters import Dropped
+from mainspring.controller.model_counters import ModelCounters
 from mainspring.controller.snapshot_stream import SharedRecords
-from mainspring.controller.tally import Tally
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
@@ -57,7 +57,7 @@ class LoggedScheduler:
         self._write: Callable[[int, Event | Command], None] | None = None
         self.observe(False)
         self._dropped = dropped
-        self._tally = Tally()
+        self._counters = ModelCounters()
         self._actions = ActionCounts(metrics_models)
         self._paused_until_ns = 0
         self._unwritten: list[tuple[int, Event | Command]] = []
@@ -121,9 +121,9 @@ class LoggedScheduler:
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
-        tally, actions, write = self._tally, self._actions, self._write
+        counters, actions, write = self._counters, self._actions, self._write
         for now_ns, entry in entries:
-            tally.take(entry)
+            counters.take(entry)
             actions.take(entry)
             if write is not None:
                 try:
@@ -166,18 +166,18 @@ class LoggedScheduler:
     @property
     def departures(self) -> int:
         """Workers that left or were dropped, and models that were removed, up to the last `settle`."""
-        return self._tally.departures
+        return self._counters.departures
 
     @property
     def requests(self) -> int:
         """Requests that came, up to the last `settle`."""
-        return self._tally.requests
+        return self._counters.requests
 
     def status(self) -> ClusterStatus:
         """Return the scheduler's status, with each model's counts and the number of unlogged records."""
         self.settle()
         status = self._scheduler.status()
-        status = msgspec.structs.replace(status, models=tuple(map(self._tally.counted, status.models)))
+        status = msgspec.structs.replace(status, models=tuple(map(self._counters.counted, status.models)))
         if self._log is None or self._log.problem is None:
             return status
         return msgspec.structs.replace(

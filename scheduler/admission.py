@@ -10,17 +10,19 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, State
 from mainspring.messages.codes import Reason
-from mainspring.scheduler.books import Books
+from mainspring.scheduler.state import SchedulerState
 
 _PREPARED: Final = State.PREPARED
 
 
-def earliest_finish_ns(books: Books, now_ns: int, model: Model, rows: int, due_ns: int | None) -> int | None:
+def earliest_finish_ns(
+    state: SchedulerState, now_ns: int, model: Model, rows: int, due_ns: int | None
+) -> int | None:
     """Return the earliest predicted end of a new request's EXEC; None if no worker can run it.
 
     The search ends at the first plan that is in time.
     """
-    soonest_ns = now_ns + books.ns.dispatch_delay
+    soonest_ns = now_ns + state.ns.dispatch_delay
     index = model.index_of[rows]
     best: int | None = None
     for placement in model.usable.values():
@@ -62,11 +64,11 @@ def _after_load(
     return best
 
 
-def impossible(books: Books, model: Model) -> tuple[Reason, str]:
+def impossible(state: SchedulerState, model: Model) -> tuple[Reason, str]:
     """Say why no worker can run a model now."""
-    if not books.cluster.workers:
+    if not state.cluster.workers:
         return Reason.NO_WORKER, "no worker is connected; if one starts or comes back, send the request again"
-    largest = max(worker.pages.size for worker in books.cluster.workers.values())
+    largest = max(worker.pages.size for worker in state.cluster.workers.values())
     if model.spec.pages > largest:
         return (
             Reason.NO_WORKER,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
-from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.state import SchedulerState
 
 
 class Changes:
@@ -15,16 +15,16 @@ class Changes:
 
     def __init__(
         self,
-        books: Books,
+        state: SchedulerState,
         policy: Policy,
         residency: Residency,
         backlog: Backlog,
-        intake: Intake,
+        lifecycle: RequestLifecycle,
         pins: Pins,
     ) -> None:
-        self._books = books
+        self._state = state
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
-        self._intake = intake
+        self._lifecycle = lifecycle
         self._pins = pins

@@ -32,26 +32,26 @@ from mainspring.messages.events import (
 from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.alarms import Alarm
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.idle import Backlog, MissedModels
-from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
+from mainspring.scheduler.state import SchedulerState
 from mainspring.scheduler.validate import validate
 
 MISSED_RETRY_NS: Final = 100_000_000
 """How often a missed or pinned model that could not be loaded is tried again."""
 
 
-RUNG_AT_ONCE: Final = 100
+ALARMS_PER_CALL: Final = 100
 """Alarms that one `Scheduler.schedule` handles at most, and"""
-LOADED_AT_ONCE: Final = 3
+LOADS_PER_CALL: Final = 3
 """LOADs that it decides at most: what is left is due at once, so that no call takes long."""
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
@@ -66,19 +66,19 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         """Take the configuration; raise ValueError if its policy, or one of its options, is unknown."""
         self.config = config
-        self._books = books = Books(policy_class(config.policy).complete(config))
-        self._policy = make_policy(config.policy, books)
-        self._backlog = Backlog(books, self._policy)
-        self._missed = MissedModels(books, self._policy)
+        self._state = state = SchedulerState(policy_class(config.policy).complete(config))
+        self._policy = make_policy(config.policy, state)
+        self._backlog = Backlog(state, self._policy)
+        self._missed = MissedModels(state, self._policy)
         self._retry_ns = 0
-        self._pins = Pins(books)
-        self._residency = Residency(books, self._policy, self._missed, self._pins)
-        self._intake = Intake(books, self._policy, self._residency, self._backlog, self._missed)
-        self._stalls = Stalls(books, self._policy, self._missed)
+        self._pins = Pins(state)
+        self._residency = Residency(state, self._policy, self._missed, self._pins)
+        self._lifecycle = RequestLifecycle(state, self._policy, self._residency, self._backlog, self._missed)
+        self._stalls = Stalls(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
-            books, self._policy, self._residency, self._backlog, self._intake, self._stalls
+            state, self._policy, self._residency, self._backlog, self._lifecycle, self._stalls
         )
-        parts = books, self._policy, self._residency, self._backlog, self._intake, self._pins
+        parts = state, self._policy, self._residency, self._backlog, self._lifecycle, self._pins
         self._operating = Operating(*parts)
         self._membership = Membership(*parts)
 
@@ -86,16 +86,16 @@ class Scheduler:
         """Take an event in. ``now_ns`` never goes back from one call to the next."""
         match event:
             case RequestArrived():
-                self._intake.arrived(now_ns, event)
+                self._lifecycle.arrived(now_ns, event)
             case Result():
                 if not self._dispatcher.ended(now_ns, event):
                     self._membership.drop(now_ns, event.worker, _disagreement(event))
             case Wakeup():
                 pass
             case RequestCancelled(request_id=request_id):
-                self._intake.cancel(now_ns, request_id)
+                self._lifecycle.cancel(now_ns, request_id)
             case GatewayLeft(number=number):
-                self._intake.cancel_gateway(now_ns, number)
+                self._lifecycle.cancel_gateway(now_ns, number)
             case ModelAdded(model=spec):
                 self._membership.add_model(now_ns, spec)
             case ModelRemoved(name=name):
@@ -114,19 +114,19 @@ class Scheduler:
 
         Where that would take long it does a part, and `next_wakeup_ns` is ``now_ns`` or earlier.
         """
-        books, alarms = self._books, self._books.alarms
-        rung = 0
-        while rung < RUNG_AT_ONCE and (alarm := alarms.take(now_ns)) is not None:
+        state, alarms = self._state, self._state.alarms
+        on_alarm = 0
+        while on_alarm < ALARMS_PER_CALL and (alarm := alarms.take(now_ns)) is not None:
             self._ring(now_ns, *alarm)
-            rung += 1
-        while books.dirty:
-            workers, books.dirty = books.dirty, {}
+            on_alarm += 1
+        while state.dirty:
+            workers, state.dirty = state.dirty, {}
             for worker in workers.values():
                 self._dispatcher.fill(now_ns, worker)
-        if books.loads_dirty:
-            books.loads_dirty = False
+        if state.loads_dirty:
+            state.loads_dirty = False
             self._fill_loads(now_ns)
-        return books.drain() if books.commands else []
+        return state.drain() if state.commands else []
 
     def taken(self) -> list[Command]:
         """Return the commands that `handle` has decided on since the last call, in order.
@@ -134,15 +134,15 @@ class Scheduler:
         A driver that writes them down between two events keeps the log in the order in which the state
         changed; for one that does not, `schedule` returns them.
         """
-        return self._books.drain() if self._books.commands else []
+        return self._state.drain() if self._state.commands else []
 
     def next_wakeup_ns(self) -> int | None:
         """Return when `schedule` wants to be called even if nothing happens; None for never."""
-        return self._books.alarms.next_ns()
+        return self._state.alarms.next_ns()
 
     def validate(self) -> None:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
-        validate(self._books)
+        validate(self._state)
 
     def refusal(self, wish: Wish) -> str | None:
         """Return why an operator's wish can't be carried out now, and what would be right; None if it can."""
@@ -150,39 +150,39 @@ class Scheduler:
 
     def prepared_anywhere(self, name: str) -> bool:
         """Say whether any worker has a model prepared."""
-        model = self._books.cluster.models.get(name)
+        model = self._state.cluster.models.get(name)
         return model is not None and any(p.state in PREPARED_STATES for p in model.placements.values())
 
     @property
     def queued(self) -> int:
         """Requests that wait for an INFER."""
-        return self._books.cluster.queued
+        return self._state.cluster.queued
 
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
-        return cluster_status(self._books.cluster, self.config.policy)
+        return cluster_status(self._state.cluster, self.config.policy)
 
     def snapshot(self) -> Iterator[Part]:
         """Yield how things stand, part by part (`cluster.snapshot`)."""
-        return snapshot(self._books.cluster)
+        return snapshot(self._state.cluster)
 
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
         """Handle one alarm."""
-        books = self._books
+        state = self._state
         if isinstance(subject, Request):
-            self._intake.expire(now_ns, subject)
+            self._lifecycle.expire(now_ns, subject)
         elif alarm is _POLICY:
-            self._policy.rung(now_ns)
+            self._policy.on_alarm(now_ns)
         elif subject is None:
-            books.loads_dirty = True
-        elif books.cluster.workers.get(subject.name) is subject:
+            state.loads_dirty = True
+        elif state.cluster.workers.get(subject.name) is subject:
             if alarm is _EXEC:
                 subject.exec_alarm_ns = None
-                books.dirty[subject.name] = subject
+                state.dirty[subject.name] = subject
             elif alarm is _LOAD:
                 if _is_due(now_ns, subject.load_alarm_ns):
                     subject.load_alarm_ns = None
-                    books.consider_load_room(now_ns, subject)
+                    state.consider_load_room(now_ns, subject)
             elif alarm is _STALL:
                 if _is_due(now_ns, subject.stall_alarm_ns):
                     subject.stall_alarm_ns = None
@@ -201,14 +201,14 @@ class Scheduler:
         while (plan := self._policy.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
             loaded += 1
-            if loaded == LOADED_AT_ONCE:
-                self._books.alarms.set(now_ns, _RETRY)
+            if loaded == LOADS_PER_CALL:
+                self._state.alarms.set(now_ns, _RETRY)
                 return
         while self._missed and (plan := self._missed.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
         if (self._missed or self._pins) and now_ns >= self._retry_ns:
             self._retry_ns = now_ns + MISSED_RETRY_NS
-            self._books.alarms.set(self._retry_ns, _RETRY)
+            self._state.alarms.set(self._retry_ns, _RETRY)
 
 
 def _is_due(now_ns: int, armed_ns: int | None) -> bool:
@@ -218,6 +218,6 @@ def _is_due(now_ns: int, armed_ns: int | None) -> bool:
 
 def _disagreement(result: Result) -> str:
     return (
-        f"action {result.action_id} ended with {result.status.value}, which the controller's books rule out: "
+        f"action {result.action_id} ended with {result.status.value}, which the controller's state rule out: "
         f"{result.detail}"
     )

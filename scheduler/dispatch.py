@@ -12,12 +12,12 @@ from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog
-from mainspring.scheduler.intake import Intake
 from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
+from mainspring.scheduler.state import SchedulerState
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
@@ -33,28 +33,28 @@ _RESIDENT: Final = State.RESIDENT
 
 
 class Dispatcher:
-    """Turns the policy's batches into INFERs, and results into the books."""
+    """Turns the policy's batches into INFERs, and enters results into the state."""
 
     def __init__(
         self,
-        books: Books,
+        state: SchedulerState,
         policy: Policy,
         residency: Residency,
         backlog: Backlog,
-        intake: Intake,
+        lifecycle: RequestLifecycle,
         stalls: Stalls,
     ) -> None:
-        self._books = books
+        self._state = state
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
-        self._intake = intake
+        self._lifecycle = lifecycle
         self._stalls = stalls
 
     def fill(self, now_ns: int, worker: Worker) -> None:
         """Give a worker's EXEC executor batches until it is busy for the lookahead, or longer where inputs
         take their time: they travel while the batches before them run."""
-        books, timeline, durations = self._books, worker.exec, self._books.ns
+        state, timeline, durations = self._state, worker.exec, self._state.ns
         soonest_ns = now_ns + durations.dispatch_delay
         ahead_ns = durations.lookahead + worker.lead_ns
         while True:
@@ -68,18 +68,18 @@ class Dispatcher:
             if batch is None:
                 if now_ns < worker.held_until_ns:
                     # What it was held for may be gone, and then what waits behind that is next.
-                    books.arm_exec(worker.held_until_ns, worker)
+                    state.arm_exec(worker.held_until_ns, worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
                 return
-            if books.suspects and len(batch.requests) > 1:
+            if state.suspects and len(batch.requests) > 1:
                 batch = isolated(batch)
             self._send(now_ns, worker, batch, available_ns)
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
         """Have EXEC filled at an instant, unless that moves on with the time: then the result will."""
         if not worker.exec.overruns(now_ns):
-            self._books.arm_exec(when_ns, worker)
+            self._state.arm_exec(when_ns, worker)
         else:
             self._stalls.watch(now_ns, worker)
 
@@ -88,7 +88,7 @@ class Dispatcher:
 
         Results of actions that nobody waits for any more are ignored.
         """
-        worker = self._books.cluster.workers.get(result.worker)
+        worker = self._state.cluster.workers.get(result.worker)
         if worker is None:
             return True
         if result.status is Status.STOPPING and not worker.stopping:
@@ -102,7 +102,7 @@ class Dispatcher:
             agrees = self._residency.load_ended(now_ns, worker, load.action, result)
             placement = worker.placements[load.action.model]
             self._backlog.offer(placement)
-            self._intake.reconsider(now_ns, placement.model)
+            self._lifecycle.reconsider(now_ns, placement.model)
             return agrees
         other = worker.others.pop(result.action_id, None)
         return other is None or self._other_ended(now_ns, worker, other[0], result)
@@ -118,49 +118,49 @@ class Dispatcher:
         agrees = self._residency.other_ended(now_ns, worker, action, result)
         if isinstance(action, Release):
             # What replaces the model has come to the last of the workers, of which each may be drained.
-            cluster = self._books.cluster
+            cluster = self._state.cluster
             model = cluster.models.get(action.model)
             if model is not None and len(model.placements) == len(cluster.workers):
                 concerned = model
         if concerned is not None:
-            self._intake.reconsider(now_ns, concerned)
+            self._lifecycle.reconsider(now_ns, concerned)
         return agrees
 
     def overdue(self, now_ns: int, worker: Worker) -> str | None:
         """Return what a worker owes for too long, or None after arranging for the next look."""
-        books = self._books
+        state = self._state
         worker.watched = False
         limits = [
-            max(slot.end_ns, slot.action.latest_ns) + books.ns.action_timeout
+            max(slot.end_ns, slot.action.latest_ns) + state.ns.action_timeout
             for slot in (worker.exec.first(), worker.load.first())
             if slot is not None
         ]
         for action, sent_ns in worker.others.values():
             slow = isinstance(action, Prepare | Release)
-            limits.append(sent_ns + (books.ns.prepare_timeout if slow else books.ns.action_timeout))
+            limits.append(sent_ns + (state.ns.prepare_timeout if slow else state.ns.action_timeout))
         if not limits:
             return None
         if min(limits) <= now_ns:
             return f"an action's result is owed since {(now_ns - min(limits)) / 1e6:.0f} ms past its time-out"
         # Something with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
-        books.watch(min(*limits, now_ns + books.ns.action_timeout), worker)
+        state.watch(min(*limits, now_ns + state.ns.action_timeout), worker)
         return None
 
     def unanswered(self, now_ns: int, worker: Worker) -> Unanswered | None:
         """Return the INFER that a worker owes for too long, None if it owes something else."""
         slot = worker.exec.first()
-        timeout_ns = self._books.ns.action_timeout
+        timeout_ns = self._state.ns.action_timeout
         if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
             return None
         return Unanswered(slot.action.model, slot.action.batch_size, now_ns - slot.begin_ns)
 
     def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
         """Send a batch as one INFER."""
-        books, placement, requests = self._books, batch.placement, batch.requests
+        state, placement, requests = self._state, batch.placement, batch.requests
         action = self._infer(now_ns, worker, batch, available_ns)
-        books.emit(now_ns, action)
+        state.emit(now_ns, action)
         if not worker.watched:
-            books.watch(action.latest_ns + action.predicted_duration_ns + books.ns.action_timeout, worker)
+            state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
         if requests[0].due_ns is not None:
             self._policy.dispatched(now_ns, batch)
         else:
@@ -168,19 +168,19 @@ class Dispatcher:
 
     def _infer(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> Infer:
         """Return a batch's INFER."""
-        books, placement, requests = self._books, batch.placement, batch.requests
+        state, placement, requests = self._state, batch.placement, batch.requests
         index = batch.size_index
         duration_ns = placement.times.ns[index]
-        begin_ns = books.begin_ns(now_ns, placement, index, available_ns)
+        begin_ns = state.begin_ns(now_ns, placement, index, available_ns)
         if requests[0].due_ns is None:
             latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
         elif self._policy.serves_late:
-            latest_ns = begin_ns + books.ns.action_window
+            latest_ns = begin_ns + state.ns.action_window
         else:
             due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
-            latest_ns = min(due_ns - duration_ns, begin_ns + books.ns.action_window)
+            latest_ns = min(due_ns - duration_ns, begin_ns + state.ns.action_window)
         return Infer(
-            action_id=books.next_action_id(),
+            action_id=state.next_action_id(),
             worker=worker.name,
             model=placement.model.name,
             batch_size=placement.times.sizes[index],
@@ -195,11 +195,11 @@ class Dispatcher:
 
     def _infer_ended(self, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result) -> None:
         """Close a batch: its requests are done, or wait again, or are rejected."""
-        books, action = self._books, slot.action
+        state, action = self._state, slot.action
         placement = worker.placements[action.model]
         self._stalls.exec_ended(now_ns, worker)
-        books.wake(worker)
-        requests = infer_ended(books.cluster, now_ns, worker, slot, result)
+        state.wake(worker)
+        requests = infer_ended(state.cluster, now_ns, worker, slot, result)
         if result.status is _OK:
             index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)
@@ -227,8 +227,8 @@ class Dispatcher:
                 # Inputs may just have been slow, and running alone would make a busy device busier.
                 request.spoilt += 1
                 if request.spoilt > 1 or result.status is Status.ENGINE_ERROR:
-                    request.suspect = self._books.suspects = True
-            self._intake.retry(now_ns, request, reason, detail)
+                    request.suspect = self._state.suspects = True
+            self._lifecycle.retry(now_ns, request, reason, detail)
 
 
 def isolated(batch: Batch) -> Batch:

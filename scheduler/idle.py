@@ -14,10 +14,10 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.load_queue import LoadQueue
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.state import SchedulerState
 
 WATCHED_NS: Final = 1_000_000_000
 """Requests with a deadline seen within this time bound the length of best-effort batches."""
@@ -28,8 +28,8 @@ PATIENCE_NS: Final = 5_000_000
 class Backlog:
     """Best-effort requests: the oldest first on each worker, in batches that block no deadline."""
 
-    def __init__(self, books: Books, policy: Policy) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState, policy: Policy) -> None:
+        self._state = state
         self._policy = policy
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
         self._slacks: deque[tuple[int, int]] = deque()
@@ -82,7 +82,7 @@ class Backlog:
                 self.offer(placement)
                 continue
             not_ready.append(placement)
-            if placement.ready_ns(now_ns) <= self._books.soonest_ns(now_ns):
+            if placement.ready_ns(now_ns) <= self._state.soonest_ns(now_ns):
                 batch = self._batch(now_ns, placement, limit_ns)
         for placement in not_ready:
             self.offer(placement)
@@ -101,7 +101,7 @@ class Backlog:
         if limit_ns is not None and times.for_rows(backlog[0].rows) > limit_ns:
             since_ns = placement.worker.exec.free_ns + PATIENCE_NS
             if now_ns < since_ns:
-                self._books.arm_exec(since_ns, placement.worker)
+                self._state.arm_exec(since_ns, placement.worker)
                 return None
         allowed = 0
         for index, duration_ns in enumerate(times.ns):
@@ -131,8 +131,8 @@ class Backlog:
 class MissedModels(LoadQueue):
     """Models that requests asked for in vain, in the order of their first miss."""
 
-    def __init__(self, books: Books, policy: Policy) -> None:
-        super().__init__(books)
+    def __init__(self, state: SchedulerState, policy: Policy) -> None:
+        super().__init__(state)
         self._policy = policy
         self._operators: dict[str, None] = {}
         """Those of them that operators asked for."""
@@ -150,7 +150,7 @@ class MissedModels(LoadQueue):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        if not self._queued or not self._books.may_load_idly:
+        if not self._queued or not self._state.may_load_idly:
             return None
         plan = self.first_plan(now_ns)
         if plan is not None:
@@ -165,7 +165,7 @@ class MissedModels(LoadQueue):
         """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
         if model.holders:
             return False
-        return bool(self._books.config.idle_loads or model.backlog or model.name in self._operators)
+        return bool(self._state.config.idle_loads or model.backlog or model.name in self._operators)
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
@@ -173,7 +173,7 @@ class MissedModels(LoadQueue):
         for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
             plan = self._policy.plan_idle_load(now_ns, placement)
             if plan is None and model.name in self._operators:
-                plan = plan_load(placement, now_ns - self._books.ns.idle_load_protect)
+                plan = plan_load(placement, now_ns - self._state.ns.idle_load_protect)
             if plan is not None:
                 return plan
         return None

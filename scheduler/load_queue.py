@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Final
 
 from mainspring.cluster.placements import Model
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan
+from mainspring.scheduler.state import SchedulerState
 
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
@@ -22,8 +22,8 @@ LOOKED_AT: Final = 8
 class LoadQueue(ABC):
     """A queue of models, each in it once."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
         self._queued: OrderedDict[str, None] = OrderedDict()
 
     def __bool__(self) -> bool:
@@ -33,7 +33,7 @@ class LoadQueue(ABC):
     def add(self, model: Model) -> None:
         """Have a model loaded; one that is queued keeps its place."""
         self._queued[model.name] = None
-        self._books.loads_dirty = True
+        self._state.loads_dirty = True
 
     def first_plan(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the first model that a worker can take now, and take the model out.
@@ -41,7 +41,7 @@ class LoadQueue(ABC):
         Models that need no LOAD any more leave; those that no worker can take now go to the end.
         """
         for name in list(islice(self._queued, LOOKED_AT)):
-            model = self._books.cluster.models.get(name)
+            model = self._state.cluster.models.get(name)
             if model is None or model.hopeless or not self._needs(model):
                 self._forget(name)
                 continue

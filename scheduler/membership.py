@@ -28,7 +28,7 @@ class Membership(Changes):
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
         """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""
-        cluster = self._books.cluster
+        cluster = self._state.cluster
         known = cluster.models.get(spec.name)
         if known is not None and known.spec == spec:
             return
@@ -43,10 +43,10 @@ class Membership(Changes):
 
     def remove_model(self, now_ns: int, name: str) -> None:
         """Serve a model no more: reject what waits for it, and take it off the workers as they get free."""
-        model = self._books.cluster.models.get(name)
+        model = self._state.cluster.models.get(name)
         if model is None:
             return
-        unset(self._books.cluster, name)
+        unset(self._state.cluster, name)
         self._take_off(now_ns, model)
         self._pins.enforce()
 
@@ -55,30 +55,30 @@ class Membership(Changes):
 
         What the worker had prepared of it goes first, for that is of the files as they were.
         """
-        placement = restorable(self._books.cluster, name, model)
+        placement = restorable(self._state.cluster, name, model)
         if placement is not None:
             self._residency.leave(now_ns, placement)
 
     def _take_off(self, now_ns: int, model: Model) -> None:
         """Reject what waits for a model, and have workers give it up."""
-        strike(self._books.cluster, model)
+        strike(self._state.cluster, model)
         detail = f"model {model.name!r} was removed"
-        self._intake.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
+        self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
         for placement in list(model.placements.values()):
             self._residency.leave(now_ns, placement)
-        self._books.cluster.estimates.release(model.spec)
+        self._state.cluster.estimates.release(model.spec)
 
     def join(self, now_ns: int, event: WorkerJoined) -> None:
         """Take a worker in, with what it says its memory holds."""
-        cluster = self._books.cluster
+        cluster = self._state.cluster
         if event.worker in cluster.workers:
             self.leave(now_ns, event.worker, "joined again")
         wrong = misplaced(event)
         if wrong is not None:
-            self._books.commands.append(DropWorker(event.worker, wrong))
+            self._state.commands.append(DropWorker(event.worker, wrong))
             return
         worker = join(cluster, event)
-        self._books.consider_load_room(now_ns, worker)
+        self._state.consider_load_room(now_ns, worker)
         for resident in event.resident:
             placement = adopt(cluster, now_ns, worker, resident)
             if placement.usable:
@@ -94,39 +94,39 @@ class Membership(Changes):
         self._residency.prepare_next(now_ns, worker)
         self._policy.worker_joined(now_ns, worker)
         self._pins.enforce()
-        self._books.loads_dirty = True
-        self._books.wake(worker)
+        self._state.loads_dirty = True
+        self._state.wake(worker)
 
     def leave(self, now_ns: int, name: str, reason: str) -> None:
         """Forget a worker; its requests go elsewhere if their deadlines allow, or are rejected."""
-        worker = lose(self._books.cluster, name)
+        worker = lose(self._state.cluster, name)
         if worker is not None:
             self._left(now_ns, worker, reason)
 
     def _left(self, now_ns: int, worker: Worker, reason: str) -> None:
-        books, name = self._books, worker.name
+        state, name = self._state, worker.name
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
-        books.dirty.pop(name, None)
-        books.load_room.pop(name, None)
+        state.dirty.pop(name, None)
+        state.load_room.pop(name, None)
         for load in worker.load.actions():
-            books.idle_loads.pop(load.action_id, None)
-        books.loads_dirty = True
+            state.idle_loads.pop(load.action_id, None)
+        state.loads_dirty = True
         detail = f"{name} was lost ({reason})"
-        for request in orphans(books.cluster, worker):
+        for request in orphans(state.cluster, worker):
             request.failures += 1
-            self._intake.retry(now_ns, request, Reason.WORKER_FAILED, detail)
+            self._lifecycle.retry(now_ns, request, Reason.WORKER_FAILED, detail)
         for placement in worker.placements.values():
-            self._intake.reconsider(now_ns, placement.model)
+            self._lifecycle.reconsider(now_ns, placement.model)
         self._pins.enforce()
         worker.forget()
 
     def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
         """Break with a worker whose state can't be trusted any more; it may join again."""
-        cluster = self._books.cluster
+        cluster = self._state.cluster
         worker = cluster.workers.get(name)
         if worker is not None and unanswered is not None:
             learn_from_unanswered(now_ns, worker, unanswered)
         # What it changes is entered step by step, for others have to know of each.
-        self._books.commands.append(DropWorker(name, reason, unanswered))
+        self._state.commands.append(DropWorker(name, reason, unanswered))
         self.leave(now_ns, name, reason)

@@ -46,12 +46,12 @@ class Operating(Changes):
             case DrainWorker(worker=name):
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
-                return None if name in self._books.cluster.drained else f"{name!r} is not drained"
+                return None if name in self._state.cluster.drained else f"{name!r} is not drained"
             case SetDefaultSlo():
                 return None  # It is the gateways' alone.
             case UnpinModel(model=name):
-                return None if name in self._books.cluster.pinned else f"{name!r} is not pinned"
-        model = self._books.cluster.models.get(wish.model)
+                return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
+        model = self._state.cluster.models.get(wish.model)
         if model is None:
             return self._no_model(wish.model)
         if isinstance(wish, PinModel):
@@ -67,48 +67,48 @@ class Operating(Changes):
         wish = event.wish
         if self.refusal(wish) is not None:
             return
-        remember(self._books.cluster, now_ns, event)
+        remember(self._state.cluster, now_ns, event)
         match wish:
             case DrainWorker(worker=name):
-                self._drain(now_ns, self._books.cluster.workers[name])
+                self._drain(now_ns, self._state.cluster.workers[name])
             case ResumeWorker(worker=name):
                 self._resume(now_ns, name)
             case PinModel(model=name):
-                self._books.cluster.pinned[name] = None
+                self._state.cluster.pinned[name] = None
                 self._pins.enforce()
             case UnpinModel(model=name):
-                self._unpin(self._books.cluster.models[name])
+                self._unpin(self._state.cluster.models[name])
             case LoadOn(model=name, idle=True):
-                self._residency.load_when_idle(self._books.cluster.models[name])
+                self._residency.load_when_idle(self._state.cluster.models[name])
             case LoadOn(model=name):
-                for worker in self._books.cluster.workers.values():
-                    self._books.consider_load_room(now_ns, worker)
-                room = self._books.load_room
-                plan = plan_on_freest(self._books.cluster.models[name], room, wish.worker)
+                for worker in self._state.cluster.workers.values():
+                    self._state.consider_load_room(now_ns, worker)
+                room = self._state.load_room
+                plan = plan_on_freest(self._state.cluster.models[name], room, wish.worker)
                 if plan is not None:
                     self._residency.load(now_ns, plan)
             case UnloadFrom():
                 for placement in self._holding(wish):
                     self._residency.unload(now_ns, placement)
-                self._books.loads_dirty = True
+                self._state.loads_dirty = True
 
     def _unpin(self, model: Model) -> None:
-        del self._books.cluster.pinned[model.name]
+        del self._state.cluster.pinned[model.name]
         model.pinned = False
         self._pins.enforce()
-        self._books.loads_dirty = True
+        self._state.loads_dirty = True
 
     def _drain(self, now_ns: int, worker: Worker) -> None:
         if worker.draining:
             return
-        drain(self._books.cluster, worker)
+        drain(self._state.cluster, worker)
         self._reconsidered(now_ns, worker)
         for placement in list(worker.placements.values()):
-            self._intake.reconsider(now_ns, placement.model)
+            self._lifecycle.reconsider(now_ns, placement.model)
         self._pins.enforce()
 
     def _resume(self, now_ns: int, name: str) -> None:
-        worker = resume(self._books.cluster, name)
+        worker = resume(self._state.cluster, name)
         if worker is None:
             return
         self._reconsidered(now_ns, worker)
@@ -123,11 +123,11 @@ class Operating(Changes):
             placement.consider()
             if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.residency_changed(now_ns, placement)
-        self._books.loads_dirty = True
-        self._books.wake(worker)
+        self._state.loads_dirty = True
+        self._state.wake(worker)
 
     def _no_worker(self, name: str) -> str | None:
-        workers = self._books.cluster.workers
+        workers = self._state.cluster.workers
         if name in workers:
             return None
         connected, more = ", ".join(sorted(workers)[:NAMED]), len(workers) - NAMED
@@ -135,7 +135,7 @@ class Operating(Changes):
         return f"there is no worker {name!r}; connected are {connected or 'none'}{others}"
 
     def _no_model(self, name: str) -> str:
-        models = self._books.cluster.models.values()
+        models = self._state.cluster.models.values()
         versions = [each.name for each in models if name and each.spec.served_as == name]
         if versions:
             return f"{name!r} is served in versions; name one of them: {', '.join(versions[:NAMED])}"
@@ -144,10 +144,10 @@ class Operating(Changes):
     def _unpinnable(self, model: Model) -> str | None:
         """Return why a model may not be pinned: nobody could load it, or no room would be left for others."""
         if model.placements and all(placement.hopeless for placement in model.placements.values()):
-            return impossible(self._books, model)[1]
-        if not self._books.cluster.workers:
+            return impossible(self._state, model)[1]
+        if not self._state.cluster.workers:
             return "no worker is connected"
-        cluster = self._books.cluster
+        cluster = self._state.cluster
         need, room = pages_pinned_with(cluster, model), pages_for_pinned(cluster)
         if need <= room:
             return None
@@ -161,7 +161,7 @@ class Operating(Changes):
         name, held = wish.model, self._holding(wish)
         if not held:
             return self._not_held(wish)
-        if name in self._books.cluster.pinned:
+        if name in self._state.cluster.pinned:
             return f"{name!r} is pinned; unpin it first"
         busy = [placement for placement in held if placement.infers]
         if busy:
@@ -169,13 +169,13 @@ class Operating(Changes):
         return None
 
     def _not_held(self, wish: UnloadFrom) -> str:
-        for placement in self._books.cluster.models[wish.model].placements.values():
+        for placement in self._state.cluster.models[wish.model].placements.values():
             if placement.state is State.LOADING and wish.worker in (None, placement.worker.name):
                 return f"{wish.model!r} is being loaded on {placement.worker.name}; ask again"
         return f"{wish.model!r} is not resident {'anywhere' if wish.worker is None else f'on {wish.worker}'}"
 
     def _holding(self, wish: UnloadFrom) -> list[Placement]:
-        placements = self._books.cluster.models[wish.model].placements.values()
+        placements = self._state.cluster.models[wish.model].placements.values()
         return [
             placement
             for placement in placements
@@ -184,13 +184,13 @@ class Operating(Changes):
 
     def _unplaced(self, model: Model, wish: LoadOn) -> str | None:
         """Return why a model can't be loaded now."""
-        if plan_on_freest(model, self._books.load_room, wish.worker) is not None:
+        if plan_on_freest(model, self._state.load_room, wish.worker) is not None:
             return None
-        if not self._books.cluster.workers:
+        if not self._state.cluster.workers:
             return "no worker is connected"
         placements = [p for p in model.placements.values() if wish.worker in (None, p.worker.name)]
         if len(placements) == 1:
-            return _why_not(placements[0], placements[0].worker.name in self._books.load_room)
+            return _why_not(placements[0], placements[0].worker.name in self._state.load_room)
         if not placements:
             return f"{model.name!r} is only just replacing another model of its name; ask again"
         if all(placement.usable for placement in placements):

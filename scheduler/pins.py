@@ -19,14 +19,14 @@ class Pins(LoadQueue):
     @property
     def room_now(self) -> int:
         """How many pages they may take of the workers that take work."""
-        workers = self._books.cluster.workers.values()
+        workers = self._state.cluster.workers.values()
         return int(PINNED_SHARE * sum([each.pages.size for each in workers if each.open]))
 
     def enforce(self) -> None:
         """Find anew who is kept, those first that were pinned first: pins or workers have changed."""
-        room = self.room_now if self._books.cluster.pinned else 0
-        for name in self._books.cluster.pinned:
-            model = self._books.cluster.models.get(name)
+        room = self.room_now if self._state.cluster.pinned else 0
+        for name in self._state.cluster.pinned:
+            model = self._state.cluster.models.get(name)
             if model is None:
                 continue
             model.pinned = model.pages <= room
@@ -50,4 +50,4 @@ class Pins(LoadQueue):
         return model.pinned and not model.usable
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:  # noqa: ARG002 - on any worker with room
-        return plan_on_freest(model, self._books.load_room)
+        return plan_on_freest(model, self._state.load_room)

@@ -79,7 +79,7 @@ def wrong_with(plan: LoadPlan, room: Mapping[str, Worker]) -> str | None:
     """Return why a plan can't be carried out as things are, or None: a policy may come from anywhere."""
     placement, worker = plan.placement, plan.placement.worker
     if room.get(worker.name) is not worker:
-        return f"{worker.name}'s LOAD executor has no room; only workers in Books.load_room have"
+        return f"{worker.name}'s LOAD executor has no room; only workers in SchedulerState.load_room have"
     if not placement.loadable:
         return f"it can't be loaded there: {placement}"
     for victim in plan.victims:

@@ -8,19 +8,19 @@ from mainspring.cluster.residency import forget, give_up, load_ended, other_ende
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.scheduler.books import READY_SLACK_NS, Books
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.stalls import stalled_at_ns
+from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
 
 
 class Residency:
     """Sends the actions that move models, and has others know of their results."""
 
-    def __init__(self, books: Books, policy: Policy, missed: MissedModels, pins: Pins) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels, pins: Pins) -> None:
+        self._state = state
         self._policy = policy
         self._missed = missed
         self._pins = pins
@@ -38,13 +38,13 @@ class Residency:
         while (
             worker.prepare_queue
             and not worker.draining
-            and worker.prepares < self._books.config.prepares_in_flight
+            and worker.prepares < self._state.config.prepares_in_flight
         ):
             name, _ = worker.prepare_queue.popitem(last=False)
             placement = worker.placements.get(name)
             if placement is None or placement.state is not State.KNOWN or placement.leaving:
                 continue
-            action = Prepare(self._books.next_action_id(), worker.name, placement.model.spec)
+            action = Prepare(self._state.next_action_id(), worker.name, placement.model.spec)
             self._send_other(now_ns, worker, action)
 
     def load(self, now_ns: int, plan: LoadPlan) -> None:
@@ -52,50 +52,50 @@ class Residency:
 
         Raises ValueError, before anything is changed, for a plan that can't be carried out.
         """
-        wrong = wrong_with(plan, self._books.load_room)
+        wrong = wrong_with(plan, self._state.load_room)
         if wrong is not None:
             what = f"a LOAD of {plan.placement.model.name!r} on {plan.placement.worker.name}"
             raise ValueError(f"policy {self._policy.name!r} planned {what}, but {wrong}")
         for victim in plan.victims:
             self.unload(now_ns, victim)
-        books, placement = self._books, plan.placement
+        state, placement = self._state, plan.placement
         worker, model = placement.worker, placement.model
-        begin_ns = worker.load.available_ns(now_ns, books.soonest_ns(now_ns))
+        begin_ns = worker.load.available_ns(now_ns, state.soonest_ns(now_ns))
         action = Load(
-            action_id=books.next_action_id(),
+            action_id=state.next_action_id(),
             worker=worker.name,
             model=model.name,
             pages=plan.pages,
             earliest_ns=now_ns,
-            latest_ns=begin_ns + books.ns.load_window,
+            latest_ns=begin_ns + state.ns.load_window,
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=placement.load_time.ns,
         )
-        books.emit(now_ns, action)
+        state.emit(now_ns, action)
         if plan.idle:
-            books.idle_loads[action.action_id] = worker
+            state.idle_loads[action.action_id] = worker
         slot = placement.load_slot
         assert slot is not None, f"{placement} is loading"
         self._use_early(slot)
-        books.watch_for_stall(stalled_at_ns(slot), worker)
-        books.consider_load_room(now_ns, worker)
-        books.watch(action.latest_ns + books.ns.action_timeout, worker)
+        state.watch_for_stall(stalled_at_ns(slot), worker)
+        state.consider_load_room(now_ns, worker)
+        state.watch(action.latest_ns + state.ns.action_timeout, worker)
         self._policy.residency_changed(now_ns, placement)
 
     def _use_early(self, slot: Slot[Load]) -> None:
         """Have EXEC looked at when an INFER may be sent that begins as a LOAD ends."""
-        worker = self._books.cluster.workers[slot.action.worker]
+        worker = self._state.cluster.workers[slot.action.worker]
         times = worker.placements[slot.action.model].times
-        early_ns = self._books.ns.dispatch_delay + READY_SLACK_NS + times.transfer_ns[0]
-        self._books.arm_exec(slot.end_ns - early_ns, worker)
+        early_ns = self._state.ns.dispatch_delay + READY_SLACK_NS + times.transfer_ns[0]
+        self._state.arm_exec(slot.end_ns - early_ns, worker)
 
     def unload(self, now_ns: int, placement: Placement) -> None:
         """Give a resident model's pages up; they are free for the very next LOAD."""
         worker = placement.worker
-        action = Unload(self._books.next_action_id(), worker.name, placement.model.name)
-        self._books.emit(now_ns, action)
+        action = Unload(self._state.next_action_id(), worker.name, placement.model.name)
+        self._state.emit(now_ns, action)
         self._vacated(now_ns, placement)
-        self._books.watch(now_ns + self._books.ns.action_timeout, worker)
+        self._state.watch(now_ns + self._state.ns.action_timeout, worker)
 
     def leave(self, now_ns: int, placement: Placement) -> None:
         """Take a model off a worker, as far as it can be done now; results call this again."""
@@ -107,9 +107,9 @@ class Residency:
         if placement.state is State.RESIDENT and placement.infers == 0:
             self.unload(now_ns, placement)
         if placement.state in (State.PREPARED, State.BROKEN) and placement.infers == 0:
-            self._send_other(now_ns, worker, Release(self._books.next_action_id(), worker.name, name))
+            self._send_other(now_ns, worker, Release(self._state.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
-            self._succeed(now_ns, forget(self._books.cluster, placement))
+            self._succeed(now_ns, forget(self._state.cluster, placement))
 
     def load_when_idle(self, model: Model) -> None:
         """Have an idle LOAD executor load a model that an operator asks for."""
@@ -117,13 +117,13 @@ class Residency:
 
     def retire(self, now_ns: int, worker: Worker) -> None:
         """Give nothing more to a worker that begins nothing more, so that others load what it holds."""
-        stop(self._books.cluster, worker)
+        stop(self._state.cluster, worker)
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
             if placement.model.backlog:
                 self._missed.want(placement.model)
         self._pins.enforce()
-        self._books.loads_dirty = True
+        self._state.loads_dirty = True
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
         """Try a model no more on a worker that has just joined, and may hold it."""
@@ -140,14 +140,14 @@ class Residency:
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
         """Enter a LOAD's result; return whether the worker still agrees with the mirror."""
         placement = worker.placements[action.model]
-        self._books.consider_load_room(now_ns, worker)
-        self._books.loads_dirty = True
-        self._books.wake(worker)
-        self._books.idle_loads.pop(action.action_id, None)
+        self._state.consider_load_room(now_ns, worker)
+        self._state.loads_dirty = True
+        self._state.wake(worker)
+        self._state.idle_loads.pop(action.action_id, None)
         following = worker.load.first()
         if following is not None:
             self._use_early(following)
-        load_ended(self._books.cluster, now_ns, worker, action, result)
+        load_ended(self._state.cluster, now_ns, worker, action, result)
         if result.status is not Status.OK:
             self._vacated(now_ns, placement)
         if placement.leaving:
@@ -160,7 +160,7 @@ class Residency:
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
         """Enter any other action's result; return whether the worker still agrees with the mirror."""
-        successor = other_ended(self._books.cluster, worker, action, result)
+        successor = other_ended(self._state.cluster, worker, action, result)
         ok = result.status is Status.OK
         if worker.stopping and not ok:
             return True
@@ -169,7 +169,7 @@ class Residency:
                 return ok
             case Prepare(model=spec):
                 placement = worker.placements[spec.name]
-                self._books.loads_dirty = True
+                self._state.loads_dirty = True
                 if placement.leaving:
                     self.leave(now_ns, placement)
                 self.prepare_next(now_ns, worker)
@@ -188,5 +188,5 @@ class Residency:
 
     def _send_other(self, now_ns: int, worker: Worker, action: Unload | Prepare | Release) -> None:
         """Send an action that has no window."""
-        self._books.emit(now_ns, action)
-        self._books.watch(now_ns + self._books.ns.action_timeout, worker)
+        self._state.emit(now_ns, action)
+        self._state.watch(now_ns + self._state.ns.action_timeout, worker)

@@ -12,9 +12,9 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Load
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.state import SchedulerState
 
 SHORTEST_NS: Final = 10_000_000
 """An action that is overdue for less has not stalled: a LOAD elsewhere would hardly be done sooner."""
@@ -23,8 +23,8 @@ SHORTEST_NS: Final = 10_000_000
 class Stalls:
     """Notices that actions stall, and that their results have come after all."""
 
-    def __init__(self, books: Books, policy: Policy, missed: MissedModels) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels) -> None:
+        self._state = state
         self._policy = policy
         self._missed = missed
 
@@ -39,7 +39,7 @@ class Stalls:
             placement = worker.placements[loaded.action.model]
             if not placement.load_stalled:
                 placement.load_stalled = True
-                self._books.idle_loads.pop(loaded.action.action_id, None)
+                self._state.idle_loads.pop(loaded.action.action_id, None)
                 self._changed(now_ns, placement)
         self.watch(now_ns, worker)
 
@@ -47,11 +47,11 @@ class Stalls:
         """Have a worker looked at when its LOAD, or an INFER that should have ended, may have stalled."""
         loaded = worker.load.first()
         if loaded is not None and not worker.placements[loaded.action.model].load_stalled:
-            self._books.watch_for_stall(max(now_ns, stalled_at_ns(loaded)), worker)
+            self._state.watch_for_stall(max(now_ns, stalled_at_ns(loaded)), worker)
         running = worker.exec.first() if worker.exec.overruns(now_ns) else None
         if running is not None and not worker.stalled:
             # It may be long past: nothing looks at a worker at which nothing else waits.
-            self._books.watch_for_stall(max(now_ns, stalled_at_ns(running)), worker)
+            self._state.watch_for_stall(max(now_ns, stalled_at_ns(running)), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
         """Count on EXEC again: a result has come, and not of what still waits behind a stalled action."""

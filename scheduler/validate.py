@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from mainspring.cluster.placements import Worker
 from mainspring.cluster.validate import validate as validate_state
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.pins import Pins
+from mainspring.scheduler.state import SchedulerState
 
 
-def validate(books: Books) -> None:
+def validate(state: SchedulerState) -> None:
     """Check the state and what the scheduler notes beside it; raise AssertionError at what is wrong first."""
-    cluster = books.cluster
+    cluster = state.cluster
     validate_state(cluster)
     for worker in cluster.workers.values():
-        _check_loads(books, worker)
-    for action_id, worker in books.idle_loads.items():
+        _check_loads(state, worker)
+    for action_id, worker in state.idle_loads.items():
         assert worker.load.get(action_id) is not None, f"{worker.name} has no LOAD {action_id} outstanding"
     kept = sum(model.pages for model in cluster.models.values() if model.pinned)
-    assert kept <= Pins(books).room_now, f"models that are kept take {kept} of {Pins(books).room_now} pages"
+    assert kept <= Pins(state).room_now, f"models that are kept take {kept} of {Pins(state).room_now} pages"
 
 
-def _check_loads(books: Books, worker: Worker) -> None:
+def _check_loads(state: SchedulerState, worker: Worker) -> None:
     """No LOAD was decided long before its executor is free."""
     name = worker.name
-    ahead_ns = max(books.ns.lookahead, books.ns.dispatch_delay)
+    ahead_ns = max(state.ns.lookahead, state.ns.dispatch_delay)
     for load in worker.load.actions():
         decided_ms = (load.predicted_begin_ns - load.earliest_ns) / 1e6
         assert load.predicted_begin_ns - load.earliest_ns <= ahead_ns, (
             f"{load} was decided {decided_ms:.1f} ms before its executor is free, not {ahead_ns / 1e6:.1f}"
         )
-    waits = name not in books.load_room
+    waits = name not in state.load_room
     assert not waits or len(worker.load), f"{name}: LOAD has nothing to do, and no room"

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
-from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.telemetry.runs import Run, SliceNote, find_runs, read_run, slice_note
@@ -98,7 +98,7 @@ class _RunReader:
         self._models: dict[str, None] = {}
         self._workers: dict[str, str] = {}
         self._cold = 0
-        self._lives = Lives(self._request, self._action)
+        self._lifecycles = Lifecycles(self._request, self._action)
 
     def read(self) -> RunStats:
         """Read every record once, one segment in memory at a time; OSError if one can't be read."""
@@ -114,8 +114,8 @@ class _RunReader:
                 self._workers[entry.worker] = entry.device_kind
             elif isinstance(entry, SegmentHeader):
                 self._note = self._note or slice_note(entry)
-            self._lives.take(now_ns, entry)
-        self._lives.finish()
+            self._lifecycles.take(now_ns, entry)
+        self._lifecycles.finish()
         return self._finish()
 
     def _request(self, life: RequestLife) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from mainspring import extras
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.ids import gateway_of
-from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
@@ -93,7 +93,7 @@ def to_parquet(run: Run, target: Path, from_ns: int, to_ns: int) -> Converted:
         _Table(arrow, target / "actions.parquet", ACTIONS) as actions,
     ):
         converter = _Converter(run, requests.add, actions.add, from_ns, to_ns)
-        lives = Lives(converter.request, converter.action)
+        lives = Lifecycles(converter.request, converter.action)
         for now_ns, entry in read_run(run):
             if isinstance(entry, SegmentHeader):
                 continue
@@ -107,7 +107,7 @@ def to_parquet(run: Run, target: Path, from_ns: int, to_ns: int) -> Converted:
 
 
 class _Converter:
-    """Lives to rows."""
+    """Lifecycles to rows."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class _Converter:
         self._from_ns = from_ns
         self._to_ns = to_ns
 
-    def awaits(self, lives: Lives) -> bool:
+    def awaits(self, lives: Lifecycles) -> bool:
         """Say whether something that began in the span is still open."""
         first = [next(iter(lives.requests.values()), None), next(iter(lives.actions.values()), None)]
         began = [each.arrived_ns if isinstance(each, RequestLife) else each.sent_ns for each in first if each]

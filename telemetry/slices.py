@@ -27,7 +27,7 @@ import msgspec
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, WorkerJoined
-from mainspring.telemetry.lives import Lives
+from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import Entry, SegmentHeader, read_segment, segments
 from mainspring.telemetry.runs import SLICE, LogProblem, Run, SliceNote
 
@@ -46,7 +46,7 @@ class Sliced(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def picture(lives: Lives, from_ns: int) -> Iterator[tuple[int, Event | Command]]:
+def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Command]]:
     """Yield records that rebuild a cluster as it stands before ``from_ns``, ordered by their instants."""
     requests = list(lives.requests.values())
     timed = [life for life in lives.actions.values() if isinstance(life.action, Infer | Load | Unload)]
@@ -100,7 +100,7 @@ class _Slicer:
         self._writer = writer
         self._from_ns = from_ns
         self._to_ns = to_ns
-        self._lives = Lives()
+        self._lifecycles = Lifecycles()
         self._header: SegmentHeader | None = None
         self._segment_due = False
         self._whole = run.whole
@@ -125,7 +125,7 @@ class _Slicer:
     def _take(self, now_ns: int, entry: Event | Command) -> None:
         if now_ns < self._from_ns:
             self._whole = False
-            self._lives.take(now_ns, entry)
+            self._lifecycles.take(now_ns, entry)
             return
         if self._note is None:
             self._begin(now_ns)
@@ -137,7 +137,7 @@ class _Slicer:
 
     def _begin(self, now_ns: int) -> None:
         """Write the first header and the picture."""
-        before = [] if self._whole else list(picture(self._lives, self._from_ns))
+        before = [] if self._whole else list(picture(self._lifecycles, self._from_ns))
         from_ns = now_ns if self._whole else self._from_ns
         self._pictured = len(before)
         self._note = SliceNote(str(self._run.paths[0].parent), from_ns, self._to_ns, self._pictured)

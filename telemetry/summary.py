@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.telemetry.aggregates import Aggregates
 from mainspring.telemetry.log import SegmentHeader, read_entries
 from mainspring.telemetry.samples import ActionSamples
 from mainspring.telemetry.series import LogSeries
-from mainspring.telemetry.taken import Taken
 
 
 class OverUnder(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ class Analyser:
     """The state of one pass: `take` every record in order, then `finish`."""
 
     def __init__(self, start_ns: int | None = None, end_ns: int | None = None) -> None:
-        self._taken = Taken(start_ns, end_ns)
+        self._taken = Aggregates(start_ns, end_ns)
         self.new_run = self._taken.new_run
         """Called where the controller began anew."""
         self.take = self._taken.take

@@ -43,7 +43,7 @@ TIER_OF = {
     "controller/test_clock": "unit",
     "controller/test_sessions": "unit",
     "controller/test_shell": "unit",
-    "controller/test_tally": "unit",
+    "controller/test_model_counters": "unit",
     "emulator": "codegen",
     "examples": "cluster",
     "experiments": "lab",

@@ -25,7 +25,7 @@ class Progress(msgspec.Struct, frozen=True):
     lag_p99_us: float
 
 
-class Tally:
+class ModelCounters:
     """Counts that progress shows, kept up with each request."""
 
     def __init__(self) -> None:

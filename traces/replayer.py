@@ -33,7 +33,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.inputs import Inputs
 from mainspring.traces.pacing import Waiter, sharp_timers
-from mainspring.traces.progress import Progress, Tally
+from mainspring.traces.progress import ModelCounters, Progress
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
 from mainspring.traces.report import Summary, summarise
 from mainspring.traces.source import Playable, Source
@@ -159,7 +159,7 @@ class _Run:
         self._stragglers: Stragglers | None = None
         self._paths = Paths()
         self.records = Records(config.max_requests)
-        self.tally = Tally()
+        self.tally = ModelCounters()
         self.start_ns = monotonic_ns() + LEAD_NS
 
     def loop(self, progress: Callable[[Progress], None], stop: threading.Event) -> str:

@@ -2,7 +2,7 @@
 
 A policy sees the mirror and is told what changes; it answers two questions: which batch should this EXEC
 executor run next, and which model should be loaded next. The core does the rest: admission, expiry,
-commands, results, best-effort batches in idle time, and the books. A policy that differs from Clockwork in
+commands, results, best-effort batches in idle time, and the state. A policy that differs from Clockwork in
 what it refuses and how long it keeps a request says so by its class's variables and `Policy.give_up_ns`.
 """
 
@@ -21,7 +21,7 @@ from mainspring.scheduler.policies.options import NoOptions
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 
 class Batch:
@@ -40,7 +40,7 @@ class Batch:
 class Policy(ABC):
     """Base of every policy. All but the two questions may be left as it is.
 
-    A policy that wants to wait with a batch has `Books.arm_exec` ask for it again, and returns None.
+    A policy that wants to wait with a batch has `SchedulerState.arm_exec` ask for it again, and returns None.
     """
 
     name: ClassVar[str]
@@ -59,8 +59,8 @@ class Policy(ABC):
     gives_up_because: ClassVar[str] = "the policy keeps it no longer"
     """Why `give_up_ns` may come before the last dispatch that could meet a deadline; for clients."""
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        self.books = books
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        self.state = state
         self.options = options
 
     @classmethod
@@ -85,7 +85,7 @@ class Policy(ABC):
 
         No model goes for it that was used within `SchedulerConfig.idle_load_protect_ms`.
         """
-        return plan_load(placement, now_ns - self.books.ns.idle_load_protect)
+        return plan_load(placement, now_ns - self.state.ns.idle_load_protect)
 
     def best_effort_share(self, now_ns: int) -> float:
         """Return how long a batch without a deadline may block an executor, as a part of the least slack that
@@ -132,5 +132,5 @@ class Policy(ABC):
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """A worker is gone; none of its placements are in the mirror any more."""
 
-    def rung(self, now_ns: int) -> None:
-        """An alarm that the policy set, as ``books.alarms.set(when_ns, Alarm.POLICY)``, has come."""
+    def on_alarm(self, now_ns: int) -> None:
+        """An alarm that the policy set, as ``state.alarms.set(when_ns, Alarm.POLICY)``, has come."""

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.notes import model_note, worker_note
 from mainspring.scheduler.policies.ready_queue import enter
+from mainspring.scheduler.state import READY_SLACK_NS
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
     from mainspring.cluster.placements import Placement, Worker
     from mainspring.cluster.requests import DeadlineQueue, Request
-    from mainspring.scheduler.books import Books
     from mainspring.scheduler.placing import LoadPlan
+    from mainspring.scheduler.state import SchedulerState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -44,9 +44,9 @@ class Clockwork(Policy):
     pads_batches: ClassVar[bool] = False
     idle_loads: ClassVar[bool] = False
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
-        self._pads = bool(books.config.pad_batches)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
+        self._pads = bool(state.config.pad_batches)
         self._loads = self._make_loads()
 
     def queued(self, now_ns: int, request: Request) -> None:
@@ -121,7 +121,7 @@ class Clockwork(Policy):
         return self._loads.next_load(now_ns)
 
     def _make_loads(self) -> DemandLoads:
-        return DemandLoads(self.books)
+        return DemandLoads(self.state)
 
     def _offer(self, placement: Placement) -> None:
         """Enter a model's strategies on a worker by a lower bound of their required start."""
@@ -139,7 +139,7 @@ class Clockwork(Policy):
         The size is the largest that the requests which can still make it fill; None if none can, or while the
         model's LOAD is not about to end.
         """
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
         if begin_ns is None:
             return None

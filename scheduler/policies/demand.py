@@ -14,8 +14,8 @@ import heapq
 from typing import Final
 
 from mainspring.cluster.placements import Model, Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.notes import model_note, worker_note
+from mainspring.scheduler.state import SchedulerState
 
 IDLE_LOAD_NS: Final = 1_000_000
 """Added to each load before it is inverted, so that an idle device's share is finite."""
@@ -67,11 +67,11 @@ class Demand:
 class DemandTracker:
     """Priorities of the models that have any, highest first; what it knows of one is `ModelNote.demand`."""
 
-    def __init__(self, books: Books, load_slo_ns: int | None = None) -> None:
+    def __init__(self, state: SchedulerState, load_slo_ns: int | None = None) -> None:
         """With ``load_slo_ns`` only requests count that arrived no longer ago than that."""
         self._load_slo_ns = load_slo_ns
-        self._dispatch_delay_ns = books.ns.dispatch_delay
-        self._capacity_ns = books.ns.load_capacity
+        self._dispatch_delay_ns = state.ns.dispatch_delay
+        self._capacity_ns = state.ns.load_capacity
         self._heap: list[tuple[int, int, Model]] = []
         self._sweep_from = SWEPT_FROM
 

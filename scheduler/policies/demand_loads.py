@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.scheduler.alarms import Alarm
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.notes import worker_note
+from mainspring.scheduler.state import SchedulerState
 
 PASSED_OVER_NS = 5_000_000
 """How long a model that no worker can load now is not looked at again."""
@@ -22,17 +22,17 @@ LOOKED_AT = 8
 class DemandLoads:
     """Keeps the demand of each model, and answers `Policy.next_load`."""
 
-    def __init__(self, books: Books, load_slo_ns: int | None = None) -> None:
+    def __init__(self, state: SchedulerState, load_slo_ns: int | None = None) -> None:
         """``load_slo_ns`` as of `DemandTracker`."""
-        self._books = books
-        self._demand = DemandTracker(books, load_slo_ns)
+        self._state = state
+        self._demand = DemandTracker(state, load_slo_ns)
         self._passed_over: list[Model] = []
         self._look_again_ns = 0
 
     def update(self, now_ns: int, model: Model) -> None:
         """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
         if self._demand.update(now_ns, model):
-            self._books.loads_dirty = True
+            self._state.loads_dirty = True
 
     def take_back(self, now_ns: int, model: Model) -> None:
         """Enter that requests left a model's queue, which asks for no LOAD."""
@@ -41,7 +41,7 @@ class DemandLoads:
     def worker_left(self, now_ns: int, worker: Worker) -> None:
         """Let the demand for a worker's models go to the others."""
         for name in worker.placements:
-            model = self._books.cluster.models.get(name)
+            model = self._state.cluster.models.get(name)
             if model is not None and model.waiting:
                 self.update(now_ns, model)
 
@@ -54,7 +54,7 @@ class DemandLoads:
             for model in self._passed_over:
                 self._demand.put_back(model)
             self._passed_over.clear()
-        while self._books.load_room and len(self._passed_over) < LOOKED_AT:
+        while self._state.load_room and len(self._passed_over) < LOOKED_AT:
             taken = self._demand.take(now_ns)
             if taken is None:
                 break
@@ -64,21 +64,21 @@ class DemandLoads:
                 return plan
             if not self._passed_over:
                 self._look_again_ns = now_ns + PASSED_OVER_NS
-                self._books.alarms.set(self._look_again_ns, Alarm.RETRY)
+                self._state.alarms.set(self._look_again_ns, Alarm.RETRY)
             self._passed_over.append(taken)
             self._demand.set_aside(taken)
         return None
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the least loaded worker that can load a model now, in time for one of its requests."""
-        books = self._books
+        state = self._state
         if not model.queue:
             return None
         last_due_ns = model.queue.dues[-1]
-        soonest_ns = books.soonest_ns(now_ns)
+        soonest_ns = state.soonest_ns(now_ns)
         placements = model.placements
         candidates = []
-        for name, worker in books.load_room.items():
+        for name, worker in state.load_room.items():
             placement = placements.get(name)
             if placement is None or placement.state is not State.PREPARED or not placement.loadable:
                 continue

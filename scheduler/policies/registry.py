@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.policies.baselines.clipper import Clipper
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
@@ -18,6 +17,7 @@ from mainspring.scheduler.policies.baselines.symphony import Symphony
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.options import read_options
+from mainspring.scheduler.state import SchedulerState
 
 _POLICIES: dict[str, type[Policy]] = {
     Clipper.name: Clipper,
@@ -60,10 +60,10 @@ def policy_class(name: str) -> type[Policy]:
     return found
 
 
-def make_policy(name: str, books: Books) -> Policy:
+def make_policy(name: str, state: SchedulerState) -> Policy:
     """Return the policy of a name, as of `policy_class`, with the configuration's options.
 
     Raises ValueError if there is no such policy or option.
     """
     found = policy_class(name)
-    return found(books, read_options(name, found.Options, books.config.policy_options))
+    return found(state, read_options(name, found.Options, state.config.policy_options))

@@ -73,7 +73,7 @@ class Compared:
         self._entries.clear()
         settle(self.cluster)
         validate(self.cluster)
-        assert described(self.cluster) == described(self.simulation.scheduler._books.cluster)
+        assert described(self.cluster) == described(self.simulation.scheduler._state.cluster)
 
 
 @pytest.mark.parametrize("policy", ["mainspring", "clockwork", "edf"])
@@ -107,4 +107,4 @@ def test_it_is_so_where_several_events_come_between_two_decisions(seed: int) -> 
                 apply(cluster, now_ns, command)
         if count % 50 == 0:
             settle(cluster)
-            assert described(cluster) == described(scheduler._books.cluster)
+            assert described(cluster) == described(scheduler._state.cluster)

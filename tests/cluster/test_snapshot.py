@@ -86,7 +86,7 @@ def test_who_comes_late_knows_what_who_saw_it_all_knows(stream: Stream, seed: in
     assert replay.whole
     assert replay.slices > 1, "the picture was to be made while things go on"
     assert replay.late.stands() == replay.early.stands()
-    assert replay.late.stands() == stands(replay.scheduler._books.cluster)
+    assert replay.late.stands() == stands(replay.scheduler._state.cluster)
 
 
 def told(scheduler: Scheduler) -> list[object]:
@@ -110,7 +110,7 @@ def test_a_cancelled_request_that_runs_is_told_of_as_cancelled() -> None:
     replica = Replica()
     for entry in told(hand.scheduler):
         replica.take(entry)
-    assert replica.stands() == stands(hand.scheduler._books.cluster)
+    assert replica.stands() == stands(hand.scheduler._state.cluster)
     assert infer.action_id in replica.actions
     assert 1 not in replica.requests
 
@@ -153,4 +153,4 @@ def test_what_comes_and_goes_while_the_picture_is_made_is_passed_over() -> None:
     for part in parts:
         for _, entry in part:
             replica.take(entry)
-    assert replica.stands() == stands(hand.scheduler._books.cluster)
+    assert replica.stands() == stands(hand.scheduler._state.cluster)

@@ -17,7 +17,7 @@ from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
 from mainspring.messages.actions import Action, Infer, Load
 from mainspring.messages.events import RequestArrived
-from mainspring.telemetry.lives import Lives
+from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.runs import choose_run
 from tests.telemetry.recordings import record
@@ -145,7 +145,7 @@ def written(log: Path, output: Path, *options: str) -> Path:
 
 def test_every_request_is_a_span_named_after_its_outcome(log: Path, whole: Trace) -> None:
     outcomes: Counter[str] = Counter()
-    lives = Lives(lambda life: outcomes.update([life.outcome]))
+    lives = Lifecycles(lambda life: outcomes.update([life.outcome]))
     for now_ns, entry in read_log(log):
         lives.take(now_ns, entry)
     spans = [event for event in whole.by_phase["b"] if event["cat"] == "request"]
@@ -252,7 +252,7 @@ def test_many_arrivals_at_one_instant_do_not_overlap(tmp_path: Path) -> None:
 
 def test_only_what_is_open_is_kept(log: Path, tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "run.json", {})
-    tracer, lives = Tracer(file), Lives()
+    tracer, lives = Tracer(file), Lifecycles()
     tracer.begin(choose_run(log).first_ns)
     most = 0
     for now_ns, entry in read_log(log):

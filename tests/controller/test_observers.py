@@ -152,7 +152,7 @@ def test_an_observer_knows_how_things_stand_and_what_happens(stage: Stage, watch
     serve(stage, gateway, 200)
     stop(stage, watcher)
     assert watcher.stream.detail == "the controller left: the controller stops"
-    assert watcher.replica.stands() == stands(controller.scheduler._books.cluster)
+    assert watcher.replica.stands() == stands(controller.scheduler._state.cluster)
     assert len(watcher.arrived()) == len(set(watcher.arrived())) == 200
 
 
@@ -166,7 +166,7 @@ def test_a_picture_that_is_made_under_load_is_whole(stage: Stage, watch: Any) ->
         stage.pump()
     serve(stage, gateway, number + 1)
     stop(stage, *watchers)
-    expected = stands(controller.scheduler._books.cluster)
+    expected = stands(controller.scheduler._state.cluster)
     for watcher in watchers:
         assert watcher.pictures == 1
         assert watcher.replica.stands() == expected
@@ -213,7 +213,7 @@ def test_an_observer_is_found_again_by_a_controller_that_restarts(stage: Stage, 
     assert watcher.batches[-1].run > before
     stage.until(lambda: stage.knows(gateway, "w0", len(NAMES)))
     stop(stage, watcher)
-    assert watcher.replica.stands() == stands(controller.scheduler._books.cluster)
+    assert watcher.replica.stands() == stands(controller.scheduler._state.cluster)
 
 
 def test_who_does_not_read_is_cut_off_and_begins_anew_and_nobody_else_notices(

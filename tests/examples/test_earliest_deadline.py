@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.registry import make_policy, policy_class
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 
 POLICY = "examples.earliest_deadline:EarliestDeadline"
@@ -52,4 +52,4 @@ def test_what_is_no_policy_is_refused_with_the_reason(name: str, says: str) -> N
     with pytest.raises(ValueError, match=says):
         policy_class(name)
     with pytest.raises(ValueError, match=says):
-        make_policy(name, Books(SchedulerConfig()))
+        make_policy(name, SchedulerState(SchedulerConfig()))

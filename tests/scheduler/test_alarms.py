@@ -56,7 +56,7 @@ def test_alarms_of_finished_requests_do_not_pile_up() -> None:
         (infer,) = hand.request(now_ms, id_, "m", 3_600_000)
         assert isinstance(infer, Infer)
         hand.ok(now_ms + 4, infer)
-        assert len(hand.scheduler._books.alarms) <= 2 * SWEPT_FROM
+        assert len(hand.scheduler._state.alarms) <= 2 * SWEPT_FROM
 
 
 def test_requests_with_several_alarms_each_do_not_make_every_alarm_a_sweep() -> None:

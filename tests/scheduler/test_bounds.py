@@ -25,14 +25,14 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
         now_ns += int(rng.exponential(SECOND / 1500))
         id_ += 1
         simulation.request(now_ns, id_, f"m{rng.integers(MODELS)}", 1, 200 * MS)
-    books, policy = simulation.scheduler._books, simulation.scheduler._policy
+    state, policy = simulation.scheduler._state, simulation.scheduler._policy
     assert isinstance(policy, Clockwork | Mainspring)
     for second in range(1, 4):
         simulation.run(second * SECOND)
-        assert books.cluster.queued > 100, "it is overloaded"
+        assert state.cluster.queued > 100, "it is overloaded"
         assert len(policy._loads._demand._heap) <= 2 * MODELS + SWEPT_FROM
-        assert len(books.alarms) <= 3 * books.cluster.queued + 200
+        assert len(state.alarms) <= 3 * state.cluster.queued + 200
         assert all(
             len(worker_note(worker).strategies) <= 2 * MODELS + 32
-            for worker in books.cluster.workers.values()
+            for worker in state.cluster.workers.values()
         )

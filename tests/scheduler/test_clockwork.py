@@ -10,12 +10,12 @@ from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions
+from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
 
 MS = 1_000_000
@@ -42,15 +42,15 @@ class Bench:
     """A policy with models resident on one worker, fed by hand."""
 
     def __init__(self, specs: list[ModelSpec], pad: bool = False) -> None:
-        self.books = Books(SchedulerConfig(pad_batches=pad, load_capacity_ms=100))
-        self.policy = Clockwork(self.books, NoOptions())
+        self.state = SchedulerState(SchedulerConfig(pad_batches=pad, load_capacity_ms=100))
+        self.policy = Clockwork(self.state, NoOptions())
         self.worker = Worker("w0", 1, "gpu", 64)
-        self.books.cluster.workers["w0"] = self.worker
+        self.state.cluster.workers["w0"] = self.worker
         self.models = []
         for number, model_spec in enumerate(specs, start=1):
             model = Model(model_spec, number)
-            self.books.cluster.models[model.name] = model
-            placement = self.books.cluster.place(model, self.worker)
+            self.state.cluster.models[model.name] = model
+            placement = self.state.cluster.place(model, self.worker)
             placement.enter(State.RESIDENT)
             self.models.append(model)
 
@@ -143,7 +143,7 @@ def test_requests_of_several_rows_get_a_batch_that_holds_them(rows: tuple[int, .
 def test_the_load_priority_is_that_of_appendix_b() -> None:
     """Two models on one worker: p = d - a * capacity / l, with a = d on the only worker."""
     bench = Bench([spec("a"), spec("b")])
-    tracker = DemandTracker(bench.books)
+    tracker = DemandTracker(bench.state)
     for id_ in range(1, 31):
         bench.queue(id_, bench.models[0], 500)
     for id_ in range(31, 41):
@@ -159,7 +159,7 @@ def test_the_load_priority_is_that_of_appendix_b() -> None:
 
 def test_demand_counts_only_what_a_load_can_still_save() -> None:
     bench = Bench([spec("a")])
-    tracker = DemandTracker(bench.books)
+    tracker = DemandTracker(bench.state)
     for id_, due_ms in enumerate((5, 12, 13, 40), start=1):
         bench.queue(id_, bench.models[0], due_ms)
     tracker.update(0, bench.models[0])
@@ -220,12 +220,12 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
     capacity_ms: float | None, replicated: bool
 ) -> None:
     """A device does the work of 58 requests within 300 ms, but not within 100."""
-    books = Books(SchedulerConfig(load_capacity_ms=capacity_ms))
-    tracker = DemandTracker(books)
+    state = SchedulerState(SchedulerConfig(load_capacity_ms=capacity_ms))
+    tracker = DemandTracker(state)
     workers = [Worker(f"w{number}", number, "gpu", 64) for number in range(2)]
     model = Model(spec("m"), 1)
     for worker in workers:
-        books.cluster.place(model, worker).enter(State.PREPARED)
+        state.cluster.place(model, worker).enter(State.PREPARED)
     model.placements["w0"].enter(State.RESIDENT)
     for id_ in range(58):
         model.queue.add(made.request(id_, model, 1, 0, 300 * MS))

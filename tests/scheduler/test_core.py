@@ -15,7 +15,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.operating import LoadOn
-from mainspring.scheduler.core import RUNG_AT_ONCE
+from mainspring.scheduler.core import ALARMS_PER_CALL
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.edf import Edf
 from tests.scheduler.hand import MS, Hand, reasons, spec
@@ -82,7 +82,7 @@ class Waiting(Edf):
         batch = super().next_batch(now_ns, worker, available_ns)
         if batch is None or now_ns < 100 * MS:
             return batch
-        self.books.hold(now_ns + 20 * MS, worker)
+        self.state.hold(now_ns + 20 * MS, worker)
         return None
 
 
@@ -192,7 +192,7 @@ def test_a_thousand_requests_that_expire_together_are_rejected_in_short_calls() 
         hand.scheduler.handle(50 * MS, RequestArrived(id_, "m", 1, 1_000 * MS))
     calls = until_settled(hand, 2_000)
     hand.scheduler.validate()
-    assert max(len(commands) for commands in calls) <= RUNG_AT_ONCE
+    assert max(len(commands) for commands in calls) <= ALARMS_PER_CALL
     rejected = [
         command.request_id for commands in calls for command in commands if isinstance(command, Reject)
     ]

@@ -8,7 +8,7 @@ from mainspring.messages.actions import Load
 from mainspring.messages.commands import Command
 from mainspring.messages.events import OperatorAsked, WorkerLeft
 from mainspring.messages.operating import DrainWorker, ResumeWorker
-from mainspring.scheduler.books import IDLE_LOADERS
+from mainspring.scheduler.state import IDLE_LOADERS
 from tests.scheduler.hand import Hand, spec
 
 COLD = [spec(f"m{number}") for number in range(4)]

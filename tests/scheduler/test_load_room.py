@@ -10,11 +10,11 @@ from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.operating import LoadOn, UnloadFrom
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.registry import policy_class, policy_names
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.faults import Faults
 from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS, Hand, spec
@@ -48,7 +48,9 @@ def played(policy: str, jitter: float) -> list[tuple[int, Event | Command]]:
 @pytest.mark.parametrize("policy", DEMANDED)
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
 def test_no_load_is_decided_before_its_executor_is_about_to_be_free(policy: str, jitter: float) -> None:
-    lookahead_ns = Books(policy_class(policy).complete(SchedulerConfig(dispatch_delay_ms=0.3))).ns.lookahead
+    lookahead_ns = SchedulerState(
+        policy_class(policy).complete(SchedulerConfig(dispatch_delay_ms=0.3))
+    ).ns.lookahead
     outstanding: dict[int, Load] = {}
     decided = most = 0
     for now_ns, message in played(policy, jitter):
@@ -93,7 +95,7 @@ class Rash(Clockwork):
     name: ClassVar[str] = "rash"
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
-        for model in self.books.cluster.models.values():
+        for model in self.state.cluster.models.values():
             for placement in model.placements.values():
                 if model.queue and placement.loadable and (plan := plan_load(placement)) is not None:
                     return self.spoilt(plan)

@@ -1,4 +1,4 @@
-"""A policy that spoils the books, so that a scenario goes wrong."""
+"""A policy that spoils the state, so that a scenario goes wrong."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ class Spoiler(EarliestDeadline):
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Spoil the count of what is queued."""
-        self.books.cluster.queued += 1
+        self.state.cluster.queued += 1

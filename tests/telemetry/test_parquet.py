@@ -10,7 +10,7 @@ import pytest
 
 from mainspring import extras
 from mainspring.telemetry import parquet
-from mainspring.telemetry.lives import Lives
+from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.log_stats import log_stats
 from mainspring.telemetry.parquet import ACTIONS, REQUESTS, to_parquet
@@ -49,7 +49,7 @@ def test_values_are_the_log_s(log: Path, tmp_path: Path) -> None:
     run = choose_run(log)
     to_parquet(run, tmp_path, run.first_ns, run.last_ns + 1)
     lives: dict[str, dict[int, object]] = {"requests": {}, "actions": {}}
-    reader = Lives(
+    reader = Lifecycles(
         lambda life: lives["requests"].update({life.request.request_id: life}),
         lambda life: lives["actions"].update({life.action.action_id: life}),
     )

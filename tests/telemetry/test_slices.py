@@ -16,7 +16,7 @@ from mainspring.messages.operating import PinModel
 from mainspring.simulator.recorded import read_recording
 from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.whatif import what_happened, what_if
-from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
 from mainspring.telemetry.runs import LogProblem, choose_run, find_runs
 from mainspring.telemetry.slices import slice_run
@@ -36,7 +36,7 @@ class Told:
 
     def __init__(self, log: Path, from_ns: int, to_ns: int) -> None:
         self.ended: list[object] = []
-        lives = Lives(self._request, self._action)
+        lives = Lifecycles(self._request, self._action)
         self._on = False
         for now_ns, entry in read_log(log):
             if now_ns >= to_ns:

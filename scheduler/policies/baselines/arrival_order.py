@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
 from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
+from mainspring.scheduler.state import READY_SLACK_NS
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
     from mainspring.scheduler.placing import LoadPlan
+    from mainspring.scheduler.state import SchedulerState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,14 +40,14 @@ class ArrivalOrder(Policy):
     serves_late: ClassVar[bool] = True
     lookahead_ms: ClassVar[float] = 1.0
 
-    def __init__(self, books: Books, options: msgspec.Struct, hold_ms: float) -> None:
+    def __init__(self, state: SchedulerState, options: msgspec.Struct, hold_ms: float) -> None:
         """``hold_ms`` is how long a batch that is not full waits for more requests."""
-        super().__init__(books, options)
+        super().__init__(state, options)
         self._hold_ns = milliseconds(hold_ms)
         self._queues: dict[int, FifoQueue] = {}
         """The queue of each model that requests wait for, by number."""
-        self._absent = OrderedLoads(books, evicts=True)
-        self._copies = OrderedLoads(books, evicts=False)
+        self._absent = OrderedLoads(state, evicts=True)
+        self._copies = OrderedLoads(state, evicts=False)
 
     @abstractmethod
     def full_rows(self, placement: Placement) -> int:
@@ -117,10 +117,10 @@ class ArrivalOrder(Policy):
             if ready_ns > key:
                 enter(take(worker), ready_ns)
             elif now_ns < ready_ns < BEHIND_NS:
-                self.books.arm_exec(ready_ns, worker)
+                self.state.arm_exec(ready_ns, worker)
                 break
             elif placement.ready_ns(now_ns) > max(
-                available_ns, self.books.soonest_ns(now_ns) + READY_SLACK_NS
+                available_ns, self.state.soonest_ns(now_ns) + READY_SLACK_NS
             ):
                 weightless.append(take(worker))
             else:

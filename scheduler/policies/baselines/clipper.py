@@ -33,7 +33,7 @@ from mainspring.scheduler.policies.options import ClipperOptions
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -43,9 +43,9 @@ class Clipper(ArrivalOrder):
     name: ClassVar[str] = "clipper"
     Options: ClassVar[type[msgspec.Struct]] = ClipperOptions
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, ClipperOptions)
-        super().__init__(books, options, options.batch_wait_ms)
+        super().__init__(state, options, options.batch_wait_ms)
         self._set = options
         self._objective_ns = milliseconds(options.latency_objective_ms)
         self._limits: dict[int, dict[int, BatchLimit]] = {}

@@ -27,7 +27,7 @@ from mainspring.scheduler.policies.options import ReleaseOptions
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Placement
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 SLO_BUFFER_MS = 5.0
 """Taken off each SLO, if `SchedulerConfig.response_margin_ms` does not take off more."""
@@ -48,20 +48,20 @@ class ClockworkRelease(Clockwork):
         config = completed(config, cls.lookahead_ms, cls.pads_batches, cls.idle_loads)
         return msgspec.structs.replace(config, response_margin_ms=margin_ms)
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
         self._largest = cast(ReleaseOptions, options).largest_batch
 
     def _make_loads(self) -> DemandLoads:
         options = cast(ReleaseOptions, self.options)
-        return DemandLoads(self.books, milliseconds(options.load_slo_ms))
+        return DemandLoads(self.state, milliseconds(options.load_slo_ms))
 
     def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
         """Return (earliest required start, index of the largest size, its first request's index).
 
         The earliest required start is that of any size which the model has enough requests for.
         """
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
         if begin_ns is None:
             return None

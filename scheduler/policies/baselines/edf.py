@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.scheduler.books import READY_SLACK_NS
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
 from mainspring.scheduler.policies.options import EdfOptions
 from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
+from mainspring.scheduler.state import READY_SLACK_NS
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import DeadlineQueue, Request
-    from mainspring.scheduler.books import Books
     from mainspring.scheduler.placing import LoadPlan
+    from mainspring.scheduler.state import SchedulerState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -38,13 +38,13 @@ class Edf(Policy):
     name: ClassVar[str] = "edf"
     Options: ClassVar[type[msgspec.Struct]] = EdfOptions
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, EdfOptions)
-        super().__init__(books, options)
+        super().__init__(state, options)
         self._skips = options.skip_heads
-        self._pads = bool(books.config.pad_batches)
-        self._absent = OrderedLoads(books, evicts=True)
-        self._copies = OrderedLoads(books, evicts=False)
+        self._pads = bool(state.config.pad_batches)
+        self._absent = OrderedLoads(state, evicts=True)
+        self._copies = OrderedLoads(state, evicts=False)
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Line the model up on its workers where the request is due before what it is lined up by."""
@@ -116,17 +116,17 @@ class Edf(Policy):
 
         None if there is none, or the weights are not about to be there.
         """
-        books, queue, times = self.books, placement.model.queue, placement.times
+        state, queue, times = self.state, placement.model.queue, placement.times
         if placement.load_slot is not None:
             ready_ns = placement.ready_ns(now_ns)
-            if ready_ns > max(available_ns, books.soonest_ns(now_ns) + READY_SLACK_NS):
+            if ready_ns > max(available_ns, state.soonest_ns(now_ns) + READY_SLACK_NS):
                 return None
-        end_ns = books.begin_ns(now_ns, placement, 0, available_ns) + times.ns[0]
+        end_ns = state.begin_ns(now_ns, placement, 0, available_ns) + times.ns[0]
         first = queue.first_feasible(end_ns, times.sizes[-1])
         if queue.rows != len(queue.dues):
             while first < len(queue.dues):
                 index = times.index_of[queue.rows_at(first)]
-                end_ns = books.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
+                end_ns = state.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
                 if queue.dues[first] >= end_ns:
                     break
                 first += 1
@@ -138,7 +138,7 @@ class Edf(Policy):
         sizes = times.sizes
         least = times.index_of[queue.rows_at(head)]
         for index in range(placement.model.index_of[min(queue.rows, sizes[-1])], least, -1):
-            end_ns = self.books.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
+            end_ns = self.state.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
             first = queue.first_feasible(end_ns, sizes[index]) if self._skips else head
             in_time = first < len(queue.dues) and queue.dues[first] >= end_ns
             if in_time and self._fills(queue, times, index, first):

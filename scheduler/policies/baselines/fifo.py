@@ -29,7 +29,7 @@ from mainspring.scheduler.policies.options import FifoOptions
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -39,9 +39,9 @@ class Fifo(ArrivalOrder):
     name: ClassVar[str] = "fifo"
     Options: ClassVar[type[msgspec.Struct]] = FifoOptions
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, FifoOptions)
-        super().__init__(books, options, options.max_queue_delay_ms)
+        super().__init__(state, options, options.max_queue_delay_ms)
         self._preferred = options.preferred()
         self._max_rows = options.max_batch_size
         self._timeout_ns = milliseconds(options.queue_timeout_ms)

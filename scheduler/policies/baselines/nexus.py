@@ -31,8 +31,8 @@ from mainspring.scheduler.policies.options import NexusOptions
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
     from mainspring.scheduler.placing import LoadPlan
+    from mainspring.scheduler.state import SchedulerState
 
 
 FIRST_EPOCH: Final = 1 / 16
@@ -74,13 +74,13 @@ class Nexus(Policy):
     Options: ClassVar[type[msgspec.Struct]] = NexusOptions
     lookahead_ms: ClassVar[float] = 1.0
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
         given = cast(NexusOptions, options)
         self._epoch_ns = milliseconds(given.epoch_ms)
         self._smoothing = given.smoothing
         self._headroom = given.headroom
-        self._pads = bool(books.config.pad_batches)
+        self._pads = bool(state.config.pad_batches)
         self._sessions = Sessions()
         self._turns: dict[str, Turns] = {}
         self._homes: dict[int, list[str]] = {}
@@ -116,11 +116,11 @@ class Nexus(Policy):
             if names:
                 self._homes[number] = names
         for name in worker.placements:
-            model = self.books.cluster.models.get(name)
+            model = self.state.cluster.models.get(name)
             if model is not None and model.queue.dues:
                 self._line_up(model)
 
-    def rung(self, now_ns: int) -> None:
+    def on_alarm(self, now_ns: int) -> None:
         """End the epoch and plan for the rates that it had, or go on with that."""
         if self._planner is None:
             if self._plan_ns is None or now_ns < self._plan_ns:
@@ -129,14 +129,14 @@ class Nexus(Policy):
         assert self._planner is not None
         nodes = self._planner.advance(PLANNED_AT_ONCE)
         if nodes is None:
-            self.books.alarms.set(now_ns + PAUSE_NS, Alarm.POLICY)
+            self.state.alarms.set(now_ns + PAUSE_NS, Alarm.POLICY)
             return
         self._apply(nodes)
         self._planner = None
         for session in self._planned:
             if session.model.queue.dues:
                 self._line_up(session.model)
-        self.books.loads_dirty = True
+        self.state.loads_dirty = True
         self._plan_ns = None
         if self._sessions:
             self._plan_in(now_ns, min(2 * self._length_ns, self._epoch_ns))
@@ -162,7 +162,7 @@ class Nexus(Policy):
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return a model that is planned for a worker with room and not there."""
-        for name in self.books.load_room:
+        for name in self.state.load_room:
             turns = self._turns.get(name)
             if turns is None:
                 continue
@@ -178,19 +178,19 @@ class Nexus(Policy):
         """Make the next plan after so much time."""
         self._length_ns = length_ns
         self._plan_ns = now_ns + length_ns
-        self.books.alarms.set(self._plan_ns, Alarm.POLICY)
+        self.state.alarms.set(self._plan_ns, Alarm.POLICY)
 
     def _begin_plan(self, now_ns: int) -> None:
-        models = self.books.cluster.models
+        models = self.state.cluster.models
         sessions = self._sessions.end_epoch(self._smoothing, (now_ns - self._begun_ns) / self._epoch_ns)
         self._begun_ns = now_ns
         sessions = [each for each in sessions if models.get(each.model.name) is each.model and each.slo_ns]
-        workers = [worker for worker in self.books.cluster.workers.values() if worker.open]
+        workers = [worker for worker in self.state.cluster.workers.values() if worker.open]
         self._planned = sessions
         self._planner = Planner(sessions, workers, self._homes, self._epoch_ns, self._headroom)
 
     def _count(self, now_ns: int, model: Model, rows: int, slo_ns: int) -> None:
-        self._sessions.count(model, rows, slo_ns - self.books.ns.dispatch_delay)
+        self._sessions.count(model, rows, slo_ns - self.state.ns.dispatch_delay)
         if self._plan_ns is None:
             self._begun_ns = now_ns
             self._plan_in(now_ns, max(1, round(FIRST_EPOCH * self._epoch_ns)))
@@ -207,11 +207,11 @@ class Nexus(Policy):
                 turns.join(placement)
                 if not placement.usable and placement.loadable:
                     turns.missing[model.number] = placement
-                    self.books.loads_dirty = True
+                    self.state.loads_dirty = True
 
     def _batch(self, now_ns: int, placement: Placement, planned: int, available_ns: int) -> Batch | None:
         """Return a batch of the planned size or less, or of the size that its first request needs."""
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
         if begin_ns is None:
             return None
@@ -227,7 +227,7 @@ class Nexus(Policy):
     def _apply(self, nodes: list[Node]) -> None:
         """Serve by a plan from now on. What is nowhere loaded where it should be is served where it is."""
         self._turns, self._homes = {}, {}
-        workers = self.books.cluster.workers
+        workers = self.state.cluster.workers
         nodes = [node for node in nodes if workers.get(node.worker.name) is node.worker]
         for node in nodes:
             turns = self._turns[node.worker.name] = Turns(node.worker)

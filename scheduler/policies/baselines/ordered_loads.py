@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 from mainspring.cluster.placements import Model, Placement
 from mainspring.scheduler.alarms import Alarm
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.state import SchedulerState
 
 PASSED_OVER_NS = 5_000_000
 """How long a model that no worker can load now is not looked at again."""
@@ -29,9 +29,9 @@ NEVER_USED_NS = -1
 class OrderedLoads:
     """Models to be loaded, by key; the lower, the sooner."""
 
-    def __init__(self, books: Books, evicts: bool) -> None:
+    def __init__(self, state: SchedulerState, evicts: bool) -> None:
         """``evicts`` says whether models may be loaded over others."""
-        self._books = books
+        self._state = state
         self._evicts = evicts
         self._heap: list[tuple[int, int, Model]] = []
         self._keys: dict[int, int] = {}
@@ -47,7 +47,7 @@ class OrderedLoads:
         if number not in self._passed_over and (known is None or key < known):
             self._keys[number] = key
             heapq.heappush(self._heap, (key, number, model))
-            self._books.loads_dirty = True
+            self._state.loads_dirty = True
 
     def drop(self, model: Model) -> None:
         """Take a wish back."""
@@ -64,7 +64,7 @@ class OrderedLoads:
             for key, model in again.values():
                 self.wish(model, key)
         heap, keys = self._heap, self._keys
-        while heap and self._books.load_room and len(self._passed_over) < LOOKED_AT:
+        while heap and self._state.load_room and len(self._passed_over) < LOOKED_AT:
             key, number, model = heapq.heappop(heap)
             if keys.get(number) != key:
                 continue
@@ -74,16 +74,16 @@ class OrderedLoads:
                 return plan
             if not self._passed_over:
                 self._look_again_ns = now_ns + PASSED_OVER_NS
-                self._books.alarms.set(self._look_again_ns, Alarm.RETRY)
+                self._state.alarms.set(self._look_again_ns, Alarm.RETRY)
             self._passed_over[number] = key, model
         return None
 
     def _plan(self, now_ns: int, model: Model, can_help: Callable[[Placement, int], bool]) -> LoadPlan | None:
         """Find the worker that has room for a model, begins soonest and holds the fewest models."""
-        books = self._books
-        soonest_ns = books.soonest_ns(now_ns)
+        state = self._state
+        soonest_ns = state.soonest_ns(now_ns)
         candidates = []
-        for name, worker in books.load_room.items():
+        for name, worker in state.load_room.items():
             placement = model.placements.get(name)
             if placement is None or not placement.loadable:
                 continue

@@ -35,8 +35,8 @@ from mainspring.scheduler.policies.ready_queue import enter
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
     from mainspring.scheduler.placing import LoadPlan
+    from mainspring.scheduler.state import SchedulerState
 
 
 SWEPT_FROM = 1_024
@@ -79,11 +79,11 @@ class Symphony(Policy):
     Options: ClassVar[type[msgspec.Struct]] = SymphonyOptions
     lookahead_ms: ClassVar[float] = 1.0
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
-        self._pads = bool(books.config.pad_batches)
-        self._ahead_ns = books.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
-        self._loads = DemandLoads(books)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
+        self._pads = bool(state.config.pad_batches)
+        self._ahead_ns = state.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
+        self._loads = DemandLoads(state)
         self._deferrals: dict[int, Deferral] = {}
         """Of each model with queued requests, by number."""
         self._opening: list[tuple[int, int, Model]] = []
@@ -126,7 +126,7 @@ class Symphony(Policy):
         """Return the model of the highest load priority that some worker can take now."""
         return self._loads.next_load(now_ns)
 
-    def rung(self, now_ns: int) -> None:
+    def on_alarm(self, now_ns: int) -> None:
         """Offer the models whose windows open to their workers."""
         if now_ns < self._alarm_ns:
             # An alarm that a nearer one was set after, and handled before, has nothing left to do.
@@ -215,17 +215,17 @@ class Symphony(Policy):
         heapq.heapify(self._opening)
 
     def _arm(self, opens_ns: int) -> None:
-        """Have `rung` called in time for a window's opening."""
+        """Have `on_alarm` called in time for a window's opening."""
         when_ns = opens_ns - self._ahead_ns
         if when_ns < self._alarm_ns:
             self._alarm_ns = when_ns
-            self.books.alarms.set(when_ns, Alarm.POLICY)
+            self.state.alarms.set(when_ns, Alarm.POLICY)
 
     def _open(self, now_ns: int, model: Model, deferral: Deferral) -> None:
         """Offer a model to the workers that hold it, and wake the idle ones in the order of their numbers."""
         index = self._largest_index(model)
         deferral.opens_ns, deferral.head_due_ns, deferral.index = NEVER_NS, model.queue.dues[0], index
-        idle_ns = now_ns + self.books.ns.lookahead
+        idle_ns = now_ns + self.state.ns.lookahead
         idle = []
         for placement in model.usable.values():
             _offer(placement, index)
@@ -233,7 +233,7 @@ class Symphony(Policy):
                 idle.append((placement.worker.number, placement.worker))
         idle.sort()
         for _, worker in idle:
-            self.books.wake(worker)
+            self.state.wake(worker)
 
     def _largest_index(self, model: Model) -> int:
         """Return the index of the largest batch that a model's queue could need."""
@@ -242,7 +242,7 @@ class Symphony(Policy):
 
     def _candidate(self, now_ns: int, placement: Placement, available_ns: int) -> Candidate | None:
         """Return the largest batch that the requests which can still make it fill, or pad with profit."""
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.books.soonest_ns(now_ns), 0)
+        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
         if begin_ns is None:
             return None

@@ -16,10 +16,10 @@ from mainspring.scheduler.policies.mainspring.constants import CAPACITY_DOUBT, S
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 
-def expires_early_ns(books: Books, request: Request, last_start_ns: int) -> int:
+def expires_early_ns(state: SchedulerState, request: Request, last_start_ns: int) -> int:
     """Return the last instant at which a queued request is worth keeping, as the queue is now.
 
     It is ``last_start_ns``, the last at which a dispatch could meet its deadline, if few are before it.
@@ -28,7 +28,7 @@ def expires_early_ns(books: Books, request: Request, last_start_ns: int) -> int:
     if len(model.queue) <= SHORT_QUEUE or request.due_ns is None:
         return last_start_ns
     rows = model.queue.rows_before(request)
-    needed_ns = rows * _row_ns(model) // (CAPACITY_DOUBT * max(1, books.cluster.open_workers))
+    needed_ns = rows * _row_ns(model) // (CAPACITY_DOUBT * max(1, state.cluster.open_workers))
     return min(last_start_ns, request.due_ns - needed_ns)
 
 

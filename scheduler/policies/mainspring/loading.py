@@ -16,7 +16,6 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.alarms import Alarm
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.demand_loads import PASSED_OVER_NS, DemandLoads
@@ -24,6 +23,7 @@ from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS, W
 from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
 from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.state import SchedulerState
 
 _RETRY: Final = Alarm.RETRY
 
@@ -31,9 +31,9 @@ _RETRY: Final = Alarm.RETRY
 class WorthTracker(DemandTracker):
     """Orders models by what a LOAD of theirs brings for each millisecond that it takes."""
 
-    def __init__(self, books: Books, price: ExecPrice) -> None:
-        super().__init__(books)
-        self._alarms = books.alarms
+    def __init__(self, state: SchedulerState, price: ExecPrice) -> None:
+        super().__init__(state)
+        self._alarms = state.alarms
         self._price = price
         self._look_again_ns = 0
 
@@ -69,9 +69,9 @@ class WorthTracker(DemandTracker):
 class WorthLoads(DemandLoads):
     """Answers `Policy.next_load` by worth, and evicts by loss."""
 
-    def __init__(self, books: Books, popularity: Popularity, price: ExecPrice) -> None:
-        super().__init__(books)
-        self._demand = WorthTracker(books, price)
+    def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
+        super().__init__(state)
+        self._demand = WorthTracker(state, price)
         self._popularity = popularity
         self._price = price
 

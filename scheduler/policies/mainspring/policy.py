@@ -45,7 +45,7 @@ from mainspring.scheduler.policies.options import MainspringOptions
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.books import Books
+    from mainspring.scheduler.state import SchedulerState
 
 
 class Mainspring(Policy):
@@ -55,16 +55,16 @@ class Mainspring(Policy):
     Options: ClassVar[type[msgspec.Struct]] = MainspringOptions
     gives_up_because: ClassVar[str] = "twice as many as could be served by its deadline wait before it"
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
         assert isinstance(options, MainspringOptions)
-        self._ranking = Ranking(books)
+        self._ranking = Ranking(state)
         self._fairness = Fairness(options.fairness)
-        self._utilisation = Utilisation(books)
-        self._popularity = Popularity(books)
+        self._utilisation = Utilisation(state)
+        self._popularity = Popularity(state)
         self._price = ExecPrice(self._utilisation)
-        self._loads = WorthLoads(books, self._popularity, self._price)
-        self._replication = Replication(books, self._popularity, self._utilisation)
+        self._loads = WorthLoads(state, self._popularity, self._price)
+        self._replication = Replication(state, self._popularity, self._utilisation)
         self._waiting = 0
         """Models with requests that wait."""
 
@@ -77,7 +77,7 @@ class Mainspring(Policy):
 
     def give_up_ns(self, request: Request, last_start_ns: int) -> int | None:
         """Return the last instant at which its dispatch could help, earlier for the end of a long queue."""
-        return expires_early_ns(self.books, request, last_start_ns)
+        return expires_early_ns(self.state, request, last_start_ns)
 
     def queued(self, now_ns: int, request: Request) -> None:
         """Offer the model to the workers that hold it, and enter its demand."""
@@ -119,7 +119,7 @@ class Mainspring(Policy):
     ) -> None:
         """Learn from a measured duration, and count the requests: an answer that comes late is a miss."""
         self._ranking.learnt(placement.times, size_index)
-        late_from_ns = now_ns - self.books.ns.response_margin
+        late_from_ns = now_ns - self.state.ns.response_margin
         late = sum([request.due_ns is not None and request.due_ns < late_from_ns for request in requests])
         if requests[0].due_ns is not None and late < len(requests):
             self._fairness.answered(placement.model, len(requests) - late)
@@ -152,7 +152,7 @@ class Mainspring(Policy):
         until_ns = held_until_ns(batch, available_ns, self._waiting, utilisation)
         if until_ns is None:
             return batch
-        self.books.hold(until_ns - self.books.ns.dispatch_delay, worker)
+        self.state.hold(until_ns - self.state.ns.dispatch_delay, worker)
         return None
 
     def next_load(self, now_ns: int) -> LoadPlan | None:

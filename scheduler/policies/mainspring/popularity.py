@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from mainspring.cluster.placements import Model, Placement, Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.mainspring.constants import (
     IDLE_VICTIMS_SHARE,
     LEAST_SEEN_NS,
@@ -18,13 +17,14 @@ from mainspring.scheduler.policies.mainspring.constants import (
     RENEWED_AFTER,
 )
 from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.state import SchedulerState
 
 
 class Popularity:
     """Keeps `ModelNote.popularity`."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
         self._epoch_ns: int | None = None
         self._first_ns = self._last_ns = 0
 
@@ -36,7 +36,7 @@ class Popularity:
         age = (now_ns - self._epoch_ns) / POPULARITY_DECAY_NS
         if age > RENEWED_AFTER:
             factor = math.exp(-age)
-            for each in self._books.cluster.models.values():
+            for each in self._state.cluster.models.values():
                 model_note(each).popularity *= factor
             self._epoch_ns, age = now_ns, 0.0
         model_note(model).popularity += math.exp(age)

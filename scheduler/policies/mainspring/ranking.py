@@ -22,7 +22,6 @@ from typing import Final, final
 
 from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.placements import Model, Placement, Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.clockwork import ready_by_ns
 from mainspring.scheduler.policies.mainspring.constants import (
@@ -37,6 +36,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
 )
 from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
 from mainspring.scheduler.policies.ready_queue import enter
+from mainspring.scheduler.state import SchedulerState
 
 _NONE_NS: Final = (1 << 62) - 1
 
@@ -58,9 +58,9 @@ class Offsets:
 class Ranking:
     """The heaps of all workers, and the choice among their entries."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
-        self._pads = bool(books.config.pad_batches)
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._pads = bool(state.config.pad_batches)
         self._batches = 0
         self._mean_ns = float(FIRST_BATCH_NS)
         self._mean_copies = 1.0
@@ -100,7 +100,7 @@ class Ranking:
         if note.ranks_scale_ns != self.scale_ns:
             self._rank_anew(note)
         heap = note.strategies
-        inputs_ns = worker.exec.inputs_at_ns(now_ns + self._books.ns.dispatch_delay, 0)
+        inputs_ns = worker.exec.inputs_at_ns(now_ns + self._state.ns.dispatch_delay, 0)
         best: Placement | None = None
         best_rank_ns = best_number = best_index = best_first = 0
         seen: list[Placement] = []

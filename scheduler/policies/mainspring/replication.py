@@ -10,7 +10,6 @@ to do, into free pages or over models that are asked for much less (`Popularity.
 from __future__ import annotations
 
 from mainspring.cluster.placements import Model, Placement
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.mainspring.constants import (
     MOST_REPLICATED,
@@ -20,13 +19,14 @@ from mainspring.scheduler.policies.mainspring.constants import (
 )
 from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
+from mainspring.scheduler.state import SchedulerState
 
 
 class Replication:
     """Remembers who should have another device, and finds it."""
 
-    def __init__(self, books: Books, popularity: Popularity, utilisation: Utilisation) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState, popularity: Popularity, utilisation: Utilisation) -> None:
+        self._state = state
         self._popularity = popularity
         self._utilisation = utilisation
         self._wanted: dict[int, Model] = {}
@@ -40,14 +40,14 @@ class Replication:
         if self._least(now_ns, model) < REPLICATED_FROM or len(self._wanted) >= MOST_REPLICATED:
             return
         self._wanted[model.number] = model
-        self._books.loads_dirty = True
+        self._state.loads_dirty = True
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return how to load the model that was noted first on the least busy device with an idle LOAD."""
-        books, wanted = self._books, self._wanted
-        while wanted and books.may_load_idly and now_ns >= self._paused_until_ns:
+        state, wanted = self._state, self._wanted
+        while wanted and state.may_load_idly and now_ns >= self._paused_until_ns:
             model = wanted.pop(next(iter(wanted)))
-            if books.cluster.models.get(model.name) is not model or not model.usable:
+            if state.cluster.models.get(model.name) is not model or not model.usable:
                 continue
             plan = self._plan(now_ns, model)
             if plan is not None:

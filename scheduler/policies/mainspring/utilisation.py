@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from mainspring.cluster.placements import Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.policies.mainspring.constants import UTILISATION_WINDOW_NS
+from mainspring.scheduler.state import SchedulerState
 
 
 class Decaying:
@@ -37,8 +37,8 @@ class Decaying:
 class Utilisation:
     """The shares of EXEC executors' time that were given away."""
 
-    def __init__(self, books: Books) -> None:
-        self._books = books
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
         self._all = Decaying()
         self._own: dict[str, Decaying] = {}
 
@@ -52,7 +52,7 @@ class Utilisation:
 
     def share(self, now_ns: int) -> float:
         """Return the share of the time of all workers that take work, from 0 to a little more than 1."""
-        return self._all.share(now_ns) / max(1, self._books.cluster.open_workers)
+        return self._all.share(now_ns) / max(1, self._state.cluster.open_workers)
 
     def of(self, now_ns: int, worker: Worker) -> float:
         """Return the share of one worker's time."""

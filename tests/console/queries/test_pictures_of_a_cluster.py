@@ -1,4 +1,4 @@
-"""What the queries say of simulated clusters, beside the scheduler's own books."""
+"""What the queries say of simulated clusters, beside the scheduler's own state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def at(seed: int, ms: float) -> tuple[View, Watched]:
 @pytest.mark.parametrize("seed", range(5))
 def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
     view, watched = at(seed, 700)
-    books = watched.scheduler._books
+    state = watched.scheduler._state
     status = watched.scheduler.status()
     shown = cluster(view)
     assert shown.models == len(status.models)
@@ -48,7 +48,7 @@ def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
         for extent in pages.extents:
             owners += [None if extent.model < 0 else pages.models[extent.model]] * extent.count
             assert (extent.state == "free") == (extent.model < 0)
-        table = books.cluster.workers[each.worker].pages
+        table = state.cluster.workers[each.worker].pages
         assert owners == [table.owner(page) for page in range(table.size)]
     rows = {row.name: row for row in models(view, limit=1000).rows}
     for told in status.models:
@@ -61,10 +61,10 @@ def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
         assert page.line == row
         assert {w for w, where in page.placements.items() if where == "resident"} == set(told.resident_on)
         assert row.infer_ms == {
-            size: books.cluster.models[told.name].infer_times[kind].ns[index] / 1e6
+            size: state.cluster.models[told.name].infer_times[kind].ns[index] / 1e6
             for kind in [_kind(view)]
-            for index, size in enumerate(books.cluster.models[told.name].spec.batch_sizes)
-            if kind in books.cluster.models[told.name].infer_times
+            for index, size in enumerate(state.cluster.models[told.name].spec.batch_sizes)
+            if kind in state.cluster.models[told.name].infer_times
         }
 
 
@@ -81,7 +81,7 @@ def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     view.take(view.now_ns + SECOND, Wakeup())
     shown = cluster(view)
     minute = shown.last_300s
-    names = list(watched.scheduler._books.cluster.models)
+    names = list(watched.scheduler._state.cluster.models)
     book = view.traffic.book
     assert minute.seconds == len(shown.series.offered)
     assert minute.offered_rps * minute.seconds == pytest.approx(sum(shown.series.offered))
@@ -92,11 +92,11 @@ def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     assert (
         sum(minute.rejected.values()) == len(list(book.newest(("rejected",)))) == sum(shown.series.rejected)
     )
-    never_removed = [name for name in names if watched.tally._counts.get(name)]
+    never_removed = [name for name in names if watched.counters._counts.get(name)]
     rows = {row.name: row for row in models(view, limit=1000).rows}
     for name in never_removed:
         row = rows[name]
-        assert (row.in_time, row.late, row.rejected) == tallied(watched.tally, name)[1:]
+        assert (row.in_time, row.late, row.rejected) == tallied(watched.counters, name)[1:]
     latencies = sorted(each.latency_ns or 0 for each in book.newest(("in_time", "late")))
     for percent, value in ((50, minute.p50_ms), (99, minute.p99_ms), (99.99, minute.p9999_ms)):
         rank = max(1, -(-len(latencies) * percent // 100))
@@ -121,7 +121,7 @@ def test_a_schedule_asked_for_in_changes_is_the_whole_one() -> None:
     assert known == {action.id: action for action in whole.actions}
     outstanding = {
         action_id
-        for worker in watched.scheduler._books.cluster.workers.values()
+        for worker in watched.scheduler._state.cluster.workers.values()
         for action_id in (
             *[each.action_id for each in worker.exec.actions()],
             *[each.action_id for each in worker.load.actions()],

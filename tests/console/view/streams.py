@@ -11,11 +11,11 @@ from mainspring.console.view.models import FAILED, RESIDENT
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.controller.logged_scheduler import about
-from mainspring.controller.tally import Tally
+from mainspring.controller.model_counters import ModelCounters
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.messages.peers import ModelStatus
-from mainspring.scheduler.books import Books
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario
 from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
 
@@ -27,7 +27,7 @@ class Watched:
     """A random cluster in virtual time, with its stream as the controller would write it."""
 
     def __init__(self, seed: int, policy: str = "mainspring", length_ns: int = SECOND) -> None:
-        self.tally = Tally()
+        self.counters = ModelCounters()
         self.records: list[tuple[int, Entry]] = []
         self.length_ns = length_ns
         self.simulation = random_scenario(
@@ -38,7 +38,7 @@ class Watched:
         self.records.insert(0, (0, header))
 
     def _record(self, now_ns: int, entry: Event | Command) -> None:
-        self.tally.take(entry)
+        self.counters.take(entry)
         if not isinstance(entry, Wakeup):
             self.records.append((now_ns, entry))
 
@@ -65,16 +65,16 @@ def feed(view: View, records: list[tuple[int, Entry]], times: int = 1) -> None:
             view.take(now_ns, entry)
 
 
-def check(view: View, books: Books, *, but_leaving: bool = False) -> None:
+def check(view: View, state: SchedulerState, *, but_leaving: bool = False) -> None:
     """Compare a view with the scheduler's own state; raise AssertionError at the first difference.
 
     ``but_leaving``: but for copies of models that were removed and added anew, of which a picture does not
     say that they are old.
     """
-    models = books.cluster.models
+    models = state.cluster.models
     assert list(view.fleet.models) == list(models)
-    assert set(view.fleet.workers) == set(books.cluster.workers)
-    for name, worker in books.cluster.workers.items():
+    assert set(view.fleet.workers) == set(state.cluster.workers)
+    for name, worker in state.cluster.workers.items():
         _check_worker(view.fleet.workers[name], worker)
     for name, model in models.items():
         seen = view.fleet.models[name]
@@ -82,7 +82,7 @@ def check(view: View, books: Books, *, but_leaving: bool = False) -> None:
         assert seen.spec == model.spec
         where = {each.worker.name: each.state.value for each in model.placements.values()}
         known = {worker: placement.state for worker, placement in seen.placements.items()}
-        for worker in books.cluster.workers.values():
+        for worker in state.cluster.workers.values():
             old = worker.placements.get(name)
             if but_leaving and old is not None and old.leaving:
                 known.pop(worker.name, None)
@@ -91,8 +91,8 @@ def check(view: View, books: Books, *, but_leaving: bool = False) -> None:
         assert {worker: "failed" if s == GIVEN_UP else s for worker, s in known.items()} == {
             worker: "failed" if s == GIVEN_UP else s for worker, s in told.items()
         }, f"{name}: {known}, not {told}"
-    assert set(view.traffic.book.open) == set(books.cluster.requests)
-    for request_id, request in books.cluster.requests.items():
+    assert set(view.traffic.book.open) == set(state.cluster.requests)
+    for request_id, request in state.cluster.requests.items():
         mine = view.traffic.book.open[request_id]
         place = {"queued": "waiting", "dispatched": "running"}[request.place.value]
         assert mine.outcome == place, f"{mine} is {request}"
@@ -125,9 +125,9 @@ def counted(view: View, name: str) -> tuple[int, int, int, int]:
     return arrived, in_time, late, rejected
 
 
-def tallied(tally: Tally, name: str) -> tuple[int, int, int, int]:
+def tallied(counters: ModelCounters, name: str) -> tuple[int, int, int, int]:
     """Return the same as the controller counts it."""
-    status = tally.counted(ModelStatus(name, 0, (), (), 0))
+    status = counters.counted(ModelStatus(name, 0, (), (), 0))
     return status.arrived, status.finished, status.late, status.rejected
 
 

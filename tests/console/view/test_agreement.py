@@ -26,16 +26,16 @@ from tests.scheduler.hand import MS, spec
 )
 def test_the_view_holds_what_the_scheduler_holds(seed: int, policy: str, step_ms: float) -> None:
     watched, view = Watched(seed, policy), View(EVERYTHING)
-    books = watched.scheduler._books
+    state = watched.scheduler._state
     now_ms = 0.0
     while now_ms < 1_300:
         now_ms += step_ms
         feed(view, watched.run_ms(now_ms))
-        check(view, books)
+        check(view, state)
     feed(view, watched.everything())
-    check(view, books)
-    for name in books.cluster.models:
-        assert counted(view, name) == tallied(watched.tally, name), name
+    check(view, state)
+    for name in state.cluster.models:
+        assert counted(view, name) == tallied(watched.counters, name), name
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -77,7 +77,7 @@ def test_an_infer_that_is_never_answered_teaches_the_view_what_it_teaches_the_sc
             commands = told(now_ns, Wakeup())
         dropped = any(isinstance(c, DropWorker) for c in commands)
     assert executing
-    expected = scheduler._books.cluster.estimates.infer_times("gpu", model).ns
+    expected = scheduler._state.cluster.estimates.infer_times("gpu", model).ns
     assert expected[0] > 1_000 * MS
     before, after = view.fleet.durations.infer_at("gpu", model, 1, 0)[0], view.seq + 1
     assert before < 100 * MS

@@ -28,7 +28,7 @@ def test_a_model_is_shown_as_pinned_as_long_as_the_scheduler_has_it_pinned() -> 
         scheduler.handle(now_ns, event)
         for entry in (event, *scheduler.schedule(now_ns)):
             view.take(now_ns, entry)
-        held = scheduler._books.cluster.pinned
+        held = scheduler._state.cluster.pinned
         assert {line.name for line in models(view).rows if line.pinned} == set(held), event
         seen.append("m" in held)
     assert seen == [False, False, True, True, False, False]

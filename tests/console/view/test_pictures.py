@@ -13,7 +13,7 @@ from mainspring.console.queries.request import request
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.events import RequestArrived, Wakeup
-from mainspring.scheduler.books import Books
+from mainspring.scheduler.state import SchedulerState
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, check, feed
 
@@ -21,11 +21,11 @@ HALF_MS, STEP_MS = 500.0, 0.7
 OUTCOMES = ("rejected", "late", "lost", "in_time", "cancelled")
 
 
-def told(view: View, watched: Watched, books: Books) -> Iterator[None]:
+def told(view: View, watched: Watched, state: SchedulerState) -> Iterator[None]:
     """Let a view take a picture, a few parts at a time, while the scheduler goes on."""
     now_ns = watched.simulation.now_ns
     view.take(now_ns, SegmentHeader(FORMAT, 7, False, 10**18 + now_ns, about(watched.scheduler.config)))
-    for number, part in enumerate(snapshot(books.cluster)):
+    for number, part in enumerate(snapshot(state.cluster)):
         for at_ns, entry in part:
             view.take(watched.simulation.now_ns if at_ns is None else at_ns, entry)
         if number % 4 == 3:
@@ -35,7 +35,7 @@ def told(view: View, watched: Watched, books: Books) -> Iterator[None]:
 def catch_up(view: View, watched: Watched, now_ms: float, *, keep_history: bool) -> float:
     """Let a view take a picture between live records; return when it was whole."""
     view.reset(keep_history=keep_history)
-    for _ in told(view, watched, watched.scheduler._books):
+    for _ in told(view, watched, watched.scheduler._state):
         now_ms += STEP_MS
         feed(view, watched.run_ms(now_ms))
     return now_ms
@@ -47,11 +47,11 @@ def test_a_view_that_comes_late_agrees_from_its_picture_on(seed: int) -> None:
     watched.run_ms(HALF_MS)
     now_ms = catch_up(view, watched, HALF_MS, keep_history=False)
     while now_ms < 1_300:
-        check(view, watched.scheduler._books, but_leaving=True)
+        check(view, watched.scheduler._state, but_leaving=True)
         now_ms += 11
         feed(view, watched.run_ms(now_ms))
     feed(view, watched.everything())
-    check(view, watched.scheduler._books, but_leaving=True)
+    check(view, watched.scheduler._state, but_leaving=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -63,9 +63,9 @@ def test_what_was_over_before_the_connection_broke_is_remembered(seed: int) -> N
     actions = sum(len(lane) for each in view.fleet.histories.values() for lane in each.lanes())
     watched.run_ms(HALF_MS + 20)
     now_ms = catch_up(view, watched, HALF_MS + 20, keep_history=True)
-    check(view, watched.scheduler._books, but_leaving=True)
+    check(view, watched.scheduler._state, but_leaving=True)
     feed(view, watched.run_ms(now_ms + 100))
-    check(view, watched.scheduler._books, but_leaving=True)
+    check(view, watched.scheduler._state, but_leaving=True)
     for request_id, outcome in before.items():
         known = view.traffic.book.get(request_id)
         assert known is not None

@@ -14,11 +14,11 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import Wakeup
 from mainspring.scheduler.alarms import Alarm
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.clockwork import Clockwork
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
 from tests.scheduler.hand import Hand, spec
 
@@ -44,8 +44,8 @@ class Patient(Clockwork):
     refuses: ClassVar[bool] = False
     serves_late: ClassVar[bool] = True
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
         self.rungs: list[int] = []
         self.executions = 0
 
@@ -57,13 +57,13 @@ class Patient(Clockwork):
             if placement.usable and placement.model.queue.dues:
                 oldest_ns = min(request.arrived_ns for request in placement.model.queue)
                 if now_ns < oldest_ns + HOLD_NS:
-                    self.books.arm_exec(oldest_ns + HOLD_NS, worker)
+                    self.state.arm_exec(oldest_ns + HOLD_NS, worker)
                     continue
                 first = next(iter(placement.model.queue))
                 return Batch(placement, placement.times.index_for(first.rows), [first])
         return None
 
-    def rung(self, now_ns: int) -> None:
+    def on_alarm(self, now_ns: int) -> None:
         self.rungs.append(now_ns)
 
     def executed(self, *args: object) -> None:
@@ -75,13 +75,13 @@ class Counting(Clockwork):
 
     name = "counting"
 
-    def __init__(self, books: Books, options: msgspec.Struct) -> None:
-        super().__init__(books, options)
+    def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
+        super().__init__(state, options)
         self.joined: list[str] = []
         self.turned_away = self.given_up = 0
 
     def worker_joined(self, now_ns: int, worker: Worker) -> None:
-        assert worker.name in self.books.cluster.workers
+        assert worker.name in self.state.cluster.workers
         self.joined.append(worker.name)
 
     def refused(self, now_ns: int, model: Model, rows: int) -> None:
@@ -118,11 +118,11 @@ def test_options_reach_the_policy_and_its_defaults_fill_the_configuration() -> N
     scheduler = Scheduler(SchedulerConfig(policy=HERE + "Patient", policy_options={"hold_ms": 3}))
     policy = policy_of(scheduler)
     assert policy.options == HoldOptions(hold_ms=3.0)
-    config = policy.books.config
+    config = policy.state.config
     assert (config.lookahead_ms, config.pad_batches, config.idle_loads) == (0.5, False, True)
-    assert policy.books.ns.lookahead == 500_000
+    assert policy.state.ns.lookahead == 500_000
     given = SchedulerConfig(policy=HERE + "Patient", lookahead_ms=4.0, pad_batches=True, idle_loads=False)
-    config = policy_of(Scheduler(given)).books.config
+    config = policy_of(Scheduler(given)).state.config
     assert (config.lookahead_ms, config.pad_batches, config.idle_loads) == (4.0, True, False)
 
 
@@ -146,7 +146,7 @@ def test_a_policys_alarm_rings_when_it_was_set_for() -> None:
     scheduler = Scheduler(SchedulerConfig(policy=HERE + "Patient"))
     policy = policy_of(scheduler)
     assert isinstance(policy, Patient)
-    policy.books.alarms.set(7_000, Alarm.POLICY)
+    policy.state.alarms.set(7_000, Alarm.POLICY)
     scheduler.schedule(6_999)
     assert policy.rungs == []
     assert scheduler.next_wakeup_ns() == 7_000

@@ -166,7 +166,7 @@ class HostWeights:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self._folder / "index.json"
             index = _read(path)
-            for key in [key for key, holder in index.holders.items() if not _lives(holder)]:
+            for key in [key for key, holder in index.holders.items() if not _lifecycles(holder)]:
                 index.remove_holder(key)
             try:
                 yield index
@@ -197,7 +197,7 @@ def _make_own(folder: Path) -> None:
         raise EngineError(f"{folder} is not this user's own folder; remove it, or set TMPDIR")
 
 
-def _lives(holder: Holder) -> bool:
+def _lifecycles(holder: Holder) -> bool:
     return started(holder.pid) == holder.started
 
 

@@ -7,13 +7,13 @@ import pytest
 from mainspring.cluster.placements import Model, State, Worker
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.codes import Reason
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import DemandTracker
 from mainspring.scheduler.policies.options import NoOptions, ReleaseOptions
+from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
 from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
@@ -29,13 +29,13 @@ def warm(models: int) -> Warm:
 
 def test_work_is_given_ten_milliseconds_ahead_and_five_are_taken_off_each_slo() -> None:
     bench = warm(2)
-    config = bench.scheduler._books.config
+    config = bench.scheduler._state.config
     assert (config.lookahead_ms, config.response_margin_ms) == (10.0, 5.0)
     assert [infer.model for _, infer in bench.ask(0, "m0", 60)] == ["m0"]
     (_, infer), *_ = bench.ask(0, "m1", 60)
     assert infer.predicted_begin_ns == 4_500_000
     wider = SchedulerConfig(policy="clockwork-release", response_margin_ms=8.0)
-    assert Scheduler(wider)._books.config.response_margin_ms == 8.0
+    assert Scheduler(wider)._state.config.response_margin_ms == 8.0
 
 
 def test_a_request_in_vain_waits_until_nothing_can_save_it() -> None:
@@ -55,8 +55,8 @@ def chosen(policy: Clockwork, dues_ms: list[list[int]], available_ms: int) -> tu
     worker = Worker("w0", 1, "gpu", 64)
     for number, dues in enumerate(dues_ms, start=1):
         model = Model(plain_spec(f"m{number}"), number)
-        policy.books.cluster.models[model.name] = model
-        policy.books.cluster.place(model, worker).enter(State.RESIDENT)
+        policy.state.cluster.models[model.name] = model
+        policy.state.cluster.place(model, worker).enter(State.RESIDENT)
         for id_, due_ms in enumerate(dues, start=1):
             request = made.request(id_, model, 1, 0, due_ms * MS)
             model.queue.add(request)
@@ -68,27 +68,27 @@ def chosen(policy: Clockwork, dues_ms: list[list[int]], available_ms: int) -> tu
 
 @pytest.mark.parametrize(("largest", "rows"), [(1, 1), (2, 2), (3, 2), (4, 4), (16, 4)])
 def test_batches_have_a_largest_size(largest: int, rows: int) -> None:
-    policy = ClockworkRelease(Books(SchedulerConfig()), ReleaseOptions(largest_batch=largest))
+    policy = ClockworkRelease(SchedulerState(SchedulerConfig()), ReleaseOptions(largest_batch=largest))
     assert chosen(policy, [[60, 61, 62, 63, 64]], 12) == ("m1", [60, 61, 62, 63, 64][:rows])
 
 
 def test_the_earliest_start_of_any_size_decides_whose_turn_it_is() -> None:
     """Alone the first request has to start at 13 ms, the other model's at 36, the batch of two at 54."""
     queues = [[17, 60, 60], [40]]
-    assert chosen(Clockwork(Books(SchedulerConfig()), NoOptions()), queues, 12) == ("m2", [40])
-    release = ClockworkRelease(Books(SchedulerConfig()), ReleaseOptions())
+    assert chosen(Clockwork(SchedulerState(SchedulerConfig()), NoOptions()), queues, 12) == ("m2", [40])
+    release = ClockworkRelease(SchedulerState(SchedulerConfig()), ReleaseOptions())
     assert chosen(release, queues, 12) == ("m1", [60, 60])
 
 
 def test_only_what_came_lately_is_demand_for_a_load() -> None:
     bench = Bench([plain_spec("a")])
-    tracker = DemandTracker(bench.books, 25 * MS)
+    tracker = DemandTracker(bench.state, 25 * MS)
     for id_, arrived_ms in enumerate((0, 10, 30, 34), start=1):
         request = made.request(id_, bench.models[0], 1, arrived_ms * MS, (arrived_ms + 200) * MS)
         bench.models[0].queue.add(request)
     tracker.update(35 * MS, bench.models[0])
     assert tracker.of(bench.models[0]).demand_ns == 3 * 4 * MS
-    DemandTracker(bench.books).update(35 * MS, bench.models[0])
+    DemandTracker(bench.state).update(35 * MS, bench.models[0])
     assert tracker.of(bench.models[0]).demand_ns == 4 * 4 * MS
 
 

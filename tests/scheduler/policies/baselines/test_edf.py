@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from mainspring.cluster.placements import Model, State, Worker
 from mainspring.messages.model import Profile
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.edf import Edf
 from mainspring.scheduler.policies.options import EdfOptions
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.device import Preloaded
 from mainspring.simulator.simulation import Simulation
 from tests.cluster import made
@@ -26,14 +26,14 @@ class Bench:
     """A policy with models resident on one worker, fed by hand."""
 
     def __init__(self, models: int, infer_ms: tuple[int, ...] = (4, 6, 10), skip_heads: bool = False) -> None:
-        self.books = Books(SchedulerConfig(pad_batches=False, dispatch_delay_ms=0))
-        self.policy = Edf(self.books, EdfOptions(skip_heads=skip_heads))
-        self.worker = self.books.cluster.workers["w0"] = Worker("w0", 1, "gpu", 64)
+        self.state = SchedulerState(SchedulerConfig(pad_batches=False, dispatch_delay_ms=0))
+        self.policy = Edf(self.state, EdfOptions(skip_heads=skip_heads))
+        self.worker = self.state.cluster.workers["w0"] = Worker("w0", 1, "gpu", 64)
         self.models = []
         for number in range(models):
             model = Model(spec(f"m{number}", infer_ms), number)
-            self.books.cluster.models[model.name] = model
-            self.books.cluster.place(model, self.worker).enter(State.RESIDENT)
+            self.state.cluster.models[model.name] = model
+            self.state.cluster.place(model, self.worker).enter(State.RESIDENT)
             self.models.append(model)
 
     def queue(self, id_: int, model: Model, due_ms: int) -> None:

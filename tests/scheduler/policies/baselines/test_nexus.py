@@ -29,7 +29,7 @@ def policy_of(scheduler: Scheduler) -> Nexus:
 
 def plan_of(scheduler: Scheduler) -> dict[str, dict[str, int]]:
     """The planned batch size of each model on each worker."""
-    names = {model.number: name for name, model in scheduler._books.cluster.models.items()}
+    names = {model.number: name for name, model in scheduler._state.cluster.models.items()}
     return {
         worker: {names[number]: (1, 2, 4)[index] for number, index in turns.planned.items()}
         for worker, turns in policy_of(scheduler)._turns.items()

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from mainspring.cluster.placements import Model, Placement, State, Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.ordered_loads import LOOKED_AT, PASSED_OVER_NS, OrderedLoads
 from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
+from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, spec
 
 
-def cluster(models: int, workers: int, pages: int = 2) -> tuple[Books, list[Model]]:
-    """Return books of workers that have models of one page prepared."""
-    books = Books(SchedulerConfig())
+def cluster(models: int, workers: int, pages: int = 2) -> tuple[SchedulerState, list[Model]]:
+    """Return state of workers that have models of one page prepared."""
+    state = SchedulerState(SchedulerConfig())
     for number in range(workers):
         worker = Worker(f"w{number}", number, "gpu", pages)
-        books.cluster.workers[worker.name] = books.load_room[worker.name] = worker
+        state.cluster.workers[worker.name] = state.load_room[worker.name] = worker
     made = []
     for number in range(models):
-        model = books.cluster.models[f"m{number}"] = Model(spec(f"m{number}"), number)
+        model = state.cluster.models[f"m{number}"] = Model(spec(f"m{number}"), number)
         made.append(model)
-        for worker in books.cluster.workers.values():
-            books.cluster.place(model, worker).enter(State.PREPARED)
-    return books, made
+        for worker in state.cluster.workers.values():
+            state.cluster.place(model, worker).enter(State.PREPARED)
+    return state, made
 
 
 def hold(model: Model, worker: str) -> Placement:
@@ -40,28 +40,28 @@ def always(placement: Placement, ready_ns: int) -> bool:
 
 
 def test_wishes_are_fulfilled_in_the_order_of_their_lowest_keys() -> None:
-    books, (a, b, c) = cluster(models=3, workers=1, pages=3)
-    wishes = OrderedLoads(books, evicts=True)
+    state, (a, b, c) = cluster(models=3, workers=1, pages=3)
+    wishes = OrderedLoads(state, evicts=True)
     for model, key in ((a, 30), (b, 20), (c, 25), (a, 10), (c, 40)):
         wishes.wish(model, key)
-    assert books.loads_dirty
+    assert state.loads_dirty
     wishes.drop(b)
     found = [wishes.next_load(0, always) for _ in range(3)]
     assert [plan and plan.placement.model.name for plan in found] == ["m0", "m2", None]
 
 
 def test_a_worker_with_room_comes_before_one_that_must_evict_and_copies_never_evict() -> None:
-    books, (a, b, c, _) = cluster(models=4, workers=2, pages=2)
+    state, (a, b, c, _) = cluster(models=4, workers=2, pages=2)
     for model, worker in ((a, "w0"), (b, "w0"), (a, "w1")):
         hold(model, worker)
     for evicts in (True, False):
-        wishes = OrderedLoads(books, evicts)
+        wishes = OrderedLoads(state, evicts)
         wishes.wish(c, 1)
         plan = wishes.next_load(0, always)
         assert plan is not None
         assert (plan.placement.worker.name, plan.victims) == ("w1", ())
     hold(b, "w1")
-    evicting, copying = OrderedLoads(books, evicts=True), OrderedLoads(books, evicts=False)
+    evicting, copying = OrderedLoads(state, evicts=True), OrderedLoads(state, evicts=False)
     for wishes in (evicting, copying):
         wishes.wish(c, 1)
     plan = evicting.next_load(0, always)
@@ -71,8 +71,8 @@ def test_a_worker_with_room_comes_before_one_that_must_evict_and_copies_never_ev
 
 
 def test_what_nobody_can_load_is_passed_over_for_a_while() -> None:
-    books, models = cluster(models=LOOKED_AT + 3, workers=1)
-    wishes = OrderedLoads(books, evicts=True)
+    state, models = cluster(models=LOOKED_AT + 3, workers=1)
+    wishes = OrderedLoads(state, evicts=True)
     asked: list[str] = []
 
     def never(placement: Placement, ready_ns: int) -> bool:
@@ -83,7 +83,7 @@ def test_what_nobody_can_load_is_passed_over_for_a_while() -> None:
         wishes.wish(model, key)
     assert wishes.next_load(0, never) is None
     assert asked == [model.name for model in models[:LOOKED_AT]]
-    assert books.alarms.next_ns() == PASSED_OVER_NS, "it is asked again then"
+    assert state.alarms.next_ns() == PASSED_OVER_NS, "it is asked again then"
     assert wishes.next_load(PASSED_OVER_NS - 1, never) is None
     assert len(asked) == LOOKED_AT, "not before"
     plan = wishes.next_load(PASSED_OVER_NS, always)
@@ -92,8 +92,8 @@ def test_what_nobody_can_load_is_passed_over_for_a_while() -> None:
 
 
 def test_a_load_is_judged_by_when_its_weights_would_be_there() -> None:
-    books, (model,) = cluster(models=1, workers=1)
-    wishes = OrderedLoads(books, evicts=True)
+    state, (model,) = cluster(models=1, workers=1)
+    wishes = OrderedLoads(state, evicts=True)
     wishes.wish(model, 1)
     seen: list[int] = []
 
@@ -102,12 +102,12 @@ def test_a_load_is_judged_by_when_its_weights_would_be_there() -> None:
         return True
 
     wishes.next_load(10 * MS, note)
-    assert seen == [10 * MS + books.ns.dispatch_delay + 8 * MS]
+    assert seen == [10 * MS + state.ns.dispatch_delay + 8 * MS]
 
 
 def test_the_lineup_has_one_entry_for_each_placement_by_its_lowest_key() -> None:
-    books, (a, b, c) = cluster(models=3, workers=1)
-    worker = books.cluster.workers["w0"]
+    state, (a, b, c) = cluster(models=3, workers=1)
+    worker = state.cluster.workers["w0"]
     first, second, third = (model.placements["w0"] for model in (a, b, c))
     for placement, key in ((first, 30), (second, 20), (first, 10), (first, 40), (third, 5)):
         enter(placement, key)

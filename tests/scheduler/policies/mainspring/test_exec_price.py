@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cluster.placements import Model, Worker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.mainspring.constants import UTILISATION_WINDOW_NS
 from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
 from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
 from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, spec
 
 
 def model(name: str, single_ms: int) -> Model:
     made = Model(spec(name, single_ms=single_ms), 1)
-    estimates = Books(SchedulerConfig()).cluster.estimates
+    estimates = SchedulerState(SchedulerConfig()).cluster.estimates
     made.infer_times["gpu"] = estimates.infer_times("gpu", made.spec)
     return made
 
 
 def price(busy: float, dropped: float) -> ExecPrice:
     """After batches of a row that took 4 ms."""
-    utilisation = Utilisation(Books(SchedulerConfig()))
+    utilisation = Utilisation(SchedulerState(SchedulerConfig()))
     utilisation.gave(0, Worker("w0", 0, "gpu", 8), int(busy * UTILISATION_WINDOW_NS))
     found = ExecPrice(utilisation)
     for _ in range(10):

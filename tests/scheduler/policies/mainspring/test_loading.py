@@ -6,7 +6,6 @@ from mainspring.cluster.placements import Model
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.mainspring.constants import (
     POPULARITY_DECAY_NS,
@@ -16,6 +15,7 @@ from mainspring.scheduler.policies.mainspring.constants import (
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.mainspring.popularity import Popularity
 from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, Hand, spec
 
 
@@ -27,7 +27,7 @@ def make_exec_short(hand: Hand, now_ms: float) -> None:
     """As if EXEC had run batches of a row, 4 ms each, without a pause, and about half had been dropped."""
     policy = hand.scheduler._policy
     assert isinstance(policy, Mainspring)
-    for worker in hand.scheduler._books.cluster.workers.values():
+    for worker in hand.scheduler._state.cluster.workers.values():
         policy._utilisation.gave(int(now_ms * MS), worker, 2 * UTILISATION_WINDOW_NS)
     for _ in range(400):
         policy._price.ran(1, 4 * MS)
@@ -90,10 +90,10 @@ def test_a_model_that_would_displace_more_than_it_serves_is_loaded_once_exec_has
 
 
 def test_counts_decay_and_can_be_compared_as_they_are() -> None:
-    books = Books(SchedulerConfig())
+    state = SchedulerState(SchedulerConfig())
     early, late = (Model(spec(name), number) for number, name in enumerate(("early", "late")))
-    books.cluster.models = {"early": early, "late": late}
-    popularity = Popularity(books)
+    state.cluster.models = {"early": early, "late": late}
+    popularity = Popularity(state)
     for _ in range(3):
         popularity.asked(0, early)
     popularity.asked(2 * POPULARITY_DECAY_NS, late)

@@ -14,7 +14,6 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, OperatorAsked, RequestArrived, Wakeup
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.messages.operating import DrainWorker
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
@@ -22,6 +21,7 @@ from mainspring.scheduler.policies.mainspring.constants import LONGEST_DELAY_NS
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.registry import make_policy
+from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.scheduler.hand import MS, Hand, reasons, spec
 from tests.scheduler.policies.warm import Warm
@@ -97,14 +97,14 @@ def test_the_index_finds_what_a_search_of_all_models_finds(
     config = SchedulerConfig(policy="mainspring", response_margin_ms=0.0, pad_batches=pads)
     warm = Warm(config, specs)
     densities = policy_of(warm)._ranking
-    books = warm.scheduler._books
-    worker = books.cluster.workers["w0"]
+    state = warm.scheduler._state
+    worker = state.cluster.workers["w0"]
     for number, boost in enumerate(boosts):
-        model_note(books.cluster.models[f"m{number}"]).boost = boost
+        model_note(state.cluster.models[f"m{number}"]).boost = boost
     for id_, (number, slo_ms, rows) in enumerate(requests, 1):
         warm.scheduler.handle(0, RequestArrived(id_, f"m{number}", rows, slo_ms * MS))
-    available_ns = books.soonest_ns(0) + 5 * MS
-    inputs_ns = worker.exec.inputs_at_ns(books.soonest_ns(0), 0)
+    available_ns = state.soonest_ns(0) + 5 * MS
+    inputs_ns = worker.exec.inputs_at_ns(state.soonest_ns(0), 0)
     candidates = []
     for placement in worker.placements.values():
         if placement.model.queue:
@@ -132,7 +132,7 @@ def test_the_denser_batch_goes_first_once_requests_are_dropped(
     warm = Warm(CONFIG, [model("few", USUAL), model("many", USUAL), model("other", USUAL)])
     policy = policy_of(warm)
     for _ in range(missed):
-        policy.refused(0, warm.scheduler._books.cluster.models["other"], 1)
+        policy.refused(0, warm.scheduler._state.cluster.models["other"], 1)
     ((_, first),) = warm.ask(0, "few", 100)
     warm.ask(0.1, "few", 40)
     warm.ask(0.1, "many", 50, count=8)
@@ -179,7 +179,7 @@ def test_the_next_action_is_decided_as_late_as_its_way_allows() -> None:
 def test_fairness_is_from_0_to_1(fairness: float) -> None:
     config = SchedulerConfig(policy="mainspring", policy_options={"fairness": fairness})
     with pytest.raises(ValueError, match="fairness"):
-        make_policy("mainspring", Books(config))
+        make_policy("mainspring", SchedulerState(config))
 
 
 @settings(deadline=None)
@@ -194,9 +194,9 @@ def test_waiting_costs_no_request_its_deadline(
 ) -> None:
     """What is held can still be served in the next larger size when the wait ends."""
     warm = Warm(CONFIG, [model("m", USUAL)], workers=2)
-    books = warm.scheduler._books
+    state = warm.scheduler._state
     now_ns = 1000 * MS
-    placement = books.cluster.workers["w0"].placements["m"]
+    placement = state.cluster.workers["w0"].placements["m"]
     index = placement.times.index_for(rows)
     due_ns = now_ns + 2 * MS + placement.times.ns[index] + round(slack_ms * MS)
     for id_ in range(rows):
@@ -216,8 +216,8 @@ def test_a_held_executor_runs_nothing_without_a_deadline_meanwhile() -> None:
     hand = Hand(spec("a"), spec("b"), policy="mainspring")  # type: ignore[arg-type]
     hand.warm("a")
     hand.warm("b", 20)
-    worker = hand.scheduler._books.cluster.workers["w0"]
-    hand.scheduler._books.hold(110 * MS, worker)
+    worker = hand.scheduler._state.cluster.workers["w0"]
+    hand.scheduler._state.hold(110 * MS, worker)
     assert not [c for c in hand.request(100, 7, "b", None) if isinstance(c, Infer)]
     assert [c for c in hand.feed(110, RequestArrived(8, "a", 1, 200 * MS)) if isinstance(c, Infer)]
 

@@ -63,7 +63,7 @@ def test_nobody_goes_for_it_who_is_asked_for_as_often() -> None:
     (infer,) = [c for c in hand.request(70, 1, "other", 100) if isinstance(c, Infer)]
     hand.warm("rare", 70)
     hand.ok(90, infer)
-    rare = hand.scheduler._books.cluster.models["rare"]
+    rare = hand.scheduler._state.cluster.models["rare"]
     assert list(rare.usable) == ["w1"]
     now_ms = serve(hand, "busy", 100)
     assert loads(hand.request(now_ms, 2, "rare", 100)) == []
@@ -72,7 +72,7 @@ def test_nobody_goes_for_it_who_is_asked_for_as_often() -> None:
 def test_where_all_devices_are_as_busy_nothing_is_loaded() -> None:
     hand = pair()
     now_ms = serve(hand, "busy", 100)
-    worker = hand.scheduler._books.cluster.workers["w1"]
+    worker = hand.scheduler._state.cluster.workers["w1"]
     policy = hand.scheduler._policy
     policy._utilisation.gave(round(now_ms * 1e6), worker, 80_000_000)  # type: ignore[attr-defined]
     assert loads(hand.request(now_ms, 1, "rare", 100)) == []

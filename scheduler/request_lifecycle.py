@@ -11,55 +11,60 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.admission import earliest_finish_ns, impossible
-from mainspring.scheduler.books import Books
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import overdue_detail
+from mainspring.scheduler.state import SchedulerState
 
 _QUEUED: Final = Place.QUEUED
 
 
-class Intake:
+class RequestLifecycle:
     """Everything that happens to a request before its dispatch and instead of it."""
 
     def __init__(
-        self, books: Books, policy: Policy, residency: Residency, backlog: Backlog, missed: MissedModels
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        residency: Residency,
+        backlog: Backlog,
+        missed: MissedModels,
     ) -> None:
-        self._books = books
+        self._state = state
         self._policy = policy
         self._residency = residency
         self._backlog = backlog
         self._missed = missed
-        config = books.config
+        config = state.config
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived) -> None:
         """Admit a request, or reject it at once. A request id that is known already is ignored."""
-        books = self._books
-        if event.request_id in books.cluster.requests:
+        state = self._state
+        if event.request_id in state.cluster.requests:
             return
         refusal = self._refusal(event)
         if refusal is not None:
-            books.emit(now_ns, Reject(event.request_id, *refusal))
+            state.emit(now_ns, Reject(event.request_id, *refusal))
             return
-        model = books.cluster.models[event.model]
-        due_ns = None if event.deadline_ns is None else event.deadline_ns - books.ns.response_margin
-        finish_ns = earliest_finish_ns(books, now_ns, model, event.rows, due_ns)
+        model = state.cluster.models[event.model]
+        due_ns = None if event.deadline_ns is None else event.deadline_ns - state.ns.response_margin
+        finish_ns = earliest_finish_ns(state, now_ns, model, event.rows, due_ns)
         if due_ns is not None and finish_ns is not None and finish_ns > due_ns:
             self._doubt(now_ns, model)
-            finish_ns = earliest_finish_ns(books, now_ns, model, event.rows, due_ns)
+            finish_ns = earliest_finish_ns(state, now_ns, model, event.rows, due_ns)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and not self._waits(now_ns, event, model, finish_ns):
             return
-        request = books.cluster.arrived(now_ns, event)
+        request = state.cluster.arrived(now_ns, event)
         assert request is not None, f"{event} is not known yet, and its model is"
         if event.priority > 0:
             self._rank(now_ns, request, event.priority, finish_ns)
         if due_ns is not None:
-            self._backlog.saw_deadline(now_ns, books.last_start_ns(request) - now_ns)
+            self._backlog.saw_deadline(now_ns, state.last_start_ns(request) - now_ns)
         self.queue(now_ns, request)
 
     def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
@@ -70,84 +75,84 @@ class Intake:
         else:
             due_ns = self._preferred(due_ns, priority, finish_ns)
         if due_ns != request.due_ns or turn_ns != request.turn_ns:
-            self._books.emit(now_ns, Ranked(request.id, due_ns, turn_ns))
+            self._state.emit(now_ns, Ranked(request.id, due_ns, turn_ns))
 
     def _preferred(self, due_ns: int, priority: int, finish_ns: int | None) -> int:
         """Return what a request with a priority counts as due at: no sooner than it could be served."""
-        preferred_ns = preferred_due_ns(due_ns, priority, self._books.ns.equal_slack)
+        preferred_ns = preferred_due_ns(due_ns, priority, self._state.ns.equal_slack)
         return due_ns if finish_ns is None or finish_ns > preferred_ns else preferred_ns
 
     def queue(self, now_ns: int, request: Request) -> None:
         """Put an admitted request into its model's queue."""
-        books, model, due_ns = self._books, request.model, request.due_ns
-        books.cluster.enqueue(request)
-        full_ns = now_ns + books.ns.lookahead
+        state, model, due_ns = self._state, request.model, request.due_ns
+        state.cluster.enqueue(request)
+        full_ns = now_ns + state.ns.lookahead
         for placement in model.usable.values():
             # A busy executor has an alarm set for when it will need work.
             worker = placement.worker
             if worker.exec.free_ns <= full_ns + worker.lead_ns:
-                books.dirty[worker.name] = worker
+                state.dirty[worker.name] = worker
         if due_ns is None:
             self._backlog.add(request)
             self._missed.want(model)
         else:
-            last_start_ns = due_ns - model.fastest_ns(request.rows) - books.ns.dispatch_delay
+            last_start_ns = due_ns - model.fastest_ns(request.rows) - state.ns.dispatch_delay
             give_up_ns = self._policy.give_up_ns(request, last_start_ns)
             if give_up_ns is not None:
-                books.alarms.set_expiry(give_up_ns + 1, request, books.cluster.queued)
+                state.alarms.set_expiry(give_up_ns + 1, request, state.cluster.queued)
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
         """Reject a queued request if no dispatch could save it any more, or the policy keeps it no longer."""
         if request.place is not _QUEUED or request.due_ns is None:
             return
-        give_up_ns = self._policy.give_up_ns(request, self._books.last_start_ns(request))
+        give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         if give_up_ns is None:
             return
         if now_ns <= give_up_ns:
-            self._books.alarms.set_expiry(give_up_ns + 1, request, self._books.cluster.queued)
+            self._state.alarms.set_expiry(give_up_ns + 1, request, self._state.cluster.queued)
             return
         self._unqueue(now_ns, request)
         self._policy.gave_up(now_ns, request)
         waited_ms = (now_ns - request.arrived_ns) / 1e6
         why, earliest_ns = self._policy.gives_up_because, None
-        if now_ns > self._books.last_start_ns(request):
+        if now_ns > self._state.last_start_ns(request):
             why = "no worker could begin it in time"
-            finish_ns = now_ns + self._books.ns.dispatch_delay + request.model.fastest_ns(request.rows)
-            earliest_ns = finish_ns + self._books.ns.response_margin
+            finish_ns = now_ns + self._state.ns.dispatch_delay + request.model.fastest_ns(request.rows)
+            earliest_ns = finish_ns + self._state.ns.response_margin
         detail = f"waited {waited_ms:.1f} ms; {why}{overdue_detail(now_ns, request.model)}"
-        self._books.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns)
+        self._state.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns)
         if request.cold:
             self._missed.want(request.model)
 
     def cancel(self, now_ns: int, request_id: int) -> None:
         """Forget a request; if it is dispatched already its outputs will find nobody."""
-        request = self._books.cluster.requests.get(request_id)
+        request = self._state.cluster.requests.get(request_id)
         if request is not None:
             if request.place is _QUEUED:
                 self._unqueue(now_ns, request)
-            self._books.cluster.close(request)
+            self._state.cluster.close(request)
 
     def cancel_gateway(self, now_ns: int, number: int) -> None:
         """Forget every request of a gateway."""
-        for request in requests_of(self._books.cluster, number):
+        for request in requests_of(self._state.cluster, number):
             self.cancel(now_ns, request.id)
 
     def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
         """Queue a request whose action failed again, or reject it if that can't help."""
         if request.place is Place.GONE:
             return
-        books = self._books
+        state = self._state
         hopeless = self._hopeless(now_ns, request)
-        if books.cluster.models.get(request.model.name) is not request.model:
-            books.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
-        elif (lost := _given_up(request.model)) or hopeless or request.failures >= books.config.max_attempts:
+        if state.cluster.models.get(request.model.name) is not request.model:
+            state.reject(now_ns, request, Reason.MODEL_REMOVED, f"model {request.model.name!r} was removed")
+        elif (lost := _given_up(request.model)) or hopeless or request.failures >= state.config.max_attempts:
             if request.due_ns is not None:
                 self._policy.failed(now_ns, request)
             if lost and reason is Reason.DEADLINE_PASSED:
                 # The deadline may be far: a batch behind its LOAD can not know that none will run the model.
-                reason, detail = impossible(books, request.model)
-            books.reject(now_ns, request, reason, detail)
+                reason, detail = impossible(state, request.model)
+            state.reject(now_ns, request, reason, detail)
         else:
             self.queue(now_ns, request)
 
@@ -156,39 +161,39 @@ class Intake:
         if not model.waiting:
             return
         if _given_up(model):
-            reason, detail = impossible(self._books, model)
+            reason, detail = impossible(self._state, model)
             self.reject_queued(now_ns, model, reason, detail)
         elif model.backlog:
             self._missed.want(model)
 
     def reject_queued(self, now_ns: int, model: Model, reason: Reason, detail: str) -> None:
         """Reject everything that waits for a model."""
-        with_deadline, best_effort = self._books.cluster.clear_queue(model)
+        with_deadline, best_effort = self._state.cluster.clear_queue(model)
         for request in with_deadline:
             self._policy.unqueued(now_ns, request)
         for request in [*with_deadline, *best_effort]:
-            self._books.reject(now_ns, request, reason, detail)
+            self._state.reject(now_ns, request, reason, detail)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
-        self._books.cluster.dequeue(request)
+        self._state.cluster.dequeue(request)
         if request.due_ns is not None:
             self._policy.unqueued(now_ns, request)
 
     def _waits(self, now_ns: int, event: RequestArrived, model: Model, finish_ns: int | None) -> bool:
         """Return whether a request that no plan serves in time may wait all the same; reject it if not."""
-        books = self._books
+        state = self._state
         reason = Reason.DEADLINE_UNREACHABLE
         detail = f"no worker could finish in time{overdue_detail(now_ns, model)}"
         if finish_ns is None:
-            reason, detail = impossible(books, model)
+            reason, detail = impossible(state, model)
         if reason is Reason.MODEL_NOT_READY:
             self._prepare_soon(now_ns, model)
             if event.deadline_ns is None:
                 return True
-        earliest_ns = None if finish_ns is None else finish_ns + books.ns.response_margin
+        earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
         self._policy.refused(now_ns, model, event.rows)
-        books.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns))
+        state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns))
         self._missed.want(model)
         return False
 
@@ -196,22 +201,22 @@ class Intake:
         """Return whether a request is past the instant until which it is kept."""
         if request.due_ns is None:
             return False
-        give_up_ns = self._policy.give_up_ns(request, self._books.last_start_ns(request))
+        give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
         return give_up_ns is not None and now_ns > give_up_ns
 
     def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
         """Return why a request can't be admitted whatever the devices do, or None."""
-        books = self._books
-        model = books.cluster.models.get(event.model)
+        state = self._state
+        model = state.cluster.models.get(event.model)
         if model is None:
             return Reason.UNKNOWN_MODEL, f"there is no model {event.model!r}"
         if not 1 <= event.rows <= model.max_rows:
             detail = f"{event.rows} rows; model {model.name!r} takes 1 to {model.max_rows} in a request"
             return Reason.TOO_MANY_ROWS, detail
-        queued = books.cluster.queued
+        queued = state.cluster.queued
         if queued < self._bound:
             return None
-        config = books.config
+        config = state.config
         if queued >= config.max_queued_requests:
             return Reason.OVERLOADED, f"{queued} requests are queued, which is the bound"
         if model.waiting >= config.max_queued_requests_per_model:
@@ -222,7 +227,7 @@ class Intake:
         """Before a model's request is turned away, doubt the estimates that do it."""
         for placement in model.placements.values():
             if placement.times.doubtful(now_ns) or placement.load_time.doubtful(now_ns):
-                self._books.emit(now_ns, Doubted(model.name))
+                self._state.emit(now_ns, Doubted(model.name))
                 return
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:

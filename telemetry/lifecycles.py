@@ -121,7 +121,7 @@ class Held:
         return self.pages - sum(len(each.pages) for each in self.resident.values())
 
 
-class Lives:
+class Lifecycles:
     """See the module's docstring: `take` every record in order, then `finish`."""
 
     def __init__(

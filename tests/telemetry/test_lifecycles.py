@@ -26,19 +26,19 @@ from mainspring.messages.operating import (
     UnpinModel,
     Wish,
 )
-from mainspring.telemetry.lives import ActionLife, Lives, RequestLife
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.summary import analyse_log
 from tests.telemetry.recordings import record
 
 
 class Book:
-    """Lives with what they handed out."""
+    """Lifecycles with what they handed out."""
 
     def __init__(self) -> None:
         self.requests: list[RequestLife] = []
         self.actions: list[ActionLife] = []
-        self.lives = Lives(self.requests.append, self.actions.append)
+        self.lives = Lifecycles(self.requests.append, self.actions.append)
         self.lives.take(0, WorkerJoined("w", "gpu", 8))
 
     def arrive(self, at: int, id_: int, deadline: int | None = 100) -> None:

@@ -22,7 +22,7 @@ class HeldBy:
         """Pages by model."""
 
 
-class Taken:
+class Aggregates:
     """Counts and samples; `take` every record in order."""
 
     def __init__(self, start_ns: int | None, end_ns: int | None) -> None:

@@ -27,7 +27,7 @@ from mainspring.messages.peers import ModelStatus
 _ARRIVED, _FINISHED, _LATE, _REJECTED = range(4)
 
 
-class Tally:
+class ModelCounters:
     """Counts of each served model since it was added, or since the controller started."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the parts of the scheduler share: the mirror, the timers, the commands to come out."""
+"""What the parts of the scheduler share: the cluster's state, the timers, the commands that come out next."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Durations:
         return cls(**{name: milliseconds(ms or 0.0) for name, ms in given_ms.items()})
 
 
-class Books:
+class SchedulerState:
     """Shared state of one scheduler."""
 
     def __init__(self, config: SchedulerConfig) -> None:
