@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from itertools import pairwise
+from pathlib import Path
 
-from mainspring.scheduler.policies.mainspring import constants
+import mainspring
 
 
 def constants_table() -> str:
@@ -33,7 +33,8 @@ def _row(name: str, value: str, text: str) -> str:
     return f"| `{name}` | {value} | {unit} | {what} | {origin.removesuffix('.')} |"
 
 
-_SOURCE = inspect.getsource(constants)
+# The source, also where the module is imported compiled.
+_SOURCE = (Path(mainspring.__file__).parent / "scheduler/policies/mainspring/constants.py").read_text("utf-8")
 
 if __name__ == "__main__":
     print(constants_table())
