@@ -25,7 +25,7 @@ COUNTED = (
     r'_drop\(\s*"([^"]+)"',
     r'_count\(\s*"([^"]+)"',
     r'self\.dropped\["([^"]+)"\] \+=',
-    r'^(?:GONE|SLOW) = "([^"]+)"',
+    r'Delivery\.(?:GONE|FULL): "([^"]+)"',
 )
 
 
@@ -38,7 +38,7 @@ def run(*arguments: str) -> Result:
 
 def counters_in_the_code() -> set[str]:
     sources = [
-        path for folder in ("controller", "gateway", "worker") for path in (ROOT / folder).glob("*.py")
+        path for folder in ("controller", "gateway", "worker") for path in (ROOT / folder).rglob("*.py")
     ]
     found = {
         name
