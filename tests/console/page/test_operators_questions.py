@@ -10,23 +10,6 @@ from tests.console.page.test_operating import wishes
 WORKER = "{ name: 'w', infer_error_p99_us: 100, load_error_p99_us: 38000 }"
 
 
-def test_the_model_that_thrashes_is_on_top_and_its_page_says_for_whom(open_page: Open, site: Site) -> None:
-    site.load()
-    wait_until(
-        lambda: site.api("models?sort=evictions&descending=true&limit=1")["rows"][0]["thrashes"], "thrashing"
-    )
-    page = open_page("#/models")
-    page.get_by_role("button", name="Evicted/min").click()
-    page.wait_for_url("**sort=evictions&order=falling")
-    row = page.locator(".models tbody tr:not(.space)").first
-    row.locator(".tag", has_text="thrashes").wait_for()
-    row.locator("a").click()
-    room = page.locator("section[aria-label='Loads and evictions']")
-    room.get_by_text("thrashes").wait_for()
-    room.locator("li", has_text="\u00d7").first.wait_for()
-    site.quiet()
-
-
 def test_a_worker_is_called_ill_where_its_errors_are_far_from_its_kinds(open_page: Open) -> None:
     page = open_page("#/cluster")
     judged = page.evaluate(
@@ -36,22 +19,6 @@ def test_a_worker_is_called_ill_where_its_errors_are_far_from_its_kinds(open_pag
             errors({WORKER}, {{ workers: 0, infer_error_us: null, load_error_us: null }})])"""
     )
     assert judged == [["LOAD error 38.0 ms, the norm of its kind is 800 \u00b5s"], [], []]
-
-
-def test_a_workers_page_shows_its_errors_beside_the_norm(open_page: Open, site: Site) -> None:
-    site.load()
-    wait_until(lambda: site.api("worker?name=worker-0")["picture"]["load_error_p99_us"] is not None, "a LOAD")
-    page = open_page("#/cluster")
-    page.locator(".card h3 a", has_text="worker-0").click()
-    loads = page.locator("section[aria-label='LOAD: longer than predicted']")
-    loads.get_by_text("p99 of the error is").wait_for()
-    loads.locator("canvas").focus()
-    page.keyboard.press("End")
-    loads.locator(".tip.on b").wait_for()
-    page.keyboard.press("Enter")
-    page.locator("h1", has_text="Schedule of worker-0").wait_for()
-    page.get_by_role("button", name="Go live").wait_for()
-    site.quiet()
 
 
 def test_a_load_is_joined_to_the_infer_that_it_made_possible(open_page: Open) -> None:
