@@ -9,7 +9,16 @@ import pytest
 
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.actions import Infer
-from mainspring.messages.events import ModelAdded, ModelRemoved, RequestArrived, WorkerJoined, WorkerLeft
+from mainspring.messages.commands import Command, Note
+from mainspring.messages.events import (
+    Event,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    Wakeup,
+    WorkerJoined,
+    WorkerLeft,
+)
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import SpecError
 from mainspring.simulator.recorded import Recording, read_recording
@@ -51,6 +60,45 @@ def rewritten(log: Path, folder: Path, change: object) -> Path:
     assert writer is not None
     writer.close()
     return folder
+
+
+def as_version_1(log: Path, folder: Path) -> Path:
+    """Write a log again as version 1 had it: every command behind the next Wakeup, and no notes."""
+    entries = read_entries(log)
+    _, header = next(entries)
+    assert isinstance(header, SegmentHeader)
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr("mainspring.telemetry.log.FORMAT", 1)
+        writer = EventLogWriter(folder, about=header.about)
+    held: list[tuple[int, Command]] = []
+    woken = False
+    for now_ns, entry in entries:
+        assert not isinstance(entry, SegmentHeader)
+        if isinstance(entry, Event):
+            writer.append(now_ns, entry)
+            woken = isinstance(entry, Wakeup)
+            while woken and held:
+                writer.append(*held.pop(0))
+        elif woken:
+            if not isinstance(entry, Note):
+                writer.append(now_ns, entry)
+        elif not isinstance(entry, Note):
+            held.append((now_ns, entry))
+    writer.close()
+    return folder
+
+
+def test_a_log_of_version_1_is_decided_again(tmp_path: Path) -> None:
+    slow = FaultsSpec(duration_jitter=0.02, slow_probability=0.02, slow_ms=100.0)
+    spec = msgspec.structs.replace(SPEC, scheduler=SchedulerConfig(), faults=slow)
+    recorded = record(tmp_path / "now", spec)
+    noted = sum(isinstance(entry, Note) for _, entry in read_entries(recorded))
+    again = redecide(recorded)
+    earlier = as_version_1(recorded, tmp_path / "earlier")
+    found = redecide(earlier)
+    assert again.difference is found.difference is None
+    assert noted > 0
+    assert found.commands == again.commands - noted > 1_000
 
 
 def test_a_recorded_run_is_decided_again_command_for_command(tmp_path: Path) -> None:

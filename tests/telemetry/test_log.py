@@ -15,6 +15,7 @@ from mainspring.messages.actions import Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled, Wakeup
+from mainspring.telemetry import log
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, read_log, segments
 
 ENTRIES = st.one_of(
@@ -162,6 +163,16 @@ def test_an_integer_that_no_record_can_hold_leaves_the_log_whole(tmp_path: Path)
 def test_bounds_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="segment_bytes=10, max_bytes=5"):
         EventLogWriter(tmp_path, 10, 5)
+
+
+def test_a_log_of_a_later_release_is_refused_with_what_would_read_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(log, "FORMAT", log.FORMAT + 1)
+        fill(tmp_path, 3).close()
+    with pytest.raises(log.NewerFormat, match=r"version 3 .* up to version 2: read it with the release"):
+        list(read_entries(tmp_path))
 
 
 def test_reading_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
