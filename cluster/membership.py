@@ -9,14 +9,7 @@ from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import (
-    DrainWorker,
-    PinModel,
-    ResumeWorker,
-    SetDefaultSlo,
-    UnpinModel,
-    subject,
-)
+from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, UnpinModel, Wish, subject
 
 PINNED_SHARE: Final = 0.5
 """Of all workers' pages, what pinned models may take together."""
@@ -171,25 +164,52 @@ def stop(cluster: Cluster, worker: Worker) -> None:
 
 
 def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
-    """Enter what an operator set, if it concerns something that is there."""
-    match event.wish:
-        case DrainWorker(worker=name) if name in cluster.workers:
-            remember(cluster, now_ns, event)
-            drain(cluster, cluster.workers[name])
-            _consider_all(cluster.workers[name])
-        case ResumeWorker(worker=name) if name in cluster.drained:
-            remember(cluster, now_ns, event)
-            worker = resume(cluster, name)
-            if worker is not None:
-                _consider_all(worker)
-        case PinModel(model=name) if name in cluster.models and may_pin(cluster, cluster.models[name]):
-            remember(cluster, now_ns, event)
+    """Enter what an operator set instead of what was set about the same before.
+
+    What concerns something that is not there, or may not be set, changes nothing.
+    """
+    wish = event.wish
+    about = subject(wish)
+    if about is None or not _may_set(cluster, wish):
+        return
+    cluster.operations.pop(about, None)
+    cluster.operations[about] = now_ns, event
+    match wish:
+        case DrainWorker(worker=name):
+            cluster.drained[name] = None
+            _set_draining(cluster, name, draining=True)
+        case ResumeWorker(worker=name):
+            del cluster.drained[name]
+            _set_draining(cluster, name, draining=False)
+        case PinModel(model=name):
             cluster.pinned[name] = None
-        case UnpinModel(model=name) if name in cluster.pinned:
-            remember(cluster, now_ns, event)
+        case UnpinModel(model=name):
             del cluster.pinned[name]
-        case SetDefaultSlo():
-            remember(cluster, now_ns, event)
+            cluster.models[name].pinned = False
+
+
+def _may_set(cluster: Cluster, wish: Wish) -> bool:
+    match wish:
+        case DrainWorker(worker=name):
+            return name in cluster.workers
+        case ResumeWorker(worker=name):
+            return name in cluster.drained
+        case PinModel(model=name):
+            return name in cluster.models and may_pin(cluster, cluster.models[name])
+        case UnpinModel(model=name):
+            return name in cluster.pinned
+        case _:
+            return True
+
+
+def _set_draining(cluster: Cluster, name: str, draining: bool) -> None:
+    """Note whether an operator wants nothing sent to a worker, if it is connected."""
+    worker = cluster.workers.get(name)
+    if worker is not None:
+        worker.draining = draining
+        cluster.recount()
+        for placement in worker.placements.values():
+            placement.consider()
 
 
 def may_pin(cluster: Cluster, model: Model) -> bool:
@@ -209,36 +229,6 @@ def pages_pinned_with(cluster: Cluster, model: Model) -> int:
     """Return the number of pages that the pinned models would take if a model were among them."""
     pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
     return sum({**pinned, model.name: model.pages}.values())
-
-
-def remember(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
-    """Note what an operator set instead of what was set about the same before."""
-    about = subject(event.wish)
-    if about is not None:
-        cluster.operations.pop(about, None)
-        cluster.operations[about] = now_ns, event
-
-
-def drain(cluster: Cluster, worker: Worker) -> None:
-    """Note that an operator wants nothing more sent to a worker."""
-    cluster.drained[worker.name] = None
-    worker.draining = True
-    cluster.recount()
-
-
-def resume(cluster: Cluster, name: str) -> Worker | None:
-    """Note that a worker is not drained any more; return it if it is connected."""
-    cluster.drained.pop(name, None)
-    worker = cluster.workers.get(name)
-    if worker is not None:
-        worker.draining = False
-        cluster.recount()
-    return worker
-
-
-def _consider_all(worker: Worker) -> None:
-    for placement in worker.placements.values():
-        placement.consider()
 
 
 def _orphan(cluster: Cluster, worker: Worker, name: str) -> Placement:

@@ -10,11 +10,9 @@ from typing import Final
 
 from mainspring.cluster.membership import (
     PINNED_SHARE,
-    drain,
+    operator_asked,
     pages_for_pinned,
     pages_pinned_with,
-    remember,
-    resume,
 )
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.events import OperatorAsked
@@ -67,17 +65,19 @@ class Operating(Changes):
         wish = event.wish
         if self.refusal(wish) is not None:
             return
-        remember(self._state.cluster, now_ns, event)
+        drained_already = isinstance(wish, DrainWorker) and wish.worker in self._state.cluster.drained
+        operator_asked(self._state.cluster, now_ns, event)
         match wish:
             case DrainWorker(worker=name):
-                self._drain(now_ns, self._state.cluster.workers[name])
+                if not drained_already:
+                    self._drained(now_ns, self._state.cluster.workers[name])
             case ResumeWorker(worker=name):
-                self._resume(now_ns, name)
-            case PinModel(model=name):
-                self._state.cluster.pinned[name] = None
+                self._resumed(now_ns, name)
+            case PinModel():
                 self._pins.enforce()
-            case UnpinModel(model=name):
-                self._unpin(self._state.cluster.models[name])
+            case UnpinModel():
+                self._pins.enforce()
+                self._state.loads_dirty = True
             case LoadOn(model=name, idle=True):
                 self._residency.load_when_idle(self._state.cluster.models[name])
             case LoadOn(model=name):
@@ -92,23 +92,14 @@ class Operating(Changes):
                     self._residency.unload(now_ns, placement)
                 self._state.loads_dirty = True
 
-    def _unpin(self, model: Model) -> None:
-        del self._state.cluster.pinned[model.name]
-        model.pinned = False
-        self._pins.enforce()
-        self._state.loads_dirty = True
-
-    def _drain(self, now_ns: int, worker: Worker) -> None:
-        if worker.draining:
-            return
-        drain(self._state.cluster, worker)
+    def _drained(self, now_ns: int, worker: Worker) -> None:
         self._reconsidered(now_ns, worker)
         for placement in list(worker.placements.values()):
             self._lifecycle.reconsider(now_ns, placement.model)
         self._pins.enforce()
 
-    def _resume(self, now_ns: int, name: str) -> None:
-        worker = resume(self._state.cluster, name)
+    def _resumed(self, now_ns: int, name: str) -> None:
+        worker = self._state.cluster.workers.get(name)
         if worker is None:
             return
         self._reconsidered(now_ns, worker)
@@ -120,7 +111,6 @@ class Operating(Changes):
     def _reconsidered(self, now_ns: int, worker: Worker) -> None:
         """Have the policy know what may run on a worker from now on."""
         for placement in list(worker.placements.values()):
-            placement.consider()
             if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.residency_changed(now_ns, placement)
         self._state.loads_dirty = True

@@ -271,7 +271,7 @@ def read_segment(path: Path, *, at_most_bytes: int = -1) -> Iterator[tuple[int, 
         except (BadMessage, ValueError) as error:
             _LOGGER.warning("%s is damaged at byte %d (%s); its rest is passed over", path, start, error)
             return
-        if isinstance(record[1], SegmentHeader) and record[1].format > FORMAT:
+        if not start and isinstance(record[1], SegmentHeader) and record[1].format > FORMAT:
             raise NewerFormat(
                 f"{path} has version {record[1].format} of the log's format, and this release reads up to "
                 f"version {FORMAT}: read it with the release that wrote it, or a later one"
