@@ -124,7 +124,7 @@ class Observers:
         self._arm()
 
     def forget(self, peer: bytes) -> None:
-        """End the session of a peer that is no observer any more; its connection stays."""
+        """End the session of a peer that has ceased to be an observer; its connection stays."""
         if self._observers.pop(peer, None) is not None:
             self._receivers.pop(peer, None)
             self._arm()

@@ -113,7 +113,7 @@ class ModelRegistry:
         self._outbox = outbox
 
     def add(self, now_ns: int, spec: ModelSpec) -> Refusal | None:
-        """Serve a model from now on; return why not, or None. To add a model twice is no error."""
+        """Serve a model from now on; return why not, or None. A model may be added twice."""
         known = self.models.get(spec.name)
         if known is not None:
             if (known.weights_hash, known.executable) == (spec.weights_hash, spec.executable):

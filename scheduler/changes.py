@@ -1,4 +1,4 @@
-"""What whoever changes the cluster needs: the parts of the scheduler that have to know of it."""
+"""The parts of the scheduler that have to know when the cluster changes."""
 
 from __future__ import annotations
 

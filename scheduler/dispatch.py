@@ -84,7 +84,7 @@ class Dispatcher:
             self._stalls.watch(now_ns, worker)
 
     def ended(self, now_ns: int, result: Result) -> bool:
-        """Enter a result; return False if it shows that the worker and the mirror disagree.
+        """Enter a result; return False if it shows that the worker and the state disagree.
 
         Results of actions that nobody waits for any more are ignored.
         """
@@ -110,7 +110,7 @@ class Dispatcher:
     def _other_ended(
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
-        """Enter the result of an action without a window; return whether the worker and the mirror agree."""
+        """Enter the result of an action without a window; return whether the worker and the state agree."""
         concerned: Model | None = None
         if isinstance(action, Prepare) and result.status is not Status.OK:
             # Taken now: the placement of a model that was removed ends with its PREPARE.

@@ -138,7 +138,7 @@ class Residency:
             self.prepare_next(now_ns, placement.worker)
 
     def load_ended(self, now_ns: int, worker: Worker, action: Load, result: Result) -> bool:
-        """Enter a LOAD's result; return whether the worker still agrees with the mirror."""
+        """Enter a LOAD's result; return whether the worker still agrees with the state."""
         placement = worker.placements[action.model]
         self._state.consider_load_room(now_ns, worker)
         self._state.loads_dirty = True
@@ -159,7 +159,7 @@ class Residency:
     def other_ended(
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
-        """Enter any other action's result; return whether the worker still agrees with the mirror."""
+        """Enter any other action's result; return whether the worker still agrees with the state."""
         successor = other_ended(self._state.cluster, worker, action, result)
         ok = result.status is Status.OK
         if worker.stopping and not ok:

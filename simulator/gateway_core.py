@@ -150,7 +150,7 @@ class CoreGateway(SimulatedGateway):
                 again = self._outside_id(effect.request_id)
                 self._tell(now_ns, RequestArrived(again, effect.model, effect.rows, effect.deadline_ns))
             else:
-                assert isinstance(effect, Push), f"{effect} is no effect of a gateway's core"
+                assert isinstance(effect, Push), f"{effect} is not an effect of a gateway's core"
 
     def _tell(self, now_ns: int, event: RequestArrived | RequestCancelled) -> None:
         sent_ns = self._free_ns if self._free_ns > now_ns else now_ns

@@ -102,7 +102,7 @@ def _short(where: Local, folder: int, name: str) -> str:
 
 
 def _remove_abandoned(where: Local, folder: int, name: str) -> None:
-    """Remove an abandoned socket; raise OSError if a process listens on it, or it is no socket."""
+    """Remove an abandoned socket; raise OSError if a process listens on it, or it is not a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
             probe.connect(_short(where, folder, name))

@@ -41,7 +41,7 @@ _KEYS: dict[str, Callable[[ModelState], Any]] = {
 SORTS = tuple(_KEYS)
 """By which columns the table can be sorted."""
 THRASHES = 3
-"""A model thrashes from so many evictions on within the last minutes, if it was loaded again after most."""
+"""Evictions within the last minutes from which a model thrashes, if it was loaded again after most."""
 LIMIT = 1_000
 """Rows that one answer holds at most."""
 

@@ -57,11 +57,11 @@ class LiveSource:
         return head(self.view, self._stream.state, self._operable)
 
     def replay(self) -> Replay | None:
-        """Return None: this is no recorded run."""
+        """Return None: this run is not recorded."""
         return None
 
     def overview(self) -> Overview | None:
-        """Return None: this is no recorded run."""
+        """Return None: this run is not recorded."""
         return None
 
     def seek(self, to: Seek) -> None:

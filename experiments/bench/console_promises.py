@@ -141,7 +141,7 @@ def look(url: str, show: str, stop: threading.Event) -> None:
 
 @contextlib.contextmanager
 def pages(url: str, count: int) -> Iterator[None]:
-    """Have so many pages open."""
+    """Hold a number of pages open."""
     stop = threading.Event()
     threads = [
         threading.Thread(target=look, args=(url, SHOWS[number % len(SHOWS)], stop)) for number in range(count)

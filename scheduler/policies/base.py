@@ -1,6 +1,6 @@
 """The seam between the core and a policy.
 
-A policy sees the mirror and is told what changes; it answers two questions: which batch should this EXEC
+A policy sees the state and is told what changes; it answers two questions: which batch should this EXEC
 executor run next, and which model should be loaded next. The core does the rest: admission, expiry,
 commands, results, best-effort batches in idle time, and the state. A policy that differs from Clockwork in
 what it refuses and how long it keeps a request says so by its class's variables and `Policy.give_up_ns`.
@@ -130,7 +130,7 @@ class Policy(ABC):
         """A worker is there, with placements for all models."""
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
-        """A worker is gone; none of its placements are in the mirror any more."""
+        """A worker is gone; the state has none of its placements any more."""
 
     def on_alarm(self, now_ns: int) -> None:
         """An alarm that the policy set, as ``state.alarms.set(when_ns, Alarm.POLICY)``, has come."""

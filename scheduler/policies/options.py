@@ -22,7 +22,7 @@ class MainspringOptions(msgspec.Struct, frozen=True, kw_only=True):
     fairness: float = 0.45
     """From 0 to 1. No model misses more than 1/fairness times as large a share of its requests as all models
     together, and none is answered less than fairness times as large a share: 0 serves the most requests,
-    whoever's they are; 1 drops the same share of every model's."""
+    whichever models they are for; 1 drops the same share of every model's."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a number out of its range."""
@@ -45,7 +45,7 @@ class FifoOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A request's own time-out, as a share of the time that it can wait for and still be in time in the
     largest batch; the shorter of the two counts. 0: requests have none of their own."""
     timeout_action: Literal["reject", "delay"] = "reject"
-    """``reject``, or ``delay``: keep it, behind all that have not waited so long."""
+    """``reject``, or ``delay``: keep it, behind all that have waited less."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for what no queue could be run by."""
@@ -56,7 +56,7 @@ class FifoOptions(msgspec.Struct, frozen=True, kw_only=True):
         self.preferred()
 
     def preferred(self) -> tuple[int, ...]:
-        """Return the preferred sizes, ascending; raise ValueError if they are no list of sizes."""
+        """Return the preferred sizes, ascending; raise ValueError if they are not a list of sizes."""
         texts = [text.strip() for text in self.preferred_batch_sizes.split(",")]
         if texts == [""]:
             return ()
@@ -72,7 +72,7 @@ class ClipperOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What may be set of `Clipper`."""
 
     batch_limit: Literal["aimd", "quantile", "single"] = "aimd"
-    """How the limit is found; ``single`` is no batching."""
+    """How the limit is found; ``single`` runs one request at a time."""
     latency_objective_ms: float = 0.0
     """How long a batch may take; 0: the time that was given to the hastiest of its requests."""
     additive_step: float = 1.0

@@ -16,7 +16,7 @@ export class Cursor {
     for (const chart of this.charts) chart.redraw();
   }
 
-  /** Choose an instant; `silent` if whoever would be called knows. */
+  /** Choose an instant; `silent` calls no listener: the caller knows. */
   pin(at_ns, silent = false) {
     this.pinned_ns = at_ns;
     for (const chart of this.charts) chart.redraw();

@@ -5,7 +5,7 @@ import { ago, byName, count, ns, plural, whole } from "../text.js";
 
 const SILENCE_NS = 5e9;
 const MANY = 16;
-/** A worker's error is far from its kind's norm if it is more than so many times as large, and larger by so much. */
+/** A worker's error is far from its kind's norm past this multiple of the norm and this excess over it. */
 const FAR = 3;
 const FAR_US = 1000;
 

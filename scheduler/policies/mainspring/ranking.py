@@ -83,7 +83,7 @@ class Ranking:
         """Enter a placement whose model has requests by a lower bound of its rank."""
         note, model = worker_note(placement.worker), placement.model
         if note.ranks_scale_ns != self.scale_ns:
-            self._rank_anew(note)
+            self._rank_again(note)
         offsets = placement.times.note
         if not isinstance(offsets, Offsets) or offsets.scale_ns != self.scale_ns:
             offsets = self._offsets(placement.times)
@@ -98,7 +98,7 @@ class Ranking:
         """Return the batch of the lowest rank that an executor could begin at an instant, or None."""
         note = worker_note(worker)
         if note.ranks_scale_ns != self.scale_ns:
-            self._rank_anew(note)
+            self._rank_again(note)
         heap = note.strategies
         inputs_ns = worker.exec.inputs_at_ns(now_ns + self._state.ns.dispatch_delay, 0)
         best: Placement | None = None
@@ -197,7 +197,7 @@ class Ranking:
         times.note = offsets = Offsets(scale_ns, list(durations_ns), by_count)
         return offsets
 
-    def _rank_anew(self, note: WorkerNote) -> None:
+    def _rank_again(self, note: WorkerNote) -> None:
         """Rank a worker's entries by the scale as it is now."""
         note.ranks_scale_ns = self.scale_ns
         entries, note.strategies = note.strategies, []
