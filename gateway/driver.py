@@ -144,6 +144,9 @@ class GatewayDriver:
     def serve(self, port: object, limit: int) -> None:
         """Take at most ``limit`` messages from a connection of the driver that may have some."""
         if port is self._controller.port:
+            if not self._session.welcomed:
+                # The connection may have opened just now.
+                self._keep_session(monotonic_ns())
             self._serve_controller(limit)
         elif (worker := self._workers.worker_of(port)) is not None:
             self._serve_worker(worker, limit)

@@ -20,6 +20,7 @@ from mainspring.gateway.front_ends import Addresses
 from mainspring.messages import PROTOCOL_VERSION, peers
 from mainspring.messages.codec import INPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Reason
+from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.model import ModelSpec, TensorSpec
 from tests.patience import PATIENCE_S
 
@@ -132,6 +133,7 @@ class FakeCluster:
                 self._send(peers.WorkerUp(WORKER, self.data_address))
                 for spec in self.specs.values():
                     self._send(peers.ModelUp(spec))
+                self._send(peers.Ping(1, 2))
             case peers.Arrival():
                 self.arrivals.append(message)
                 self._arrived(message)
@@ -161,6 +163,9 @@ class FakeCluster:
             models = tuple([peers.ModelStatus(name, 1, (WORKER,), (), 0) for name in self.specs])
             status = peers.ClusterStatus("clockwork", (), models, 0, {"odd": 1})
             self._send(peers.AdminReply(message.token, status=status))
+        elif message.metrics:
+            metrics = ClusterMetrics((1,), (1,), (1,), (), (), 9, 4)
+            self._send(peers.AdminReply(message.token, metrics=metrics))
         elif message.add is not None and message.add.name in self.specs:
             self._send(peers.AdminReply(message.token, Reason.MODEL_EXISTS, "there is one"))
         elif message.add is not None:

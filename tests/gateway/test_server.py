@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from time import monotonic_ns
 
 import msgspec
 import pytest
@@ -14,10 +15,12 @@ from mainspring.client.connection import Connection
 from mainspring.client.errors import ControllerUnreachable
 from mainspring.gateway import server
 from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses
 from mainspring.messages import clients, peers
 from mainspring.messages.codes import Reason
 from mainspring.traces.replayer import list_models
+from mainspring.transport.hub import Hub
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.gateway.raw import Raw, counts
 from tests.patience import PATIENCE_S
@@ -27,6 +30,23 @@ from tests.patience import PATIENCE_S
 def cluster() -> Iterator[FakeCluster]:
     with fake_cluster() as cluster:
         yield cluster
+
+
+def test_a_hello_follows_at_once_when_the_connection_opens(cluster: FakeCluster) -> None:
+    hub = Hub()
+    try:
+        driver = GatewayDriver(hub, GatewayConfig(controller_address=cluster.address))
+        # There is no connection yet, so this hello is lost; no later tick sends another one.
+        driver.tick(monotonic_ns())
+
+        def ready() -> bool:
+            for port in hub.wait(1_000_000):
+                driver.serve(port, 100)
+            return driver.ready
+
+        wait_until(ready)
+    finally:
+        hub.close()
 
 
 def test_a_controller_that_comes_back_gets_what_is_pending(cluster: FakeCluster) -> None:

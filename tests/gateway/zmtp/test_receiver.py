@@ -131,7 +131,7 @@ def test_the_empty_frame_of_a_req_socket_is_taken_off() -> None:
     ],
 )
 def test_what_is_no_stream_of_a_client_ends_it(data: bytes, said: str) -> None:
-    for sizes in ([len(data)], [1]):
+    for sizes in ([len(data)], [-(-len(data) // 20_000)]):
         budget = Budget(16 * MIB)
         machine = receiver(budget=budget)
         with pytest.raises(wire.Violation, match=said):
