@@ -84,13 +84,13 @@ test-unit: $(STAMP) ## Run the tests of one part each, without sockets
 test-cluster: $(STAMP) native ## Run the tests with real processes and sockets
 	$(BIN)/python -m tests.run cluster
 
-test-codegen: $(STAMP) native ## Run the tests of generated code: emulator, TVM, kernels, compiled cores
+test-codegen: $(STAMP) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
 	$(BIN)/python -m tests.run codegen
 
 test-browser: $(STAMP) native ## Run the tests of the console's page in a browser
 	$(BIN)/python -m tests.run browser
 
-test-lab: $(STAMP) native ## Run the tests of experiments, figures, benchmarks and the check of a GPU
+test-lab: $(STAMP) native ## Run the tests of live experiments, benchmarks and the check of a GPU
 	$(BIN)/python -m tests.run lab
 
 fuzz: $(STAMP) native ## Send 105,000 messages of garbage to all sockets

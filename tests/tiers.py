@@ -12,9 +12,9 @@ TESTS = Path(__file__).parent
 TIERS = {
     "unit": "one part in the process of the tests: no socket, no real time; may run beside anything",
     "cluster": "real sockets, processes and real time; never beside other tests that take processor time",
-    "codegen": "emulator, TVM, kernels, compiled cores, long simulations: computes much, knows no real time",
+    "codegen": "emulator, TVM, the zoo, compiled cores, long simulations: computes much, knows no real time",
     "browser": "the console's page in a browser",
-    "lab": "experiments, figures, benchmarks and the check of a GPU: that the commands work",
+    "lab": "experiments on real time, benchmarks and the check of a GPU: that the commands work",
 }
 
 TIER_OF = {
@@ -47,6 +47,12 @@ TIER_OF = {
     "emulator": "codegen",
     "examples": "cluster",
     "experiments": "lab",
+    "experiments/figures": "codegen",
+    "experiments/figures/test_live_figure": "lab",
+    "experiments/test_baseline_agreement": "codegen",
+    "experiments/test_policies": "codegen",
+    "experiments/test_policy_agreement": "codegen",
+    "experiments/test_scheduler_ways": "codegen",
     "faults": "cluster",
     "gateway": "cluster",
     "gateway/core": "unit",
@@ -63,7 +69,7 @@ TIER_OF = {
     "repository/test_control": "cluster",
     "scheduler": "unit",
     "simulator": "unit",
-    "simulator/test_sweep_interrupted": "cluster",
+    "simulator/test_sweep_interrupted": "codegen",
     "telemetry": "unit",
     "telemetry/test_plots": "codegen",
     "test_architecture": "unit",
@@ -79,6 +85,7 @@ TIER_OF = {
     "transport/test_session": "unit",
     "worker": "cluster",
     "worker/core": "unit",
+    "worker/engines/test_zoo": "codegen",
     "worker/engines/cuda": "unit",
     "worker/engines/cuda/test_generated_kernels": "codegen",
     "worker/engines/cuda/test_served": "cluster",

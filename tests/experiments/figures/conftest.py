@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from mainspring.experiments.figures.azure import FILE
 from mainspring.experiments.figures.options import Options
@@ -16,6 +17,11 @@ ResNet,resnet18_v1,602,4,46.7,3.81,1.27,1.86,2.73,4.06,7.02
 ResNet,resnet50_tuned_1.8x,602,4,88.1,7.16,2.24,3.05,4.25,6.65,11.13
 """
 FUNCTIONS = 200
+
+
+@pytest.fixture
+def quiet() -> Console:
+    return Console(quiet=True)
 
 
 @pytest.fixture

@@ -26,11 +26,6 @@ from mainspring.experiments.figures.paper import INDEPENDENT_FIGURE5
 PNG = b"\x89PNG\r\n"
 
 
-@pytest.fixture
-def quiet() -> Console:
-    return Console(quiet=True)
-
-
 def played(experiment: Experiment[Any], options: Options, quiet: Console, **changes: Any) -> FigureReport:
     """Run an experiment and check its files."""
     options = msgspec.structs.replace(options, **changes)
@@ -84,13 +79,3 @@ def test_every_other_experiment_is_played_and_published(
 def test_figure9_refuses_a_log_that_is_not_there(options: Options, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="can't be read"):
         figure9.from_log(msgspec.structs.replace(options, log=tmp_path / "nothing"))
-
-
-def test_a_live_run_serves_through_sockets(
-    options: Options, quiet: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figure5, "FIGURE5_SLOS_MS", (500.0,))
-    monkeypatch.setattr(figure5, "FIGURE5_MODELS", 4)
-    report = played(figure5.FIGURE, options, quiet, live=True, length=0.1)
-    assert report.form == "live, short"
-    assert line(report, "goodput, SLO 500 ms") > 0
