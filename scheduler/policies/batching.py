@@ -1,4 +1,7 @@
-"""Which of a model's waiting requests make the largest batch that is in time."""
+"""Which of a model's waiting requests make a batch: the largest that is in time, or the densest.
+
+``begin_ns`` is when EXEC and the weights are there, ``inputs_ns`` when inputs that take no time would be.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,72 @@ from mainspring.cluster.estimates import InferTimes
 from mainspring.cluster.requests import DeadlineQueue
 
 
+def largest_index(queue: DeadlineQueue, times: InferTimes) -> int:
+    """Return the index of the largest size that the waiting requests could need."""
+    rows, index_of = queue.rows, times.index_of
+    return index_of[rows] if rows < len(index_of) else index_of[-1]
+
+
+def fitting(
+    queue: DeadlineQueue, times: InferTimes, index: int, begin_ns: int, inputs_ns: int, head: int = -1
+) -> tuple[int, int]:
+    """Return (index of the first request, rows) of a batch of a size, as many rows as it has room for.
+
+    Requests at the front that the batch would make late are passed over, unless it is to begin at the request
+    of the index ``head``. No rows if it is in time for none, or if the next smaller size holds the same ones.
+    """
+    size = times.sizes[index]
+    end_ns = max(begin_ns, inputs_ns + times.transfer_ns[index]) + times.ns[index]
+    first = queue.first_feasible(end_ns, size) if head < 0 else head
+    if first == len(queue.dues) or (head >= 0 and queue.dues[head] < end_ns):
+        return first, 0
+    rows = queue.rows_from(first, size)
+    return first, 0 if index and rows <= times.sizes[index - 1] else rows
+
+
 def largest_batch(
-    queue: DeadlineQueue, times: InferTimes, top: int, begin_ns: int, inputs_ns: int, pads: bool
+    queue: DeadlineQueue,
+    times: InferTimes,
+    top: int,
+    begin_ns: int,
+    inputs_ns: int,
+    pads: bool,
+    head: int = -1,
 ) -> tuple[int, int, int] | None:
     """Return (size index, index of the first request, rows up to the size) of the largest batch, or None.
 
-    Requests at the head that a batch would make late are passed over. Sizes up to the index ``top`` are
-    tried, the largest first: one is taken if it is filled, if its first request needs it, or with ``pads``
-    if it ends sooner than the next smaller size and another batch for the rest. ``begin_ns`` is when EXEC
-    and the weights are there, ``inputs_ns`` when inputs that take no time would be.
+    Sizes up to the index ``top`` are tried, the largest first: one is taken if it is filled, if its first
+    request needs it, or with ``pads`` if it ends sooner than the next smaller size and another batch for the
+    rest. ``head`` as of `fitting`.
     """
-    sizes, durations_ns, transfers_ns = times.sizes, times.ns, times.transfer_ns
+    sizes, durations_ns = times.sizes, times.ns
     for index in range(top, -1, -1):
-        size = sizes[index]
-        start_ns = max(begin_ns, inputs_ns + transfers_ns[index])
-        first = queue.first_feasible(start_ns + durations_ns[index], size)
-        if first == len(queue.dues):
+        first, rows = fitting(queue, times, index, begin_ns, inputs_ns, head)
+        if not rows:
             continue
-        rows = queue.rows_from(first, size)
-        if index and rows < size and queue.rows_at(first) <= sizes[index - 1]:
+        if index and rows < sizes[index] and queue.rows_at(first) <= sizes[index - 1]:
             rest = rows - sizes[index - 1]
-            if not pads or rest <= 0:
-                continue
-            if durations_ns[index] >= durations_ns[index - 1] + times.for_rows(rest):
+            if not pads or durations_ns[index] >= durations_ns[index - 1] + times.for_rows(rest):
                 continue
         return index, first, rows
     return None
+
+
+def densest_batch(
+    queue: DeadlineQueue, times: InferTimes, top: int, begin_ns: int, inputs_ns: int, pads: bool
+) -> tuple[int, int, int] | None:
+    """Return (size index, index of the first request, requests) of the batch with the most requests for its
+    time, or None; of those that are as dense the largest.
+    """
+    sizes, durations_ns, singles = times.sizes, times.ns, queue.rows == len(queue.dues)
+    best_count, best_ns, best_index, best_first = 0, 1, 0, 0
+    for index in range(top, -1, -1):
+        first, rows = fitting(queue, times, index, begin_ns, inputs_ns)
+        if not rows or (
+            not pads and index and rows < sizes[index] and queue.rows_at(first) <= sizes[index - 1]
+        ):
+            continue
+        count = rows if singles else len(queue.fill(first, sizes[index]))
+        if count * best_ns > best_count * durations_ns[index]:
+            best_count, best_ns, best_index, best_first = count, durations_ns[index], index, first
+    return (best_index, best_first, best_count) if best_count else None

@@ -1,7 +1,7 @@
 """What policies keep about models and workers, in the one slot that the cluster's state has on each.
 
 `Model.note`, `Worker.note`, `Placement.note` and `InferTimes.note` belong to the policy: nothing else reads
-them. A placement's note is the key of its valid entry among `WorkerNote.strategies`, None without one. A
+them. A placement's note is the key of its valid entry among `WorkerNote.ready`, None without one. A
 policy from outside may keep its own kind of note there instead.
 """
 
@@ -39,17 +39,17 @@ class ModelNote:
 class WorkerNote:
     """What policies keep about a worker."""
 
-    __slots__ = ("allocated_ns", "ranks_scale_ns", "strategies", "swept_from")
+    __slots__ = ("allocated_ns", "ranks_scale_ns", "ready", "swept_from")
 
     def __init__(self) -> None:
         self.allocated_ns = 0
         """The work that the load priorities allocate to the worker."""
-        self.strategies: list[tuple[int, int, Placement]] = []
-        """A heap of what the EXEC executor could run: key, model's number, placement."""
+        self.ready: list[tuple[int, int, Placement]] = []
+        """The ready queue, a heap of (key, model's number, placement): what the EXEC executor could run."""
         self.swept_from = 0
-        """The number of strategies from which on the void ones are dropped."""
+        """The number of entries from which on the void ones are dropped."""
         self.ranks_scale_ns = 0.0
-        """The scale by which the strategies are ranked."""
+        """The scale by which the entries are ranked."""
 
 
 def model_note(model: Model) -> ModelNote:

@@ -8,6 +8,7 @@ from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand import SWEPT_FROM
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.notes import worker_note
+from mainspring.scheduler.policies.ready_queue import SWEPT_FROM as READY_SWEPT_FROM
 from mainspring.simulator.simulation import Simulation
 from tests.scheduler.hand import MS, spec
 
@@ -33,6 +34,6 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
         assert len(policy._loads._demand._heap) <= 2 * MODELS + SWEPT_FROM
         assert len(state.alarms) <= 3 * state.cluster.queued + 200
         assert all(
-            len(worker_note(worker).strategies) <= 2 * MODELS + 32
+            len(worker_note(worker).ready) <= 2 * MODELS + READY_SWEPT_FROM
             for worker in state.cluster.workers.values()
         )

@@ -19,11 +19,10 @@ import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import milliseconds
-from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
-from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
-from mainspring.scheduler.state import READY_SLACK_NS
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ArrivalOrder(Policy):
+class ArrivalOrder(ReadyQueuePolicy):
     """Batches in order of arrival, by what `full_rows` and `batch_rows` say of their size."""
 
     refuses: ClassVar[bool] = False
@@ -82,14 +81,11 @@ class ArrivalOrder(Policy):
         """Take the batch's requests out of the queue, and line the rest up."""
         for request in batch.requests:
             self._remove(request)
-        self.line_up(batch.placement)
+        self.offer(batch.placement)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Line the model up on the worker, or strike it there; ask for its LOAD."""
-        if placement.usable:
-            self.line_up(placement)
-        else:
-            strike(placement)
+        """Enter the model on the worker or void its entry; ask for its LOAD."""
+        super().residency_changed(now_ns, placement)
         self._wish_again(placement.model)
 
     def worker_joined(self, now_ns: int, worker: Worker) -> None:
@@ -102,49 +98,44 @@ class ArrivalOrder(Policy):
         for placement in worker.placements.values():
             self._wish_again(placement.model)
 
-    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
-        """Return the batch that was ready first, or have the worker asked again when one will be."""
-        weightless: list[Placement] = []
-        batch = None
-        while batch is None and (top := peek(worker)) is not None:
-            key, placement = top
-            queue = self._queues.get(placement.model.number)
-            if queue is None or not placement.usable:
-                take(worker)
-                continue
-            self.sort_out(now_ns, queue)
-            ready_ns = self._ready_ns(queue, placement)
-            if ready_ns > key:
-                enter(take(worker), ready_ns)
-            elif now_ns < ready_ns < BEHIND_NS:
-                self.state.arm_exec(ready_ns, worker)
-                break
-            elif placement.ready_ns(now_ns) > max(
-                available_ns, self.state.soonest_ns(now_ns) + READY_SLACK_NS
-            ):
-                weightless.append(take(worker))
-            else:
-                batch = self._batch(take(worker), queue)
-        for placement in weightless:
-            self.line_up(placement)
-        return batch
+    def offer(self, placement: Placement) -> None:
+        """Enter a placement by when its batch is ready, if requests wait."""
+        if placement.usable and placement.model.number in self._queues:
+            enter(placement, self.key(placement))
+
+    def key(self, placement: Placement) -> int:
+        """Return when a model's batch is, or was, ready on a worker; what was put behind comes last."""
+        return self._ready_ns(self._queues[placement.model.number], placement)
+
+    def candidate(
+        self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
+    ) -> tuple[int, int, int] | None:
+        """Return when a model's batch is or was ready; None if it is and the weights are not."""
+        self.sort_out(now_ns, self._queues[placement.model.number])
+        ready_ns = self.key(placement)
+        if now_ns < ready_ns < BEHIND_NS:
+            return ready_ns, 0, 0
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, self.state.soonest_ns(now_ns))
+        return None if begin_ns is None else (ready_ns, 0, 0)
+
+    def batch(self, now_ns: int, placement: Placement, index: int, first: int) -> Batch | None:
+        """Fill a batch from the queue's front, or have the worker asked again once it is ready.
+
+        A first request of more rows than a batch may have goes alone.
+        """
+        queue = self._queues[placement.model.number]
+        ready_ns = self._ready_ns(queue, placement)
+        if now_ns < ready_ns < BEHIND_NS:
+            self.state.arm_exec(ready_ns, placement.worker)
+            return None
+        requests = queue.first(self.batch_rows(placement, queue.rows))
+        rows = sum([request.rows for request in requests])
+        return Batch(placement, placement.times.index_for(rows), requests)
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the model whose oldest request came first, of those that no worker holds."""
         plan = self._absent.next_load(now_ns, _always)
         return plan or self._copies.next_load(now_ns, _always)
-
-    def line_up(self, placement: Placement) -> None:
-        """Have a placement come up when its batch is ready, if requests wait."""
-        queue = self._queues.get(placement.model.number)
-        if queue is not None and placement.usable:
-            enter(placement, self._ready_ns(queue, placement))
-
-    def _batch(self, placement: Placement, queue: FifoQueue) -> Batch:
-        """Fill a batch from the queue's front; a first request of more rows goes alone."""
-        requests = queue.first(self.batch_rows(placement, queue.rows))
-        rows = sum([request.rows for request in requests])
-        return Batch(placement, placement.times.index_for(rows), requests)
 
     def _ready_ns(self, queue: FifoQueue, placement: Placement) -> int:
         """Return when a queue's batch is, or was, ready on a worker; what was put behind comes last."""

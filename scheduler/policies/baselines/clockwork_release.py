@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, ClassVar, cast
 import msgspec
 
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
-from mainspring.scheduler.policies.clockwork import Clockwork, ready_by_ns
+from mainspring.scheduler.policies.batching import fitting, largest_index
+from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.demand_loads import DemandLoads
 from mainspring.scheduler.policies.options import ReleaseOptions
+from mainspring.scheduler.policies.ready_queue import ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Placement
@@ -56,26 +58,24 @@ class ClockworkRelease(Clockwork):
         options = cast(ReleaseOptions, self.options)
         return DemandLoads(self.state, milliseconds(options.load_slo_ms))
 
-    def _strategy(self, now_ns: int, placement: Placement, available_ns: int) -> tuple[int, int, int] | None:
+    def candidate(
+        self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
+    ) -> tuple[int, int, int] | None:
         """Return (earliest required start, index of the largest size, its first request's index).
 
         The earliest required start is that of any size which the model has enough requests for.
         """
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
-        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
+        queue, times = placement.model.queue, placement.times
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        model, times = placement.model, placement.times
-        queue, sizes = model.queue, times.sizes
         found: tuple[int, int, int] | None = None
-        for index in range(model.index_of[min(queue.rows, model.max_rows)], -1, -1):
-            size = sizes[index]
-            start_ns = max(begin_ns, inputs_ns + times.transfer_ns[index])
-            first = queue.first_feasible(start_ns + times.ns[index], size)
-            if first == len(queue.dues):
+        for index in range(largest_index(queue, times), -1, -1):
+            first, rows = fitting(queue, times, index, begin_ns, inputs_ns)
+            if not rows:
                 continue
-            needed = index == 0 or queue.rows_at(first) > sizes[index - 1]
-            if needed or (size <= self._largest and queue.rows_from(first, size) == size):
+            size, below = times.sizes[index], times.sizes[index - 1] if index else 0
+            if index == 0 or queue.rows_at(first) > below or (size <= self._largest and rows == size):
                 required_ns = queue.dues[first] - times.ns[index]
                 if found is None:
                     found = required_ns, index, first

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from mypy_extensions import mypyc_attr
 
-from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
+from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.options import EdfOptions
-from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
-from mainspring.scheduler.state import READY_SLACK_NS
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.estimates import InferTimes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Edf(Policy):
+class Edf(ReadyQueuePolicy):
     """The model whose head is due first, in the largest batch that is in time for it."""
 
     name: ClassVar[str] = "edf"
@@ -40,7 +40,7 @@ class Edf(Policy):
 
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         assert isinstance(options, EdfOptions)
-        super().__init__(state, options)
+        super().__init__(state, options, keeps_keys=True)
         self._skips = options.skip_heads
         self._pads = bool(state.config.pad_batches)
         self._absent = OrderedLoads(state, evicts=True)
@@ -64,11 +64,8 @@ class Edf(Policy):
         self._drop_idle(batch.placement.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Line the model up on the worker, or strike it there; ask for its LOAD."""
-        if placement.usable:
-            self._line_up(placement)
-        else:
-            strike(placement)
+        """Enter the model on the worker or void its entry; ask for its LOAD."""
+        super().residency_changed(now_ns, placement)
         self._wish(placement.model)
 
     def worker_joined(self, now_ns: int, worker: Worker) -> None:
@@ -81,86 +78,44 @@ class Edf(Policy):
         for placement in worker.placements.values():
             self._wish(placement.model)
 
-    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
-        """Return the batch of the model whose first request in time is due first.
+    def key(self, placement: Placement) -> int:
+        """Return the first instant at which any request of a model is due."""
+        return placement.model.queue.dues[0]
 
-        A model is lined up by the request that was the first in time when it last came up: a lower bound, as
-        EXEC is hardly ever available sooner than it was.
-        """
-        passed_over: list[Placement] = []
-        batch = None
-        while batch is None and (top := peek(worker)) is not None:
-            key, placement = top
-            queue = placement.model.queue
-            if not placement.usable or not queue.dues:
-                take(worker)
-                continue
-            head = self._head(now_ns, placement, available_ns)
-            if head is None:
-                passed_over.append(take(worker))
-            elif queue.dues[head] > key:
-                enter(take(worker), queue.dues[head])
-            else:
-                batch = self._batch(now_ns, placement, available_ns, head)
-        for placement in passed_over:
-            self._line_up(placement)
-        return batch
+    def candidate(
+        self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
+    ) -> tuple[int, int, int] | None:
+        """Return when the first request that can be in time is due, and the largest batch for it."""
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, self.state.soonest_ns(now_ns))
+        if begin_ns is None:
+            return None
+        queue, times = placement.model.queue, placement.times
+        head = self._head(queue, times, begin_ns, inputs_ns)
+        if head == len(queue.dues):
+            return None
+        least, top = times.index_of[queue.rows_at(head)], largest_index(queue, times)
+        found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads, -1 if self._skips else head)
+        if found is None or found[0] <= least:
+            return queue.dues[head], least, head
+        return queue.dues[head], found[0], found[1]
 
     def next_load(self, now_ns: int) -> LoadPlan | None:
         """Return the LOAD of the model whose first request is due first, of those that no worker holds."""
         plan = self._absent.next_load(now_ns, _saves)
         return plan or self._copies.next_load(now_ns, _saves)
 
-    def _head(self, now_ns: int, placement: Placement, available_ns: int) -> int | None:
-        """Return the index of the first request that the smallest batch that holds it is in time for.
-
-        None if there is none, or the weights are not about to be there.
-        """
-        state, queue, times = self.state, placement.model.queue, placement.times
-        if placement.load_slot is not None:
-            ready_ns = placement.ready_ns(now_ns)
-            if ready_ns > max(available_ns, state.soonest_ns(now_ns) + READY_SLACK_NS):
-                return None
-        end_ns = state.begin_ns(now_ns, placement, 0, available_ns) + times.ns[0]
-        first = queue.first_feasible(end_ns, times.sizes[-1])
+    def _head(self, queue: DeadlineQueue, times: InferTimes, begin_ns: int, inputs_ns: int) -> int:
+        """Return the index of the first request that the smallest batch that holds it is in time for."""
+        first = queue.first_feasible(
+            max(begin_ns, inputs_ns + times.transfer_ns[0]) + times.ns[0], times.sizes[-1]
+        )
         if queue.rows != len(queue.dues):
             while first < len(queue.dues):
                 index = times.index_of[queue.rows_at(first)]
-                end_ns = state.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
-                if queue.dues[first] >= end_ns:
+                if queue.dues[first] >= max(begin_ns, inputs_ns + times.transfer_ns[index]) + times.ns[index]:
                     break
                 first += 1
-        return first if first < len(queue.dues) else None
-
-    def _batch(self, now_ns: int, placement: Placement, available_ns: int, head: int) -> Batch:
-        """Return the largest batch that is in time for the head, or for the request that it begins at."""
-        queue, times = placement.model.queue, placement.times
-        sizes = times.sizes
-        least = times.index_of[queue.rows_at(head)]
-        for index in range(placement.model.index_of[min(queue.rows, sizes[-1])], least, -1):
-            end_ns = self.state.begin_ns(now_ns, placement, index, available_ns) + times.ns[index]
-            first = queue.first_feasible(end_ns, sizes[index]) if self._skips else head
-            in_time = first < len(queue.dues) and queue.dues[first] >= end_ns
-            if in_time and self._fills(queue, times, index, first):
-                return Batch(placement, index, queue.fill(first, sizes[index]))
-        return Batch(placement, least, queue.fill(head, sizes[least]))
-
-    def _fills(self, queue: DeadlineQueue, times: InferTimes, index: int, first: int) -> bool:
-        """Return whether the requests from one on fill a batch, or are better padded than run in two."""
-        size, below = times.sizes[index], times.sizes[index - 1] if index else 0
-        rows = queue.rows_from(first, size)
-        if rows == size or index == 0 or queue.rows_at(first) > below:
-            return True
-        return (
-            self._pads
-            and rows > below
-            and times.ns[index] < times.ns[index - 1] + times.for_rows(rows - below)
-        )
-
-    def _line_up(self, placement: Placement) -> None:
-        """Have a placement come up by what is due first at all."""
-        if placement.usable and placement.model.queue.dues:
-            enter(placement, placement.model.queue.dues[0])
+        return first
 
     def _wish(self, model: Model) -> None:
         """Ask for a LOAD of a model where it is not held, by its head."""

@@ -24,9 +24,9 @@ from mainspring.scheduler.placing import plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.policies.baselines.nexus_sessions import Session, Sessions
 from mainspring.scheduler.policies.baselines.squishy import Node, Planner, saturating
-from mainspring.scheduler.policies.batching import largest_batch
-from mainspring.scheduler.policies.clockwork import ready_by_ns
+from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.options import NexusOptions
+from mainspring.scheduler.policies.ready_queue import ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -212,12 +212,11 @@ class Nexus(Policy):
     def _batch(self, now_ns: int, placement: Placement, planned: int, available_ns: int) -> Batch | None:
         """Return a batch of the planned size or less, or of the size that its first request needs."""
         inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
-        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
+        queue, times = placement.model.queue, placement.times
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        model, times = placement.model, placement.times
-        queue, index_of = model.queue, model.index_of
-        top = max(min(planned, index_of[min(queue.rows, model.max_rows)]), index_of[queue.rows_at(0)])
+        top = max(min(planned, largest_index(queue, times)), times.index_of[queue.rows_at(0)])
         found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None

@@ -24,13 +24,11 @@ import msgspec
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
-from mainspring.scheduler.policies.base import Batch, Policy
-from mainspring.scheduler.policies.batching import largest_batch
-from mainspring.scheduler.policies.clockwork import ready_by_ns
+from mainspring.scheduler.policies.base import Batch
+from mainspring.scheduler.policies.batching import largest_batch, largest_index
 from mainspring.scheduler.policies.demand_loads import DemandLoads
-from mainspring.scheduler.policies.notes import worker_note
 from mainspring.scheduler.policies.options import SymphonyOptions
-from mainspring.scheduler.policies.ready_queue import enter
+from mainspring.scheduler.policies.ready_queue import PUT_OFF, ReadyQueuePolicy, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -57,22 +55,7 @@ class Deferral:
         """The index of the largest batch that it could have filled then."""
 
 
-class Candidate:
-    """The batch that a model could run on a worker now."""
-
-    __slots__ = ("first", "index", "latest_ns", "opens_ns")
-
-    def __init__(self, opens_ns: int, latest_ns: int, index: int, first: int) -> None:
-        self.opens_ns = opens_ns
-        """The first instant at which it should begin."""
-        self.latest_ns = latest_ns
-        """The last instant at which it may begin."""
-        self.index = index
-        self.first = first
-        """The index in the queue of its first request."""
-
-
-class Symphony(Policy):
+class Symphony(ReadyQueuePolicy):
     """Batches as late as they can still grow, in the order of their latest starts."""
 
     name: ClassVar[str] = "symphony"
@@ -145,40 +128,12 @@ class Symphony(Policy):
             heapq.heappop(opening)
             self._open(now_ns, model, deferral)
 
-    def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
-        """Return the batch of the earliest latest start whose window is open."""
-        heap = worker_note(worker).strategies
-        best: tuple[int, int, Placement] | None = None
-        chosen: Candidate | None = None
-        seen: list[Placement] = []
-        while heap and (best is None or heap[0] < best):
-            key, number, placement = heapq.heappop(heap)
-            if placement.note != key:
-                continue
-            placement.note = None
-            if not placement.model.queue.rows or not placement.usable:
-                continue
-            candidate = self._candidate(now_ns, placement, available_ns)
-            if candidate is not None and candidate.opens_ns > max(available_ns, now_ns + self._ahead_ns):
-                self._put_off(candidate.opens_ns, placement.model)
-                continue
-            seen.append(placement)
-            if candidate is not None and (best is None or (candidate.latest_ns, number) < best[:2]):
-                best, chosen = (candidate.latest_ns, number, placement), candidate
-        for placement in seen:
-            _offer(placement, self._largest_index(placement.model))
-        if best is None or chosen is None:
-            return None
-        placement = best[2]
-        size = placement.times.sizes[chosen.index]
-        return Batch(placement, chosen.index, placement.model.queue.fill(chosen.first, size))
-
     def _defer(self, now_ns: int, model: Model) -> None:
         """Enter a lower bound of when a model's window opens, or offer the model if it is open."""
         deferral = self._deferrals.get(model.number)
         if deferral is None:
             deferral = self._deferrals[model.number] = Deferral()
-        head_due_ns, index = model.queue.dues[0], self._largest_index(model)
+        head_due_ns, index = model.queue.dues[0], model.index_of[min(model.queue.rows, model.max_rows)]
         if deferral.head_due_ns != NEVER_NS:
             if head_due_ns < deferral.head_due_ns or index > deferral.index:
                 self._open(now_ns, model, deferral)
@@ -223,47 +178,46 @@ class Symphony(Policy):
 
     def _open(self, now_ns: int, model: Model, deferral: Deferral) -> None:
         """Offer a model to the workers that hold it, and wake the idle ones in the order of their numbers."""
-        index = self._largest_index(model)
+        index = model.index_of[min(model.queue.rows, model.max_rows)]
         deferral.opens_ns, deferral.head_due_ns, deferral.index = NEVER_NS, model.queue.dues[0], index
         idle_ns = now_ns + self.state.ns.lookahead
         idle = []
         for placement in model.usable.values():
-            _offer(placement, index)
+            self.offer(placement)
             if placement.worker.exec.free_ns <= idle_ns:
                 idle.append((placement.worker.number, placement.worker))
         idle.sort()
         for _, worker in idle:
             self.state.wake(worker)
 
-    def _largest_index(self, model: Model) -> int:
-        """Return the index of the largest batch that a model's queue could need."""
-        rows = model.queue.rows
-        return model.index_of[rows if rows < model.max_rows else model.max_rows]
+    def key(self, placement: Placement) -> int:
+        """Return a lower bound of the latest start of a model's batch on a worker."""
+        queue, times = placement.model.queue, placement.times
+        return queue.dues[0] - times.ns[largest_index(queue, times)]
 
-    def _candidate(self, now_ns: int, placement: Placement, available_ns: int) -> Candidate | None:
-        """Return the largest batch that the requests which can still make it fill, or pad with profit."""
-        inputs_ns = placement.worker.exec.inputs_at_ns(self.state.soonest_ns(now_ns), 0)
-        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns)
+    def candidate(
+        self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
+    ) -> tuple[int, int, int] | None:
+        """Return the latest start of the largest batch that the requests which can still make it fill, or pad
+        with profit, if its window is open.
+        """
+        queue, times = placement.model.queue, placement.times
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        queue, times = placement.model.queue, placement.times
-        top = self._largest_index(placement.model)
+        top = largest_index(queue, times)
         found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None
         index, first, rows = found
         due_ns = queue.dues[first]
         grown = index + 1 if rows == times.sizes[index] else index
-        opens_ns = due_ns - times.ns[grown] if grown < len(times.sizes) else 0
-        return Candidate(opens_ns, due_ns - times.ns[index], index, first)
-
-
-def _offer(placement: Placement, index: int) -> None:
-    """Enter a model on a worker by a lower bound of its batch's latest start."""
-    dues = placement.model.queue.dues
-    if not dues:
-        return
-    enter(placement, dues[0] - placement.times.ns[index])
+        if grown < len(times.sizes):
+            opens_ns = due_ns - times.ns[grown]
+            if opens_ns > max(available_ns, now_ns + self._ahead_ns):
+                self._put_off(opens_ns, placement.model)
+                return PUT_OFF
+        return due_ns - times.ns[index], index, first
 
 
 def _opens_ns(model: Model, head_due_ns: int) -> int:

@@ -28,8 +28,6 @@ for the cost of ranking again."""
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in two to this power makes the bounds that follow from it
 stale. Unit: binary digits. Origin: chosen."""
-HEAP_SWEPT_FROM: Final = 32
-"""The number of entries below which a worker's heap is not swept. Unit: entries. Origin: chosen."""
 
 # How fairness is priced.
 PRICE_STEP: Final = 0.03

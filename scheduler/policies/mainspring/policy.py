@@ -23,7 +23,7 @@ import msgspec
 
 from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
-from mainspring.scheduler.policies.base import Batch, Policy
+from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
 from mainspring.scheduler.policies.mainspring.constants import (
     LEAST_BEST_EFFORT_SHARE,
@@ -41,6 +41,7 @@ from mainspring.scheduler.policies.mainspring.replication import Replication
 from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.options import MainspringOptions
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
 
 if TYPE_CHECKING:
     from mainspring.cluster.placements import Model, Placement, Worker
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from mainspring.scheduler.state import SchedulerState
 
 
-class Mainspring(Policy):
+class Mainspring(ReadyQueuePolicy):
     """Density against urgency, with a floor."""
 
     name: ClassVar[str] = "mainspring"
@@ -58,7 +59,7 @@ class Mainspring(Policy):
     def __init__(self, state: SchedulerState, options: msgspec.Struct) -> None:
         super().__init__(state, options)
         assert isinstance(options, MainspringOptions)
-        self._ranking = Ranking(state)
+        self._ranking = Ranking(bool(state.config.pad_batches))
         self._fairness = Fairness(options.fairness)
         self._utilisation = Utilisation(state)
         self._popularity = Popularity(state)
@@ -87,7 +88,7 @@ class Mainspring(Policy):
         if not note.counted:
             note.counted = True
             self._waiting += 1
-        self._ranking.offer_all(model)
+        self.offer_all(model)
         self._loads.update(now_ns, model)
         self._replication.asked(now_ns, model)
 
@@ -131,11 +132,8 @@ class Mainspring(Policy):
         self._missed(request.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Offer the model's requests to the worker, or take them away from it."""
-        if placement.usable:
-            self._ranking.offer(placement)
-        else:
-            placement.note = None
+        """Enter the model on the worker or void its entry, and allocate its demand again."""
+        super().residency_changed(now_ns, placement)
         self._loads.update(now_ns, placement.model)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
@@ -143,9 +141,28 @@ class Mainspring(Policy):
         self._utilisation.worker_left(worker)
         self._loads.worker_left(now_ns, worker)
 
+    def key(self, placement: Placement) -> int:
+        """Return a lower bound of the rank of a model's batches on a worker."""
+        return self._ranking.bound_ns(placement)
+
+    def candidate(
+        self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
+    ) -> tuple[int, int, int] | None:
+        """Return the rank of a model's densest batch on a worker, with its size and first request."""
+        needed_ns = inputs_ns + placement.times.transfer_ns[0]
+        begin_ns = ready_by_ns(now_ns, placement, available_ns, needed_ns)
+        return None if begin_ns is None else self._ranking.candidate(placement, begin_ns, inputs_ns)
+
+    def offer(self, placement: Placement) -> None:
+        """Enter a placement if requests wait for its model, among entries of the same scale."""
+        if placement.model.queue.dues:
+            self._ranking.rank_again(placement.worker)
+            enter(placement, self._ranking.bound_ns(placement))
+
     def next_batch(self, now_ns: int, worker: Worker, available_ns: int) -> Batch | None:
         """Return the batch of the lowest rank, unless it is better to wait with it."""
-        batch = self._ranking.best(now_ns, worker, available_ns)
+        self._ranking.rank_again(worker)
+        batch = super().next_batch(now_ns, worker, available_ns)
         if batch is None:
             return None
         utilisation = self._utilisation.share(now_ns)
@@ -192,4 +209,4 @@ class Mainspring(Policy):
     def _missed(self, model: Model) -> None:
         """Count a request that a model missed, for which it may rise."""
         if self._fairness.missed(model):
-            self._ranking.offer_all(model)
+            self.offer_all(model)

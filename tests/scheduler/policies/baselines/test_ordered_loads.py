@@ -1,11 +1,10 @@
-"""Which model is loaded next, and where, and what comes up on a worker in which order."""
+"""Which model is loaded next, and where."""
 
 from __future__ import annotations
 
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.baselines.ordered_loads import LOOKED_AT, PASSED_OVER_NS, OrderedLoads
-from mainspring.scheduler.policies.ready_queue import enter, peek, strike, take
 from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, spec
 
@@ -103,17 +102,3 @@ def test_a_load_is_judged_by_when_its_weights_would_be_there() -> None:
 
     wishes.next_load(10 * MS, note)
     assert seen == [10 * MS + state.ns.dispatch_delay + 8 * MS]
-
-
-def test_the_lineup_has_one_entry_for_each_placement_by_its_lowest_key() -> None:
-    state, (a, b, c) = cluster(models=3, workers=1)
-    worker = state.cluster.workers["w0"]
-    first, second, third = (model.placements["w0"] for model in (a, b, c))
-    for placement, key in ((first, 30), (second, 20), (first, 10), (first, 40), (third, 5)):
-        enter(placement, key)
-    strike(third)
-    assert peek(worker) == (10, first)
-    assert take(worker) is first
-    assert peek(worker) == (20, second)
-    assert take(worker) is second
-    assert peek(worker) is None

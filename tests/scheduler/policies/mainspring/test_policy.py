@@ -20,6 +20,7 @@ from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
 from mainspring.scheduler.policies.mainspring.constants import LONGEST_DELAY_NS
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
 from mainspring.scheduler.policies.notes import model_note
+from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy
 from mainspring.scheduler.policies.registry import make_policy
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import random_scenario, run_to_end
@@ -96,7 +97,7 @@ def test_the_index_finds_what_a_search_of_all_models_finds(
     specs = [model(f"m{number}", table) for number, table in enumerate(tables)]
     config = SchedulerConfig(policy="mainspring", response_margin_ms=0.0, pad_batches=pads)
     warm = Warm(config, specs)
-    densities = policy_of(warm)._ranking
+    policy = policy_of(warm)
     state = warm.scheduler._state
     worker = state.cluster.workers["w0"]
     for number, boost in enumerate(boosts):
@@ -108,10 +109,10 @@ def test_the_index_finds_what_a_search_of_all_models_finds(
     candidates = []
     for placement in worker.placements.values():
         if placement.model.queue:
-            found = densities._candidate(placement, available_ns, inputs_ns)
+            found = policy.candidate(0, placement, available_ns, inputs_ns)
             if found is not None:
                 candidates.append((found[0], placement.model.number, found[1]))
-    batch = densities.best(0, worker, available_ns)
+    batch = ReadyQueuePolicy.next_batch(policy, 0, worker, available_ns)
     assert (batch is None) == (not candidates)
     if batch is not None:
         _, number, size_index = min(candidates)
@@ -119,7 +120,7 @@ def test_the_index_finds_what_a_search_of_all_models_finds(
         end_ns = available_ns + batch.placement.times.ns[size_index]
         assert all(request.due_ns is not None and request.due_ns >= end_ns for request in batch.requests)
         assert sum(request.rows for request in batch.requests) <= batch.placement.times.sizes[size_index]
-        again = densities.best(0, worker, available_ns)
+        again = ReadyQueuePolicy.next_batch(policy, 0, worker, available_ns)
         assert again is not None
         assert again.requests == batch.requests
 
