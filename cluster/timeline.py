@@ -62,6 +62,10 @@ class Timeline(Generic[Windowed]):
         """Return the slot that the executor is at, or will begin next."""
         return next(iter(self._slots.values()), None)
 
+    def last_id(self) -> int:
+        """Return the id of the last outstanding action; 0 if there is none."""
+        return next(reversed(self._slots), 0)
+
     def available_ns(self, now_ns: int, soonest_ns: int) -> int:
         """Return when a new action could begin: after what is outstanding, and not before ``soonest_ns``.
 

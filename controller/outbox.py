@@ -36,14 +36,18 @@ class Wire(Protocol):
 
 
 def on_worker_clock(action: Action, offset_ns: int) -> Action:
-    """Return an action with its instants on the clock of a worker that is ``offset_ns`` ahead."""
-    if not isinstance(action, Infer | Load) or offset_ns == 0:
+    """Return an action with its instants on the clock of a worker that is ``offset_ns`` ahead.
+
+    It has no evidence: that is for the log.
+    """
+    if not isinstance(action, Infer | Load):
         return action
     return msgspec.structs.replace(
         action,
         earliest_ns=action.earliest_ns + offset_ns,
         latest_ns=action.latest_ns + offset_ns,
         predicted_begin_ns=action.predicted_begin_ns + offset_ns,
+        evidence=None,
     )
 
 

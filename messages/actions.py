@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from mainspring.messages.codes import Status
+from mainspring.messages.evidence import Evidence, LoadEvidence
 from mainspring.messages.model import ModelSpec
 
 
@@ -29,7 +30,7 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
     model: str
 
 
-class Load(msgspec.Struct, frozen=True, tag="load"):
+class Load(msgspec.Struct, frozen=True, tag="load", omit_defaults=True):
     """Copy a prepared model's weights into exactly these pages, in the order of the weights file."""
 
     action_id: int
@@ -40,6 +41,8 @@ class Load(msgspec.Struct, frozen=True, tag="load"):
     latest_ns: int
     predicted_begin_ns: int
     predicted_duration_ns: int
+    evidence: LoadEvidence | None = None
+    """Not on the wire, nor in logs of versions 1 and 2."""
 
 
 class Unload(msgspec.Struct, frozen=True, tag="unload"):
@@ -50,7 +53,7 @@ class Unload(msgspec.Struct, frozen=True, tag="unload"):
     model: str
 
 
-class Infer(msgspec.Struct, frozen=True, tag="infer"):
+class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
     """Run one batch: the requests' rows in order, padded with zero rows up to ``batch_size``."""
 
     action_id: int
@@ -66,6 +69,8 @@ class Infer(msgspec.Struct, frozen=True, tag="infer"):
     latest_ns: int
     predicted_begin_ns: int
     predicted_duration_ns: int
+    evidence: Evidence | None = None
+    """As `Load.evidence`."""
 
 
 Action = Prepare | Release | Load | Unload | Infer

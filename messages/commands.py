@@ -6,9 +6,10 @@ import msgspec
 
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.codes import Reason
+from mainspring.messages.evidence import RejectEvidence
 
 
-class Reject(msgspec.Struct, frozen=True, tag="reject"):
+class Reject(msgspec.Struct, frozen=True, tag="reject", omit_defaults=True):
     """Tell the request's gateway that the request will not be served."""
 
     request_id: int
@@ -16,6 +17,8 @@ class Reject(msgspec.Struct, frozen=True, tag="reject"):
     detail: str
     earliest_finish_ns: int | None = None
     """The earliest finish that was possible, where it is known."""
+    evidence: RejectEvidence | None = None
+    """None if workers had nothing to do with it, and in logs of versions 1 and 2."""
 
 
 class Unanswered(msgspec.Struct, frozen=True):
@@ -59,3 +62,10 @@ Sent = Prepare | Release | Load | Unload | Infer | Reject | DropWorker
 """What is sent to a worker or a gateway."""
 
 Command = Sent | Note
+
+
+def without_evidence(command: Command) -> Command:
+    """Return a command as logs of versions 1 and 2 have it."""
+    if isinstance(command, Infer | Load | Reject) and command.evidence is not None:
+        return msgspec.structs.replace(command, evidence=None)
+    return command

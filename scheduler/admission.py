@@ -1,67 +1,10 @@
-"""Rejection on arrival: the earliest finish that any plan could reach (design, section 5).
-
-The plan that is tried puts the new request before everything that is queued, behind only what workers
-were already told. A request that even this can't save is refused at once, and told what was possible.
-"""
+"""Why a request of a model can't be served at all (design, section 5)."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from mainspring.cluster.placements import Model, State
+from mainspring.cluster.placements import Model
 from mainspring.messages.codes import Reason
 from mainspring.scheduler.state import SchedulerState
-
-_PREPARED: Final = State.PREPARED
-
-
-def earliest_finish_ns(
-    state: SchedulerState, now_ns: int, model: Model, rows: int, due_ns: int | None
-) -> int | None:
-    """Return the earliest predicted end of a new request's EXEC; None if no worker can run it.
-
-    The search ends at the first plan that is in time.
-    """
-    soonest_ns = now_ns + state.ns.dispatch_delay
-    index = model.index_of[rows]
-    best: int | None = None
-    for placement in model.usable.values():
-        timeline = placement.worker.exec
-        begin_ns = timeline.available_ns(now_ns, soonest_ns)
-        inputs_at_ns = timeline.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
-        begin_ns = max(begin_ns, inputs_at_ns)
-        if placement.load_slot is not None:
-            begin_ns = max(begin_ns, placement.ready_ns(now_ns))
-        finish_ns = begin_ns + placement.times.ns[index]
-        if best is None or finish_ns < best:
-            best = finish_ns
-            if due_ns is not None and finish_ns <= due_ns:
-                return best
-    if best is None or (due_ns is not None and best > due_ns):
-        return _after_load(now_ns, soonest_ns, model, index, due_ns, best)
-    return best
-
-
-def _after_load(
-    now_ns: int, soonest_ns: int, model: Model, index: int, due_ns: int | None, best: int | None
-) -> int | None:
-    """Return the earliest finish when some worker loads the model first, or ``best`` if that is earlier."""
-    pages = model.pages
-    for placement in model.placements.values():
-        worker = placement.worker
-        if placement.state is not _PREPARED or placement.leaving or pages > worker.pages.size:
-            continue
-        if worker.draining:
-            continue
-        loaded_ns = worker.load.available_ns(now_ns, soonest_ns) + placement.load_time.ns
-        inputs_at_ns = worker.exec.inputs_at_ns(soonest_ns, placement.times.transfer_ns[index])
-        begin_ns = max(loaded_ns, inputs_at_ns, worker.exec.available_ns(now_ns, soonest_ns))
-        finish_ns = begin_ns + placement.times.ns[index]
-        if best is None or finish_ns < best:
-            best = finish_ns
-            if due_ns is not None and finish_ns <= due_ns:
-                break
-    return best
 
 
 def impossible(state: SchedulerState, model: Model) -> tuple[Reason, str]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from mainspring.cluster.execution import infer_ended
 from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
@@ -74,7 +75,7 @@ class Dispatcher:
                 return
             if state.suspects and len(batch.requests) > 1:
                 batch = isolated(batch)
-            self._send(now_ns, worker, batch, available_ns)
+            self._send(now_ns, worker, batch)
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
         """Have EXEC filled at an instant, unless that moves on with the time: then the result will."""
@@ -154,10 +155,10 @@ class Dispatcher:
             return None
         return Unanswered(slot.action.model, slot.action.batch_size, now_ns - slot.begin_ns)
 
-    def _send(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> None:
+    def _send(self, now_ns: int, worker: Worker, batch: Batch) -> None:
         """Send a batch as one INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
-        action = self._infer(now_ns, worker, batch, available_ns)
+        action = self._infer(now_ns, worker, batch)
         state.emit(now_ns, action)
         if not worker.watched:
             state.watch(action.latest_ns + action.predicted_duration_ns + state.ns.action_timeout, worker)
@@ -166,12 +167,12 @@ class Dispatcher:
         else:
             self._backlog.offer(placement)
 
-    def _infer(self, now_ns: int, worker: Worker, batch: Batch, available_ns: int) -> Infer:
+    def _infer(self, now_ns: int, worker: Worker, batch: Batch) -> Infer:
         """Return a batch's INFER."""
         state, placement, requests = self._state, batch.placement, batch.requests
         index = batch.size_index
-        duration_ns = placement.times.ns[index]
-        begin_ns = state.begin_ns(now_ns, placement, index, available_ns)
+        plan = Plan(now_ns, now_ns + state.ns.dispatch_delay, placement, index)
+        begin_ns, duration_ns = plan.begin_ns, plan.duration_ns
         if requests[0].due_ns is None:
             latest_ns = begin_ns + BEST_EFFORT_WINDOW_NS
         elif self._policy.serves_late:
@@ -191,6 +192,7 @@ class Dispatcher:
             latest_ns=max(latest_ns, begin_ns),
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=duration_ns,
+            evidence=plan.evidence(),
         )
 
     def _infer_ended(self, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result) -> None:

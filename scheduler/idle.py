@@ -14,6 +14,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.requests import Request
+from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.load_queue import LoadQueue
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
@@ -171,9 +172,11 @@ class MissedModels(LoadQueue):
         """Find the idle worker with the most free pages that can take a model."""
         idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
         for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+            asked = model.name in self._operators
             plan = self._policy.plan_idle_load(now_ns, placement)
-            if plan is None and model.name in self._operators:
+            if plan is None and asked:
                 plan = plan_load(placement, now_ns - self._state.ns.idle_load_protect)
             if plan is not None:
+                plan.reason = LoadReason.OPERATOR if asked else LoadReason.MISSED
                 return plan
         return None

@@ -16,6 +16,7 @@ from mainspring.cluster.membership import (
 )
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.events import OperatorAsked
+from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
@@ -86,6 +87,7 @@ class Operating(Changes):
                 room = self._state.load_room
                 plan = plan_on_freest(self._state.cluster.models[name], room, wish.worker)
                 if plan is not None:
+                    plan.reason = LoadReason.OPERATOR
                     self._residency.load(now_ns, plan)
             case UnloadFrom():
                 for placement in self._holding(wish):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mainspring.cluster.membership import PINNED_SHARE
 from mainspring.cluster.placements import Model
+from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.load_queue import LoadQueue
 from mainspring.scheduler.placing import LoadPlan, plan_on_freest
 
@@ -44,7 +45,10 @@ class Pins(LoadQueue):
 
         It waits for no executor to be idle: on a cluster that is busy all the time none ever is.
         """
-        return self.first_plan(now_ns)
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.reason = LoadReason.PINNED
+        return plan
 
     def _needs(self, model: Model) -> bool:
         return model.pinned and not model.usable

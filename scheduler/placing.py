@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.messages.evidence import LoadReason
 
 
 class LoadPlan:
     """A LOAD that could be sent: its pages, and the placements to UNLOAD before it."""
 
-    __slots__ = ("idle", "pages", "placement", "victims")
+    __slots__ = ("idle", "pages", "placement", "reason", "victims")
 
     def __init__(self, placement: Placement, pages: tuple[int, ...], victims: tuple[Placement, ...]) -> None:
         self.placement = placement
@@ -18,6 +19,8 @@ class LoadPlan:
         self.victims = victims
         self.idle = False
         """Whether only idle LOAD executors do it: no request that waits needs it at once."""
+        self.reason = LoadReason.DEMAND
+        """Why it is sent, for the evidence."""
 
 
 def plan_load(

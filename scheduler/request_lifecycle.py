@@ -6,11 +6,13 @@ from typing import Final
 
 from mainspring.cluster.apply import requests_of
 from mainspring.cluster.placements import Model
+from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
-from mainspring.scheduler.admission import earliest_finish_ns, impossible
+from mainspring.messages.evidence import RejectEvidence
+from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.idle import Backlog, MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
@@ -41,7 +43,11 @@ class RequestLifecycle:
         self._bound = min(config.max_queued_requests, config.max_queued_requests_per_model)
 
     def arrived(self, now_ns: int, event: RequestArrived) -> None:
-        """Admit a request, or reject it at once. A request id that is known already is ignored."""
+        """Admit a request, or reject it at once. A request id that is known already is ignored.
+
+        It is rejected if no plan (`cluster.plans`) is in time, though a plan puts it before everything that
+        is queued; it is told what was possible.
+        """
         state = self._state
         if event.request_id in state.cluster.requests:
             return
@@ -51,13 +57,14 @@ class RequestLifecycle:
             return
         model = state.cluster.models[event.model]
         due_ns = None if event.deadline_ns is None else event.deadline_ns - state.ns.response_margin
-        finish_ns = earliest_finish_ns(state, now_ns, model, event.rows, due_ns)
-        if due_ns is not None and finish_ns is not None and finish_ns > due_ns:
-            self._doubt(now_ns, model)
-            finish_ns = earliest_finish_ns(state, now_ns, model, event.rows, due_ns)
+        found = plans(state.cluster, now_ns, model, event.rows, due_ns)
+        finish_ns = earliest_finish_ns(found)
+        if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self._doubt(now_ns, model):
+            found = plans(state.cluster, now_ns, model, event.rows, due_ns)
+            finish_ns = earliest_finish_ns(found)
         in_time = finish_ns is not None and (due_ns is None or finish_ns <= due_ns)
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
-        if turned_away and not self._waits(now_ns, event, model, finish_ns):
+        if turned_away and not self._waits(now_ns, event, model, found):
             return
         request = state.cluster.arrived(now_ns, event)
         assert request is not None, f"{event} is not known yet, and its model is"
@@ -121,7 +128,8 @@ class RequestLifecycle:
             finish_ns = now_ns + self._state.ns.dispatch_delay + request.model.fastest_ns(request.rows)
             earliest_ns = finish_ns + self._state.ns.response_margin
         detail = f"waited {waited_ms:.1f} ms; {why}{overdue_detail(now_ns, request.model)}"
-        self._state.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns)
+        evidence = self._evidence(now_ns, request)
+        self._state.reject(now_ns, request, Reason.DEADLINE_PASSED, detail, earliest_ns, evidence)
         if request.cold:
             self._missed.want(request.model)
 
@@ -152,7 +160,7 @@ class RequestLifecycle:
             if lost and reason is Reason.DEADLINE_PASSED:
                 # The deadline may be far: a batch behind its LOAD can not know that none will run the model.
                 reason, detail = impossible(state, request.model)
-            state.reject(now_ns, request, reason, detail)
+            state.reject(now_ns, request, reason, detail, None, self._evidence(now_ns, request))
         else:
             self.queue(now_ns, request)
 
@@ -162,17 +170,31 @@ class RequestLifecycle:
             return
         if _given_up(model):
             reason, detail = impossible(self._state, model)
-            self.reject_queued(now_ns, model, reason, detail)
+            evidence = reject_evidence(model, [], model.waiting - 1)
+            self.reject_queued(now_ns, model, reason, detail, evidence)
         elif model.backlog:
             self._missed.want(model)
 
-    def reject_queued(self, now_ns: int, model: Model, reason: Reason, detail: str) -> None:
+    def reject_queued(
+        self,
+        now_ns: int,
+        model: Model,
+        reason: Reason,
+        detail: str,
+        evidence: RejectEvidence | None = None,
+    ) -> None:
         """Reject everything that waits for a model."""
         with_deadline, best_effort = self._state.cluster.clear_queue(model)
         for request in with_deadline:
             self._policy.unqueued(now_ns, request)
         for request in [*with_deadline, *best_effort]:
-            self._state.reject(now_ns, request, reason, detail)
+            self._state.reject(now_ns, request, reason, detail, None, evidence)
+
+    def _evidence(self, now_ns: int, request: Request) -> RejectEvidence:
+        """Return by when each worker could run a request that waits no more."""
+        model = request.model
+        found = plans(self._state.cluster, now_ns, model, request.rows, 0)
+        return reject_evidence(model, found, model.waiting)
 
     def _unqueue(self, now_ns: int, request: Request) -> None:
         """Take a request out of its queue."""
@@ -180,9 +202,9 @@ class RequestLifecycle:
         if request.due_ns is not None:
             self._policy.unqueued(now_ns, request)
 
-    def _waits(self, now_ns: int, event: RequestArrived, model: Model, finish_ns: int | None) -> bool:
+    def _waits(self, now_ns: int, event: RequestArrived, model: Model, found: list[Plan]) -> bool:
         """Return whether a request that no plan serves in time may wait all the same; reject it if not."""
-        state = self._state
+        state, finish_ns = self._state, earliest_finish_ns(found)
         reason = Reason.DEADLINE_UNREACHABLE
         detail = f"no worker could finish in time{overdue_detail(now_ns, model)}"
         if finish_ns is None:
@@ -193,7 +215,8 @@ class RequestLifecycle:
                 return True
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
         self._policy.refused(now_ns, model, event.rows)
-        state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns))
+        evidence = reject_evidence(model, found, model.waiting)
+        state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
         return False
 
@@ -223,12 +246,13 @@ class RequestLifecycle:
             return Reason.OVERLOADED, f"{model.waiting} requests wait for {model.name!r}, which is the bound"
         return None
 
-    def _doubt(self, now_ns: int, model: Model) -> None:
-        """Before a model's request is turned away, doubt the estimates that do it."""
+    def _doubt(self, now_ns: int, model: Model) -> bool:
+        """Before a model's request is turned away, doubt the estimates that do it; return whether any is."""
         for placement in model.placements.values():
             if placement.times.doubtful(now_ns) or placement.load_time.doubtful(now_ns):
                 self._state.emit(now_ns, Doubted(model.name))
-                return
+                return True
+        return False
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:
         """Put the PREPAREs of a model that was asked for before all others."""

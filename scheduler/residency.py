@@ -8,6 +8,7 @@ from mainspring.cluster.residency import forget, give_up, load_ended, other_ende
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
+from mainspring.messages.evidence import LoadEvidence
 from mainspring.scheduler.idle import MissedModels
 from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.placing import LoadPlan, wrong_with
@@ -70,6 +71,12 @@ class Residency:
             latest_ns=begin_ns + state.ns.load_window,
             predicted_begin_ns=begin_ns,
             predicted_duration_ns=placement.load_time.ns,
+            evidence=LoadEvidence(
+                plan.reason,
+                worker.load.last_id(),
+                len(worker.load),
+                tuple([victim.model.name for victim in plan.victims]),
+            ),
         )
         state.emit(now_ns, action)
         if plan.idle:

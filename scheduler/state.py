@@ -12,6 +12,7 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import NEVER_NS
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command, Reject
+from mainspring.messages.evidence import RejectEvidence
 from mainspring.scheduler.alarms import Alarm, Alarms
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 
@@ -167,6 +168,7 @@ class SchedulerState:
         reason: Reason,
         detail: str,
         earliest_finish_ns: int | None = None,
+        evidence: RejectEvidence | None = None,
     ) -> None:
         """Answer a request with an error."""
-        self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns))
+        self.emit(now_ns, Reject(request.id, reason, detail, earliest_finish_ns, evidence))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.messages.commands import Command, Note
+from mainspring.messages.commands import Command, Note, without_evidence
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.simulator.transcript import line
-from mainspring.telemetry.log import IN_PLACE, SegmentHeader, read_entries
+from mainspring.telemetry.log import EVIDENCE, IN_PLACE, SegmentHeader, read_entries
 
 CONTEXT_LINES = 12
 """Lines of the conversation that are told before the first difference."""
@@ -67,6 +67,7 @@ class _Run:
         except ValueError as error:
             raise LogError(str(error)) from None
         self._in_place = header.format >= IN_PLACE
+        self._evident = header.format >= EVIDENCE
         self.expected: deque[Command] = deque()
         self.recent: deque[str] = deque(maxlen=CONTEXT_LINES)
 
@@ -78,7 +79,11 @@ class _Run:
             commands += self._scheduler.schedule(now_ns)
         else:
             self._note(now_ns, event)
-        self.expected.extend(each for each in commands if self._in_place or not isinstance(each, Note))
+        if not self._in_place:
+            commands = [each for each in commands if not isinstance(each, Note)]
+        if not self._evident:
+            commands = list(map(without_evidence, commands))
+        self.expected.extend(commands)
 
     def agrees(self, now_ns: int, command: Command) -> bool:
         """Say whether the log's command is the one that is expected next, which it then is no more."""
@@ -146,8 +151,10 @@ def lacks_start(log: Path | str) -> str:
 
 def _difference(run: _Run, commands: int, now_ns: int, recorded: Command | None) -> Difference:
     again = run.expected[0] if run.expected else None
-
-    def told(command: Command | None) -> str:
-        return "no more commands" if command is None else str(line(now_ns, command)).strip()
-
-    return Difference(commands, now_ns, told(recorded), told(again), tuple(run.recent))
+    told = [
+        "no more commands" if command is None else str(line(now_ns, command)).strip()
+        for command in (recorded, again)
+    ]
+    if told[0] == told[1]:
+        told = [f"{text} {command}" for text, command in zip(told, (recorded, again), strict=True)]
+    return Difference(commands, now_ns, told[0], told[1], tuple(run.recent))

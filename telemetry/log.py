@@ -36,11 +36,14 @@ from mainspring.messages.codec import BadMessage, Codec
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
 
-FORMAT = 2
+FORMAT = 3
 """Version of the log's format. In version 1 the commands that an event brought about came behind the next
-`Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written."""
+`Wakeup`, and what is noted and sent to nobody (`commands.Note`) was not written. Commands have no evidence
+(`messages.evidence`) in versions 1 and 2."""
 IN_PLACE = 2
 """From this version on every command stands where it changed the state."""
+EVIDENCE = 3
+"""From this version on INFER, LOAD and rejections say what they were computed from."""
 
 _SUFFIX = ".events"
 _BUFFER_BYTES = 64 * 1024

@@ -19,8 +19,10 @@ from mainspring.controller.logged_scheduler import LoggedScheduler
 from mainspring.controller.outbox import Outbox, dispatches, on_worker_clock
 from mainspring.controller.shell import LEFT_NS, Shell, StartGrace
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codec import encode
+from mainspring.messages.codes import Status
+from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.messages.peers import Arrival, GatewayHello, Goodbye, Pong, WorkerHello
@@ -201,6 +203,27 @@ def test_only_instants_are_translated(offset_ns: int) -> None:
     assert isinstance(moved, Load)
     assert (moved.pages, moved.predicted_duration_ns, moved.latest_ns) == ((3,), 4, 2 + offset_ns)
     assert on_worker_clock(Unload(1, "w0", "m0"), offset_ns) == Unload(1, "w0", "m0")
+
+
+def test_evidence_is_in_the_log_and_not_on_the_wire(tmp_path: Path) -> None:
+    bench = Bench(EventLogWriter(tmp_path))
+    bench.schedule(20)
+    bench.receive(MS, b"worker/w", Result(1, "w0", Status.OK, 20, 30))
+    bench.receive(2 * MS, b"gateway/g", Arrival((1 << 40) + 1, "m0", 1, 500 * MS))
+    bench.receive(2 * MS, b"gateway/g", Arrival((1 << 40) + 2, "m0", 1, 1))
+    bench.schedule(2 * MS)
+    bench.receive(3 * MS, b"worker/w", Result(2, "w0", Status.OK, 2 * MS, 3 * MS))
+    bench.schedule(3 * MS)
+    bench.logged.close()
+    logged = [entry for _, entry in read_log(tmp_path) if isinstance(entry, Infer | Load | Reject)]
+    assert {type(entry) for entry in logged} == {Infer, Load, Reject}
+    assert all(entry.evidence is not None for entry in logged)
+    sent = {str(message["type"]): set(message) for _, message in bench.wire.sent}
+    window = {"earliest_ns", "latest_ns", "predicted_begin_ns", "predicted_duration_ns"}
+    action = {"type", "action_id", "worker", "model", *window}
+    assert sent["load"] == {*action, "pages"}
+    assert sent["infer"] == {*action, "batch_size", "request_ids", "rows", "cold"}
+    assert sent["rejected"] == {"type", "request_id", "reason", "detail", "earliest_finish_left_ns"}
 
 
 def test_a_peer_is_told_a_code_at_a_bounded_rate() -> None:

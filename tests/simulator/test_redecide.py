@@ -9,7 +9,7 @@ import pytest
 
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.actions import Infer
-from mainspring.messages.commands import Command, Note
+from mainspring.messages.commands import Command, Note, without_evidence
 from mainspring.messages.events import (
     Event,
     ModelAdded,
@@ -62,13 +62,16 @@ def rewritten(log: Path, folder: Path, change: object) -> Path:
     return folder
 
 
-def as_version_1(log: Path, folder: Path) -> Path:
-    """Write a log again as version 1 had it: every command behind the next Wakeup, and no notes."""
+def as_version(version: int, log: Path, folder: Path) -> Path:
+    """Write a log again as an earlier version had it.
+
+    Neither 1 nor 2 had evidence; in 1 every command came behind the next Wakeup, and there were no notes.
+    """
     entries = read_entries(log)
     _, header = next(entries)
     assert isinstance(header, SegmentHeader)
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr("mainspring.telemetry.log.FORMAT", 1)
+        earlier.setattr("mainspring.telemetry.log.FORMAT", version)
         writer = EventLogWriter(folder, about=header.about)
     held: list[tuple[int, Command]] = []
     woken = False
@@ -76,29 +79,49 @@ def as_version_1(log: Path, folder: Path) -> Path:
         assert not isinstance(entry, SegmentHeader)
         if isinstance(entry, Event):
             writer.append(now_ns, entry)
-            woken = isinstance(entry, Wakeup)
+            woken = version > 1 or isinstance(entry, Wakeup)
             while woken and held:
                 writer.append(*held.pop(0))
-        elif woken:
-            if not isinstance(entry, Note):
-                writer.append(now_ns, entry)
-        elif not isinstance(entry, Note):
-            held.append((now_ns, entry))
+        elif version > 1 or not isinstance(entry, Note):
+            record = now_ns, without_evidence(entry)
+            if woken:
+                writer.append(*record)
+            else:
+                held.append(record)
     writer.close()
     return folder
 
 
-def test_a_log_of_version_1_is_decided_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_log_of_an_earlier_version_is_decided_again(tmp_path: Path, version: int) -> None:
     slow = FaultsSpec(duration_jitter=0.02, slow_probability=0.02, slow_ms=100.0)
     spec = msgspec.structs.replace(SPEC, scheduler=SchedulerConfig(), faults=slow)
     recorded = record(tmp_path / "now", spec)
     noted = sum(isinstance(entry, Note) for _, entry in read_entries(recorded))
     again = redecide(recorded)
-    earlier = as_version_1(recorded, tmp_path / "earlier")
+    earlier = as_version(version, recorded, tmp_path / "earlier")
     found = redecide(earlier)
     assert again.difference is found.difference is None
     assert noted > 0
-    assert found.commands == again.commands - noted > 1_000
+    assert found.commands == again.commands - (noted if version == 1 else 0) > 1_000
+
+
+def test_evidence_that_differs_is_a_difference(tmp_path: Path) -> None:
+    count = 0
+
+    def spoil(entry: object) -> object:
+        nonlocal count
+        if not isinstance(entry, Infer):
+            return entry
+        count += 1
+        assert entry.evidence is not None
+        evidence = msgspec.structs.replace(entry.evidence, inputs_ns=entry.evidence.inputs_ns + (count == 40))
+        return msgspec.structs.replace(entry, evidence=evidence)
+
+    found = redecide(rewritten(record(tmp_path / "a"), tmp_path / "b", spoil))
+    assert found.difference is not None
+    assert found.difference.recorded != found.difference.again
+    assert found.commands > 40
 
 
 def test_a_recorded_run_is_decided_again_command_for_command(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ to do, into free pages or over models that are asked for much less (`Popularity.
 from __future__ import annotations
 
 from mainspring.cluster.placements import Model, Placement
+from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.mainspring.constants import (
     MOST_REPLICATED,
@@ -52,6 +53,7 @@ class Replication:
             plan = self._plan(now_ns, model)
             if plan is not None:
                 plan.idle = True
+                plan.reason = LoadReason.REPLICATION
                 return plan
             self._paused_until_ns = now_ns + REPLICATION_PAUSE_NS
         return None

@@ -1,0 +1,188 @@
+"""By when workers could run a request of a model, and after what.
+
+A plan is an INFER of the request alone that is sent now, behind only what the worker was already told to do,
+and after a LOAD if the model needs one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.state import Cluster
+from mainspring.messages.evidence import (
+    Candidate,
+    Evidence,
+    PlanEvidence,
+    Readiness,
+    RejectEvidence,
+)
+
+CANDIDATES: Final = 8
+"""Workers beside the best that a rejection's evidence names at most."""
+DETAIL_CHARACTERS: Final = 200
+"""Of a failure's detail, in a rejection's evidence."""
+_PREPARED: Final = State.PREPARED
+_RESIDENT: Final = State.RESIDENT
+_READY: Final = Readiness.RESIDENT
+_READY_TO_LOAD: Final = Readiness.PREPARED
+
+
+class Plan:
+    """When one worker could run a batch of a model."""
+
+    __slots__ = (
+        "begin_ns",
+        "duration_ns",
+        "exec_free_ns",
+        "finish_ns",
+        "inputs_ns",
+        "load_ns",
+        "placement",
+        "weights_ns",
+    )
+
+    def __init__(self, now_ns: int, soonest_ns: int, placement: Placement, index: int) -> None:
+        """Plan a batch of the size of an index; ``soonest_ns`` is when an action sent now could begin.
+
+        The placement is resident, loading or prepared; the fields are those of `PlanEvidence`.
+        """
+        worker, times = placement.worker, placement.times
+        self.placement = placement
+        self.exec_free_ns = begin_ns = worker.exec.available_ns(now_ns, soonest_ns)
+        self.inputs_ns = inputs_ns = worker.exec.inputs_at_ns(soonest_ns, times.transfer_ns[index])
+        begin_ns = max(begin_ns, inputs_ns)
+        weights_ns = load_ns = 0
+        if placement.load_slot is not None:
+            weights_ns = placement.ready_ns(now_ns)
+        elif placement.state is _PREPARED:
+            load_ns = placement.load_time.ns
+            weights_ns = worker.load.available_ns(now_ns, soonest_ns) + load_ns
+        begin_ns = max(begin_ns, weights_ns)
+        self.weights_ns = weights_ns
+        self.load_ns = load_ns
+        self.begin_ns = begin_ns
+        self.duration_ns = duration_ns = times.ns[index]
+        self.finish_ns = begin_ns + duration_ns
+
+    def evidence(self) -> Evidence:
+        """Return what the begin was computed from, of a model that is resident or loading."""
+        placement, exec_ = self.placement, self.placement.worker.exec
+        slot = placement.load_slot
+        return Evidence(
+            self.exec_free_ns,
+            self.inputs_ns,
+            self.weights_ns,
+            0 if slot is None else slot.action.action_id,
+            exec_.last_id(),
+            len(exec_),
+        )
+
+    def whole_evidence(self) -> PlanEvidence:
+        """Return the whole plan."""
+        worker, slot = self.placement.worker, self.placement.load_slot
+        loads_first = slot is None and self.weights_ns > 0
+        return PlanEvidence(
+            self.exec_free_ns,
+            self.inputs_ns,
+            self.weights_ns,
+            0 if slot is None else slot.action.action_id,
+            worker.exec.last_id(),
+            len(worker.exec),
+            worker.name,
+            self.begin_ns,
+            self.duration_ns,
+            self.load_ns,
+            worker.load.last_id() if loads_first else 0,
+            len(worker.load) if loads_first else 0,
+        )
+
+
+def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | None) -> list[Plan]:
+    """Return the plans of workers for a request of so many rows, of those that hold the model first.
+
+    The search ends with the first plan that ends by ``due_ns``; 0 tries all. A LOAD is planned only if no
+    worker holds the model, or none that does ends by then.
+    """
+    soonest_ns, index = now_ns + cluster.dispatch_delay_ns, model.index_of[rows]
+    found: list[Plan] = []
+    for placement in model.usable.values():
+        plan = Plan(now_ns, soonest_ns, placement, index)
+        found.append(plan)
+        if due_ns is not None and plan.finish_ns <= due_ns:
+            return found
+    if found and due_ns is None:
+        return found
+    for placement in model.placements.values():
+        if placement.state is not _PREPARED or placement.leaving or placement.worker.draining:
+            continue
+        if model.pages > placement.worker.pages.size:
+            continue
+        plan = Plan(now_ns, soonest_ns, placement, index)
+        found.append(plan)
+        if due_ns is not None and plan.finish_ns <= due_ns:
+            break
+    return found
+
+
+def soonest(found: list[Plan]) -> Plan | None:
+    """Return the plan that ends first, the first of several; None if there is none."""
+    best: Plan | None = None
+    for plan in found:
+        if best is None or plan.finish_ns < best.finish_ns:
+            best = plan
+    return best
+
+
+def earliest_finish_ns(found: list[Plan]) -> int | None:
+    """Return when the plan that ends first does; None if there is none."""
+    best = soonest(found)
+    return None if best is None else best.finish_ns
+
+
+def reject_evidence(model: Model, found: list[Plan], waiting: int) -> RejectEvidence:
+    """Return what `plans` found of a model, and how many others wait for it, as a rejection's evidence."""
+    best = soonest(found)
+    others: list[Plan] = []
+    for plan in found:
+        if plan is not best and (len(others) < CANDIDATES or plan.finish_ns < others[-1].finish_ns):
+            at = len(others)
+            while at and plan.finish_ns < others[at - 1].finish_ns:
+                at -= 1
+            others.insert(at, plan)
+            del others[CANDIDATES:]
+    named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
+    if len(found) < len(model.placements) and len(named) < CANDIDATES:
+        planned = {plan.placement.worker.name for plan in found}
+        for name, placement in model.placements.items():
+            if name not in planned:
+                named.append(_candidate(placement, 0))
+                if len(named) == CANDIDATES:
+                    break
+    more = len(model.placements) - len(named) - (best is not None)
+    evidence = None if best is None else best.whole_evidence()
+    return RejectEvidence(evidence, tuple(named), more, waiting)
+
+
+def readiness(placement: Placement) -> Readiness:
+    """Return how ready a worker is to run a model."""
+    worker = placement.worker
+    if worker.stopping:
+        return Readiness.STOPPING
+    if worker.draining:
+        return Readiness.DRAINED
+    if placement.model.pages > worker.pages.size:
+        return Readiness.TOO_LARGE
+    state = placement.state
+    if placement.leaving and state is not State.RELEASING:
+        return Readiness.LEAVING
+    if state is _PREPARED:
+        return _READY_TO_LOAD
+    if state is _RESIDENT:
+        return _READY
+    return Readiness(state.value)
+
+
+def _candidate(placement: Placement, finish_ns: int) -> Candidate:
+    detail = placement.detail[:DETAIL_CHARACTERS] if placement.failed else ""
+    return Candidate(placement.worker.name, readiness(placement), finish_ns, detail)
