@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Final
 
 from mainspring.messages.model import ModelSpec, Profile
+from mainspring.messages.snapshot import DurationState, InferEstimate, LoadEstimate, LoadRates
 
 SAMPLES: Final = 10
 STALE_NS: Final = 1_000_000_000
@@ -81,6 +83,29 @@ class Rolling:
     def count(self) -> int:
         """The number of samples."""
         return len(self._samples)
+
+    def state(self) -> DurationState:
+        """Return all that it knows."""
+        return DurationState(
+            tuple(self._samples),
+            self._estimate_ns,
+            self._since_ns,
+            self._review_ns,
+            self._doubts,
+            self._doubted,
+            self._halfway_ns,
+        )
+
+    def restore(self, state: DurationState) -> int:
+        """Know what another one knew, and return the estimate."""
+        self._samples = deque(state.samples, maxlen=SAMPLES)
+        self._estimate_ns = state.estimate_ns
+        self._since_ns = state.since_ns
+        self._review_ns = state.review_ns
+        self._doubts = state.doubts
+        self._doubted = state.doubted
+        self._halfway_ns = state.halfway_ns
+        return self._estimate_ns
 
     def add(self, now_ns: int, duration_ns: int) -> int:
         """Take one measured duration in and return the new estimate."""
@@ -183,6 +208,23 @@ class InferTimes:
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
 
+    def state(self, kind: str, executable: str) -> InferEstimate:
+        """Return all that is known, as that of an executable on a kind of device."""
+        durations = tuple([rolling.state() for rolling in self._rolling])
+        transfers = {index: rolling.state() for index, rolling in self._transfers.items()}
+        return InferEstimate(kind, executable, self.sizes, durations, transfers)
+
+    def restore(self, state: InferEstimate) -> None:
+        """Know what another one of the same sizes knew."""
+        for index, duration in enumerate(state.durations):
+            self.ns[index] = self._rolling[index].restore(duration)
+        self._transfers = {}
+        for index in range(len(self.sizes)):
+            self.transfer_ns[index] = 0
+        for index, transfer in state.transfers.items():
+            rolling = self._transfers[index] = Rolling(0, rank=1)
+            self.transfer_ns[index] = rolling.restore(transfer)
+
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
@@ -242,6 +284,14 @@ class LoadTime:
     def __init__(self, seed_ns: int, rank: int = RANK) -> None:
         self.ns = seed_ns
         self._rolling = Rolling(seed_ns, rank=rank)
+
+    def state(self, kind: str, weights_bytes: int) -> LoadEstimate:
+        """Return all that is known, as that of a number of bytes on a kind of device."""
+        return LoadEstimate(kind, weights_bytes, self._rolling.state())
+
+    def restore(self, state: LoadEstimate) -> None:
+        """Know what another one knew."""
+        self.ns = self._rolling.restore(state.duration)
 
     def add(self, now_ns: int, duration_ns: int) -> None:
         """Take one measured duration in."""
@@ -311,6 +361,51 @@ class Estimates:
             seed = profile.load_ns if profile else round(spec.weights_bytes * per_byte)
             time = self._load[key] = LoadTime(seed, self.rank)
         return time
+
+    def shares_infer(self, kind: str, spec: ModelSpec, times: InferTimes) -> bool:
+        """Return whether these are the estimates that a model of the spec would get."""
+        return self._infer.get((kind, spec.executable, spec.batch_sizes)) is times
+
+    def shares_load(self, kind: str, spec: ModelSpec, time: LoadTime) -> bool:
+        """Return whether this is the estimate that a model of the spec would get."""
+        return self._load.get((kind, spec.weights_bytes)) is time
+
+    def states(self) -> Iterator[LoadRates | InferEstimate | LoadEstimate]:
+        """Yield all that is known, each estimate as it is when it is asked for."""
+        infer, load = list(self._infer.items()), list(self._load.items())
+        yield LoadRates(dict(self._load_ns_per_byte))
+        for key, times in infer:
+            if self._infer.get(key) is times:
+                yield times.state(key[0], key[1])
+        for load_key, time in load:
+            if self._load.get(load_key) is time:
+                yield time.state(load_key[0], load_key[1])
+
+    def restore(self, state: LoadRates | InferEstimate | LoadEstimate) -> None:
+        """Know what others knew."""
+        if isinstance(state, LoadRates):
+            self._load_ns_per_byte = dict(state.ns_per_byte)
+            return
+        self._kinds[state.device_kind] = None
+        if isinstance(state, InferEstimate):
+            key = (state.device_kind, state.executable, state.batch_sizes)
+            times = self._infer.get(key)
+            if times is None:
+                times = self._infer[key] = InferTimes(key[2], [0] * len(key[2]), self.rank)
+            times.restore(state)
+        else:
+            load_key = (state.device_kind, state.weights_bytes)
+            time = self._load.get(load_key)
+            if time is None:
+                time = self._load[load_key] = LoadTime(0, self.rank)
+            time.restore(state)
+
+    def forget_kind(self, kind: str) -> None:
+        """Drop all estimates of a kind of device."""
+        self._infer = {key: times for key, times in self._infer.items() if key[0] != kind}
+        self._load = {key: time for key, time in self._load.items() if key[0] != kind}
+        self._load_ns_per_byte.pop(kind, None)
+        self._kinds.pop(kind, None)
 
     def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
         """Learn from a LOAD's measured duration what to expect of other sizes."""

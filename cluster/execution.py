@@ -26,18 +26,25 @@ _RESIDENT: Final = State.RESIDENT
 
 def infer_sent(cluster: Cluster, now_ns: int, action: Infer) -> None:
     """Enter an INFER: its requests leave their queue, and EXEC has one action more."""
-    worker = cluster.workers[action.worker]
-    placement = worker.placements[action.model]
+    placement = cluster.workers[action.worker].placements[action.model]
     known = cluster.requests
     requests = [known[request_id] for request_id in action.request_ids]
-    for request in requests:
-        request.place = _DISPATCHED
     if requests[0].due_ns is not None:
         placement.model.queue.remove_all(requests)
     else:
         for request in requests:
             placement.model.backlog.remove(request)
     cluster.queued -= len(requests)
+    infer_begun(cluster, now_ns, action, placement, requests)
+
+
+def infer_begun(
+    cluster: Cluster, now_ns: int, action: Infer, placement: Placement, requests: list[Request]
+) -> None:
+    """Enter an INFER whose requests are in no queue."""
+    worker = placement.worker
+    for request in requests:
+        request.place = _DISPATCHED
     cluster.running[action.action_id] = requests
     placement.infers += 1
     placement.last_used_ns = now_ns

@@ -1,17 +1,157 @@
-"""The fold for a reader of the stream that may have come late: what it was not told of changes nothing.
+"""The fold for a reader of the stream that came late: it enters a snapshot, and makes up what it must.
 
 `apply` trusts that every entry is about something that it has seen. A reader of a running controller gets a
-snapshot first, in parts with live entries between them, and a log may have lost its first segments.
+snapshot first, in parts with live entries between them, and a log may have lost its first segments. So the
+reader may meet an action for a worker, a model or requests that no entry has named yet: it makes them up, as
+far as the action says what they are. The snapshot's own entry puts them right, or the next time that the
+worker joins. What is made up has the number 0. Any other entry about something unknown changes nothing.
 """
 
 from __future__ import annotations
 
-from mainspring.cluster.apply import apply
+import msgspec
+
+from mainspring.cluster.apply import apply, settle
+from mainspring.cluster.execution import infer_begun
+from mainspring.cluster.pages import PageTable
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.residency import vacate
+from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
-from mainspring.messages.commands import Command
-from mainspring.messages.events import Event
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked
+from mainspring.messages.events import Event, RequestArrived, Wakeup
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.snapshot import Told
 
 
-def follow(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
-    """Enter an event or a command as `apply` does."""
-    apply(cluster, now_ns, entry)
+def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None:
+    """Enter an event, a command, or an entry of a snapshot. ``now_ns`` never goes back between events."""
+    match entry:
+        case RequestArrived() | Result() | Wakeup():
+            apply(cluster, now_ns, entry)
+        case Infer():
+            settle(cluster)
+            _infer(cluster, now_ns, entry)
+        case Load():
+            _make_room(_placement(cluster, entry.worker, entry.model), entry.pages)
+            apply(cluster, now_ns, entry)
+        case Unload() | Release():
+            _left(cluster, entry.worker, entry.model)
+            apply(cluster, now_ns, entry)
+        case Prepare():
+            _know_model(cluster, entry)
+            apply(cluster, now_ns, entry)
+        case Ranked(request_id=request_id):
+            if request_id in cluster.requests:
+                apply(cluster, now_ns, entry)
+        case Doubted(model=name):
+            if name in cluster.models:
+                apply(cluster, now_ns, entry)
+        case DropWorker():
+            apply(cluster, now_ns, _known_of(cluster, entry))
+        case _:
+            if isinstance(entry, Told):
+                settle(cluster)
+                restore(cluster, entry)
+            else:
+                apply(cluster, now_ns, entry)
+
+
+def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:
+    """Enter an INFER, some of whose requests may be unknown or wait in another queue."""
+    placement = _placement(cluster, action.worker, action.model, action.batch_size)
+    if placement.state is not State.RESIDENT and placement.state is not State.LOADING:
+        enter(placement, State.RESIDENT)
+    requests: list[Request] = []
+    for index, request_id in enumerate(action.request_ids):
+        request = cluster.requests.get(request_id)
+        if request is None:
+            event = RequestArrived(request_id, action.model, action.rows[index], None)
+            request = Request(event, placement.model, now_ns, None, action.cold[index])
+            cluster.requests[request_id] = request
+        elif request.place is Place.QUEUED:
+            cluster.dequeue(request)
+        request.model = placement.model
+        requests.append(request)
+    infer_begun(cluster, now_ns, action, placement, requests)
+
+
+def _placement(cluster: Cluster, worker_name: str, name: str, size: int = 0) -> Placement:
+    """Return a model on a worker that can run batches of a size (0: any); make up what is not known."""
+    worker = _worker(cluster, worker_name)
+    placement = worker.placements.get(name)
+    if placement is not None and (not size or size in placement.times.sizes):
+        return placement
+    model = cluster.models.get(name)
+    sizes = {size or 1} if model is None else {size or 1, *model.spec.batch_sizes}
+    if model is None or len(sizes) > len(model.spec.batch_sizes):
+        model = _made_up_model(name, tuple(sorted(sizes)))
+        serve(cluster, model)
+    placement = worker.placements.get(name)
+    if placement is not None:
+        if placement.model is model:
+            return placement
+        vacate(placement, State.KNOWN)
+        placement.lose()
+    return cluster.place(model, worker)
+
+
+def _left(cluster: Cluster, worker_name: str, name: str) -> None:
+    """Know a model that a worker is to give up; it need not be served any more."""
+    worker = _worker(cluster, worker_name)
+    if name not in worker.placements:
+        cluster.place(_made_up_model(name, (1,)), worker)
+
+
+def _made_up_model(name: str, sizes: tuple[int, ...]) -> Model:
+    """Return a model of which only the name and some batch sizes are known."""
+    return Model(ModelSpec(name, "", "", sizes, 0, (), (), (), {}), 0)
+
+
+def _worker(cluster: Cluster, name: str) -> Worker:
+    """Return a worker; of one that is made up only the name is known."""
+    worker = cluster.workers.get(name)
+    if worker is None:
+        worker = cluster.workers[name] = Worker(name, 0, "", 0, cluster.dispatch_delay_ns)
+        worker.draining = name in cluster.drained
+        cluster.recount()
+        for model in cluster.models.values():
+            cluster.place(model, worker)
+    return worker
+
+
+def _know_model(cluster: Cluster, action: Prepare) -> None:
+    """Serve a model that is prepared, if nothing or only its name is known of it."""
+    known = cluster.models.get(action.model.name)
+    if known is None or (not known.number and known.spec != action.model):
+        serve(cluster, Model(action.model, 0))
+    _placement(cluster, action.worker, action.model.name)
+
+
+def _make_room(placement: Placement, pages: tuple[int, ...]) -> None:
+    """Have pages free for a LOAD: the worker may have more than is known, and other models in them."""
+    worker = placement.worker
+    if pages and max(pages) >= worker.pages.size:
+        before, worker.pages = worker.pages, PageTable(max(pages) + 1)
+        for page in range(before.size):
+            owner = before.owner(page)
+            if owner is not None:
+                worker.pages.take(owner, (page,))
+    if placement.pages:
+        vacate(placement, State.PREPARED)
+    for owner in worker.pages.owners(pages):
+        if owner is not None:
+            vacate(worker.placements[owner], State.PREPARED)
+
+
+def _known_of(cluster: Cluster, entry: DropWorker) -> DropWorker:
+    """Return an entry without what it says of an INFER that is not known."""
+    worker, unanswered = cluster.workers.get(entry.worker), entry.unanswered
+    if worker is None or unanswered is None:
+        return entry
+    placement = worker.placements.get(unanswered.model)
+    if placement is not None and unanswered.batch_size in placement.times.sizes:
+        return entry
+    return msgspec.structs.replace(entry, unanswered=None)

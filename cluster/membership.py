@@ -177,10 +177,10 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
     match wish:
         case DrainWorker(worker=name):
             cluster.drained[name] = None
-            _set_draining(cluster, name, draining=True)
+            set_draining(cluster, name, draining=True)
         case ResumeWorker(worker=name):
             del cluster.drained[name]
-            _set_draining(cluster, name, draining=False)
+            set_draining(cluster, name, draining=False)
         case PinModel(model=name):
             cluster.pinned[name] = None
         case UnpinModel(model=name):
@@ -202,7 +202,7 @@ def _may_set(cluster: Cluster, wish: Wish) -> bool:
             return True
 
 
-def _set_draining(cluster: Cluster, name: str, draining: bool) -> None:
+def set_draining(cluster: Cluster, name: str, draining: bool) -> None:
     """Note whether an operator wants nothing sent to a worker, if it is connected."""
     worker = cluster.workers.get(name)
     if worker is not None:

@@ -117,4 +117,5 @@ def vacate(placement: Placement, state: State) -> None:
     worker.pages.give_back(name, placement.pages)
     worker.lru.pop(name, None)
     placement.pages = ()
+    placement.last_used_ns = 0
     placement.enter(state)

@@ -1,8 +1,7 @@
-"""A snapshot of the state as entries of the event stream, for a reader that comes late.
+"""A snapshot of the state, for a reader that comes late: `messages.snapshot` says what it holds.
 
-`messages.observing` says what a snapshot holds and how to read it. It is made in slices, for thousands of
-models are too many for one turn: between two parts of `snapshot` the state may change, and each part says how
-things stand when it is taken. A reader takes a part whole before anything else.
+It is made in parts, for thousands of models are too many for one turn: between two parts the state may
+change, and each part says how things are when it is taken. A reader takes a part whole before anything else.
 """
 
 from __future__ import annotations
@@ -10,110 +9,208 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import msgspec
+
 from mainspring.cluster.placements import Model, Placement, State, Worker
-from mainspring.cluster.requests import Place
+from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
-from mainspring.messages.events import (
-    ModelAdded,
-    OperatorAsked,
-    RequestArrived,
-    RequestCancelled,
-    WorkerJoined,
+from mainspring.cluster.timeline import Slot
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.snapshot import (
+    ModelServed,
+    ModelState,
+    Numbering,
+    OperatorState,
+    OutstandingState,
+    PlacementState,
+    PlacementStates,
+    RecencyState,
+    RequestState,
+    SlotState,
+    Told,
+    WorkerState,
 )
-from mainspring.messages.observing import Estimated, Holding
 
-PLACEMENTS_AT_ONCE: Final = 64
-"""Models that one `Holding` is about, at most."""
-
-Entry = (
-    RequestArrived
-    | RequestCancelled
-    | WorkerJoined
-    | ModelAdded
-    | Estimated
-    | Holding
-    | Infer
-    | Load
-    | Prepare
-    | Release
-    | Unload
-    | OperatorAsked
-)
-Part = list[tuple[int | None, Entry]]
-"""Entries, each with when it happened; None: it is so now."""
+AT_ONCE: Final = 64
+"""Placements, requests or models that one part is about, at most."""
+Part = list[Told]
 
 
 def snapshot(cluster: Cluster) -> Iterator[Part]:
-    """Yield what rebuilds the state, part by part, in the order that `messages.observing` names."""
-    for request in list(cluster.requests.values()):
-        # Requests that were dispatched before the snapshot began come with their INFER.
-        if request.place is Place.QUEUED:
-            yield [(request.arrived_ns, request.event)]
-    for worker in list(cluster.workers.values()):
-        if cluster.workers.get(worker.name) is worker:
-            yield _worker(cluster, worker)
-    seen: dict[tuple[str, str, tuple[int, ...]], None] = {}
-    seen_loads: dict[tuple[str, int], None] = {}
+    """Yield the whole state, part by part."""
+    yield [_numbering(cluster)]
     for model in list(cluster.models.values()):
         if cluster.models.get(model.name) is model:
-            yield [(None, ModelAdded(model.spec)), *_estimates(model, seen, seen_loads)]
+            yield [ModelServed(model.spec)]
     for worker in list(cluster.workers.values()):
-        yield from _holdings(cluster, worker)
-    yield list(cluster.operations.values())
+        if cluster.workers.get(worker.name) is worker:
+            yield [_worker(cluster, worker), _outstanding(cluster, worker)]
+    for estimate in cluster.estimates.states():
+        yield [estimate]
+    for worker in list(cluster.workers.values()):
+        yield from _placements(cluster, worker)
+    operations = tuple(cluster.operations.values())
+    yield [OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations)]
+    yield from _requests(cluster)
+    yield from _models(cluster)
+    yield [_numbering(cluster)]
 
 
-def _worker(cluster: Cluster, worker: Worker) -> Part:
-    """Return one worker and what is outstanding on it."""
-    part: Part = [(None, WorkerJoined(worker.name, worker.device_kind, worker.pages.size))]
-    part += [(sent_ns, action) for action, sent_ns in worker.others.values()]
-    part += [(load.earliest_ns, load) for load in worker.load.actions()]
-    for infer in worker.exec.actions():
-        requests = cluster.running[infer.action_id]
-        part += [(each.arrived_ns, each.event) for each in requests]
-        part.append((infer.earliest_ns, infer))
-        part += [(None, RequestCancelled(each.id)) for each in requests if each.place is Place.GONE]
-    return part
+def _numbering(cluster: Cluster) -> Numbering:
+    return Numbering(cluster.models_seen, cluster.workers_seen)
 
 
-def _estimates(
-    model: Model,
-    seen: dict[tuple[str, str, tuple[int, ...]], None],
-    seen_loads: dict[tuple[str, int], None],
-) -> Part:
-    """Return what is expected of a model's actions unless another model that shares it has said it."""
-    spec = model.spec
-    found: Part = []
-    for kind, times in model.infer_times.items():
-        key, load_key = (kind, spec.executable, spec.batch_sizes), (kind, spec.weights_bytes)
-        if key in seen and load_key in seen_loads:
-            continue
-        seen[key] = seen_loads[load_key] = None
-        load_ns = model.load_times[kind].ns
-        estimated = Estimated(kind, model.name, tuple(times.ns), tuple(times.transfer_ns), load_ns)
-        found.append((None, estimated))
-    return found
+def _requests(cluster: Cluster) -> Iterator[Part]:
+    """Yield every open request."""
+    requests = list(cluster.requests.values())
+    for first in range(0, len(requests), AT_ONCE):
+        yield [
+            _request(request)
+            for request in requests[first : first + AT_ONCE]
+            if cluster.requests.get(request.id) is request
+        ]
 
 
-def _holdings(cluster: Cluster, worker: Worker) -> Iterator[Part]:
-    """Yield what a worker has of its models, a part at a time, as long as it is there."""
+def _models(cluster: Cluster) -> Iterator[Part]:
+    """Yield what is to be said of models once all else is said."""
+    models, numbering = list(cluster.models.values()), _numbering(cluster)
+    yield [numbering]
+    for first in range(0, len(models), AT_ONCE):
+        yield [
+            _model(cluster, model)
+            for model in models[first : first + AT_ONCE]
+            if cluster.models.get(model.name) is model
+        ]
+
+
+def _model(cluster: Cluster, model: Model) -> ModelState:
+    workers = cluster.workers
+    places, usable = tuple(model.placements), tuple(model.usable)
+    kinds = {workers[name].device_kind for name in places}
+    return ModelState(
+        model.name,
+        model.number,
+        dict(model.overdue or {}),
+        None if kinds == set(model.infer_times) else tuple(model.infer_times),
+        None if _as_joined(cluster, places) else places,
+        None if _as_joined(cluster, usable) else usable,
+        tuple([request.id for request in model.backlog]),
+    )
+
+
+def _as_joined(cluster: Cluster, names: tuple[str, ...]) -> bool:
+    """Return whether workers stand in the order in which they joined."""
+    numbers = [cluster.workers[name].number for name in names]
+    return numbers == sorted(numbers)
+
+
+def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
+    """Return a worker with where each model is on it."""
+    states: dict[str, list[str]] = {}
+    former: list[PlacementState] = []
+    for name, placement in worker.placements.items():
+        if cluster.models.get(name) is not placement.model:
+            former.append(_placement(cluster, placement))
+        elif placement.state is not State.KNOWN:
+            states.setdefault(placement.state.value, []).append(name)
+    return WorkerState(
+        worker.name,
+        worker.number,
+        worker.device_kind,
+        worker.pages.size,
+        worker.stopping,
+        {state: tuple(names) for state, names in states.items()},
+        tuple(former),
+    )
+
+
+def _outstanding(cluster: Cluster, worker: Worker) -> OutstandingState:
+    return OutstandingState(
+        worker.name,
+        tuple([_infer(cluster, slot) for slot in worker.exec.slots()]),
+        worker.exec.free_ns,
+        worker.exec.inputs_free_ns,
+        worker.exec.inputs_came_ns,
+        tuple([_load(slot) for slot in worker.load.slots()]),
+        worker.load.free_ns,
+        tuple(worker.others.values()),
+        worker.prepares,
+        worker.lead_ns,
+    )
+
+
+def _infer(cluster: Cluster, slot: Slot[Infer]) -> SlotState:
+    requests = tuple([_request(request) for request in cluster.running[slot.action.action_id]])
+    return SlotState(
+        slot.action, slot.begin_ns, slot.end_ns, slot.ready_ns, slot.soonest_ns, slot.transfer_ns, requests
+    )
+
+
+def _load(slot: Slot[Load]) -> SlotState:
+    return SlotState(
+        slot.action, slot.begin_ns, slot.end_ns, slot.ready_ns, slot.soonest_ns, slot.transfer_ns
+    )
+
+
+def _request(request: Request) -> RequestState:
+    return RequestState(
+        request.event,
+        request.arrived_ns,
+        request.due_ns,
+        request.turn_ns,
+        request.cold,
+        request.place.value,
+    )
+
+
+def _placements(cluster: Cluster, worker: Worker) -> Iterator[Part]:
+    """Yield what is to be said of a worker's placements, as long as it is there."""
     placements = list(worker.placements.values())
-    for first in range(0, max(1, len(placements)), PLACEMENTS_AT_ONCE):
+    for first in range(0, len(placements), AT_ONCE):
         if cluster.workers.get(worker.name) is not worker:
             return
-        part = [
-            placement
-            for placement in placements[first : first + PLACEMENTS_AT_ONCE]
-            if worker.placements.get(placement.model.name) is placement
+        told = [
+            _placement(cluster, placement)
+            for placement in placements[first : first + AT_ONCE]
+            if worker.placements.get(placement.model.name) is placement and not _is_plain(placement)
         ]
-        yield [(None, _holding(worker, part))]
+        if told:
+            yield [PlacementStates(worker.name, tuple(told))]
+    if cluster.workers.get(worker.name) is worker:
+        yield [RecencyState(worker.name, tuple(worker.lru)), _outstanding(cluster, worker)]
 
 
-def _holding(worker: Worker, placements: list[Placement]) -> Holding:
-    return Holding(
-        worker.name,
-        prepared=tuple([each.model.name for each in placements if each.state is State.PREPARED]),
-        resident={each.model.name: each.pages for each in placements if each.state is State.RESIDENT},
-        failed={each.model.name: each.detail for each in placements if each.failed},
-        stopping=worker.stopping,
+def _is_plain(placement: Placement) -> bool:
+    """Return whether a placement's state says all that there is to say."""
+    return (
+        not placement.pages
+        and not placement.detail
+        and not placement.failures
+        and not placement.leaving
+        and not placement.given_up
+        and not placement.last_used_ns
+    )
+
+
+def _placement(cluster: Cluster, placement: Placement) -> PlacementState:
+    model, kind = placement.model, placement.worker.device_kind
+    told = PlacementState(
+        model.name,
+        placement.state.value,
+        placement.detail,
+        placement.failures,
+        placement.given_up,
+        placement.pages,
+        placement.last_used_ns,
+        placement.leaving,
+    )
+    if cluster.models.get(model.name) is model:
+        return told
+    estimates = cluster.estimates
+    return msgspec.structs.replace(
+        told,
+        former=msgspec.structs.replace(model.spec, inputs=(), outputs=(), profiles={}),
+        number=model.number,
+        own_infer_times=not estimates.shares_infer(kind, model.spec, placement.times),
+        own_load_time=not estimates.shares_load(kind, model.spec, placement.load_time),
     )

@@ -48,8 +48,10 @@ class Cluster:
         """Models that an operator wants resident."""
         self.operations: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
         """What operators set, by its subject, and when; the last about each, the newest last."""
-        self._models_seen = 0
-        self._workers_seen = 0
+        self.models_seen = 0
+        """How many have come; a model's number is how many had come with it."""
+        self.workers_seen = 0
+        """Likewise."""
 
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""
@@ -59,13 +61,13 @@ class Cluster:
 
     def new_model(self, spec: ModelSpec) -> Model:
         """Return a model with the next number; models have numbers in the order in which they come."""
-        self._models_seen += 1
-        return Model(spec, self._models_seen)
+        self.models_seen += 1
+        return Model(spec, self.models_seen)
 
     def new_worker(self, name: str, device_kind: str, pages: int) -> Worker:
         """Return a worker with the next number; workers have numbers in the order in which they join."""
-        self._workers_seen += 1
-        return Worker(name, self._workers_seen, device_kind, pages, self.dispatch_delay_ns)
+        self.workers_seen += 1
+        return Worker(name, self.workers_seen, device_kind, pages, self.dispatch_delay_ns)
 
     def place(self, model: Model, worker: Worker) -> Placement:
         """Enter a model on a worker, as known, and return the placement."""

@@ -54,6 +54,16 @@ class Timeline(Generic[Windowed]):
         """Return the outstanding actions in order."""
         return [slot.action for slot in self._slots.values()]
 
+    def slots(self) -> list[Slot[Windowed]]:
+        """Return the outstanding actions with their predictions, in order."""
+        return list(self._slots.values())
+
+    def restore(self, slots: list[Slot[Windowed]], free_ns: int) -> None:
+        """Have just these actions outstanding."""
+        self._slots = {slot.action.action_id: slot for slot in slots}
+        self._first_end_ns = slots[0].end_ns if slots else NEVER_NS
+        self.free_ns = free_ns
+
     def get(self, action_id: int) -> Slot[Windowed] | None:
         """Return the slot of an outstanding action."""
         return self._slots.get(action_id)
@@ -168,13 +178,13 @@ class Timeline(Generic[Windowed]):
 class ExecTimeline(Timeline[Infer]):
     """The timeline of EXEC, and of the way that inputs take to it: one batch's behind the other's."""
 
-    __slots__ = ("_arrived_ns", "inputs_free_ns")
+    __slots__ = ("inputs_came_ns", "inputs_free_ns")
 
     def __init__(self, grace_ns: int = 0) -> None:
         super().__init__(grace_ns)
         self.inputs_free_ns = 0
         """Predicted instant at which the inputs of all that is outstanding are in place."""
-        self._arrived_ns = 0
+        self.inputs_came_ns = 0
         """When the way was last seen free: inputs had come, or had been waited for in vain."""
 
     def inputs_at_ns(self, soonest_ns: int, transfer_ns: int) -> int:
@@ -200,8 +210,8 @@ class ExecTimeline(Timeline[Infer]):
 
         To be asked once for each action, in the order of their ends.
         """
-        since_ns = max(slot.soonest_ns, self._arrived_ns)
-        self._arrived_ns = max(self._arrived_ns, until_ns)
+        since_ns = max(slot.soonest_ns, self.inputs_came_ns)
+        self.inputs_came_ns = max(self.inputs_came_ns, until_ns)
         return until_ns - since_ns if until_ns > since_ns else 0
 
     def _retime_inputs(self, action_id: int, free_ns: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from mainspring.cluster.snapshot import Part
+from mainspring.cluster.picture import Part
 from mainspring.controller.counters import Dropped
 from mainspring.controller.model_counters import ModelCounters
 from mainspring.controller.snapshot_stream import SharedRecords

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cluster.snapshot import Part
+from mainspring.cluster.picture import Part
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import Stage
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader

@@ -51,7 +51,7 @@ def _worker(worker: Worker) -> dict[str, Any]:
         "free": worker.pages.free,
         "owners": [worker.pages.owner(page) for page in range(worker.pages.size)],
         "exec": _timeline(worker.exec),
-        "inputs": (worker.exec.inputs_free_ns, worker.exec._arrived_ns),
+        "inputs": (worker.exec.inputs_free_ns, worker.exec.inputs_came_ns),
         "load": _timeline(worker.load),
         "others": list(worker.others.items()),
         "placements": {name: _placement(each) for name, each in worker.placements.items()},

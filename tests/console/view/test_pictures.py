@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mainspring.cluster.snapshot import snapshot
+from mainspring.cluster.picture import picture as snapshot
 from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.view import View

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from mainspring.cluster.snapshot import PLACEMENTS_AT_ONCE, Part
+from mainspring.cluster.picture import PLACEMENTS_AT_ONCE, Part
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command

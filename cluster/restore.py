@@ -1,0 +1,332 @@
+"""A reader enters a snapshot: each entry replaces what was known of its subject (`messages.snapshot`)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+
+from mainspring.cluster.estimates import InferTimes, LoadTime
+from mainspring.cluster.membership import lose, set_draining
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.residency import vacate
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.timeline import Slot
+from mainspring.messages.actions import Infer, Load
+from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import subject
+from mainspring.messages.snapshot import (
+    InferEstimate,
+    LoadEstimate,
+    LoadRates,
+    ModelServed,
+    ModelState,
+    Numbering,
+    OperatorState,
+    OutstandingState,
+    PlacementState,
+    PlacementStates,
+    RecencyState,
+    RequestState,
+    SlotState,
+    Told,
+    WorkerState,
+)
+
+
+def restore(cluster: Cluster, entry: Told) -> None:
+    """Enter an entry of a snapshot; no request may be undecided (`apply.settle`)."""
+    match entry:
+        case Numbering():
+            cluster.models_seen, cluster.workers_seen = entry.models, entry.workers
+            _sort(cluster)
+        case ModelServed(model=spec):
+            known = cluster.models.get(spec.name)
+            if known is None or known.spec != spec:
+                serve(cluster, cluster.new_model(spec))
+        case WorkerState():
+            _worker(cluster, entry)
+        case OutstandingState():
+            _outstanding(cluster, entry)
+        case LoadRates() | InferEstimate() | LoadEstimate():
+            cluster.estimates.restore(entry)
+        case PlacementStates():
+            worker = cluster.workers.get(entry.worker)
+            if worker is not None:
+                for state in entry.placements:
+                    _placement(cluster, worker, state)
+        case RecencyState():
+            _recency(cluster, entry)
+        case OperatorState():
+            _operators(cluster, entry)
+        case RequestState():
+            _request(cluster, entry)
+        case ModelState():
+            _model(cluster, entry)
+
+
+def _sort(cluster: Cluster) -> None:
+    """Have models and workers in the order in which they came."""
+    models = sorted(cluster.models.values(), key=_number_of_model)
+    cluster.models = {model.name: model for model in models}
+    workers = sorted(cluster.workers.values(), key=_number_of_worker)
+    cluster.workers = {worker.name: worker for worker in workers}
+    if not any(not worker.number for worker in workers):
+        # Those of workers that were made up.
+        cluster.estimates.forget_kind("")
+
+
+def _number_of_model(model: Model) -> int:
+    return model.number
+
+
+def _number_of_worker(worker: Worker) -> int:
+    return worker.number
+
+
+def serve(cluster: Cluster, model: Model) -> None:
+    """Serve a model; one that was made up under its name becomes it, with its requests and placements."""
+    known = cluster.models.get(model.name)
+    cluster.estimates.hold(model.spec)
+    cluster.models[model.name] = model
+    if known is not None:
+        _succeed(cluster, known, model)
+        cluster.estimates.release(known.spec)
+    for worker in cluster.workers.values():
+        if model.name not in worker.placements:
+            cluster.place(model, worker)
+
+
+def _succeed(cluster: Cluster, known: Model, model: Model) -> None:
+    for former in list(known.placements.values()):
+        placement = cluster.place(model, former.worker)
+        _copy(former, placement)
+    model.queue, model.backlog = known.queue, known.backlog
+    for request in cluster.requests.values():
+        if request.model is known:
+            request.model = model
+
+
+def _copy(former: Placement, placement: Placement) -> None:
+    """Have a placement be as the one was in whose place it is."""
+    worker, name = placement.worker, placement.model.name
+    placement.state, placement.load_slot = former.state, former.load_slot
+    placement.pages, placement.infers = former.pages, former.infers
+    placement.last_used_ns, placement.leaving = former.last_used_ns, former.leaving
+    if name in worker.lru:
+        worker.lru[name] = placement
+    former.usable = False
+    former.model.register(former)
+    former.model.placements.pop(worker.name, None)
+    placement.consider()
+
+
+def _worker(cluster: Cluster, state: WorkerState) -> None:
+    """Have a worker with its models, and nothing outstanding."""
+    known = cluster.workers.get(state.worker)
+    if known is not None:
+        _end_infers(cluster, known)
+        lose(cluster, known.name)
+        known.forget()
+    worker = Worker(state.worker, state.number, state.device_kind, state.pages, cluster.dispatch_delay_ns)
+    cluster.workers[worker.name] = worker
+    worker.stopping = state.stopping
+    worker.draining = worker.name in cluster.drained
+    cluster.recount()
+    for former in state.former:
+        _placement(cluster, worker, former)
+    for model in cluster.models.values():
+        if model.name not in worker.placements:
+            cluster.place(model, worker)
+    for value, names in state.states.items():
+        for name in names:
+            placement = worker.placements.get(name)
+            if placement is not None:
+                enter(placement, State(value))
+
+
+def enter(placement: Placement, state: State) -> None:
+    """Have a model in a state on a worker."""
+    worker, name = placement.worker, placement.model.name
+    if state is State.RESIDENT:
+        worker.lru.setdefault(name, placement)
+    else:
+        worker.lru.pop(name, None)
+    placement.enter(state, placement.load_slot if state is State.LOADING else None)
+
+
+def _end_infers(cluster: Cluster, worker: Worker) -> None:
+    """Forget the requests of a worker's INFERs; those that are still outstanding come with it."""
+    for action in worker.exec.actions():
+        for request in cluster.running.pop(action.action_id, []):
+            cluster.close(request)
+
+
+def _outstanding(cluster: Cluster, state: OutstandingState) -> None:
+    """Have just these actions outstanding on a worker."""
+    worker = cluster.workers.get(state.worker)
+    if worker is None:
+        return
+    _end_infers(cluster, worker)
+    for placement in worker.placements.values():
+        placement.infers = 0
+    infers = [
+        _infer(cluster, worker, told, told.action) for told in state.exec if isinstance(told.action, Infer)
+    ]
+    loads = [_load(worker, told, told.action) for told in state.load if isinstance(told.action, Load)]
+    worker.exec.restore(infers, state.exec_free_ns)
+    worker.exec.inputs_free_ns = state.inputs_free_ns
+    worker.exec.inputs_came_ns = state.inputs_came_ns
+    worker.load.restore(loads, state.load_free_ns)
+    worker.others = {action.action_id: (action, sent_ns) for action, sent_ns in state.others}
+    worker.prepares = state.prepares
+    worker.lead_ns = state.lead_ns
+
+
+def _infer(cluster: Cluster, worker: Worker, told: SlotState, action: Infer) -> Slot[Infer]:
+    """Have an INFER with its requests run; return its slot."""
+    slot: Slot[Infer] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
+    slot.ready_ns, slot.soonest_ns, slot.transfer_ns = told.ready_ns, told.soonest_ns, told.transfer_ns
+    placement = worker.placements[action.model]
+    placement.infers += 1
+    requests = cluster.running[action.action_id] = []
+    for state in told.requests:
+        known = cluster.requests.get(state.event.request_id)
+        if known is not None:
+            cluster.close(known)
+        event = state.event
+        request = Request(event, placement.model, state.arrived_ns, state.due_ns, state.cold)
+        request.turn_ns = state.turn_ns
+        request.place = Place(state.place)
+        if request.place is not Place.GONE:
+            cluster.requests[request.id] = request
+        requests.append(request)
+    return slot
+
+
+def _load(worker: Worker, told: SlotState, action: Load) -> Slot[Load]:
+    """Link a LOAD to its placement; return its slot."""
+    slot: Slot[Load] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
+    slot.ready_ns, slot.soonest_ns = told.ready_ns, told.soonest_ns
+    worker.placements[action.model].load_slot = slot
+    return slot
+
+
+def _placement(cluster: Cluster, worker: Worker, state: PlacementState) -> None:
+    placement = worker.placements.get(state.model)
+    if state.former is not None:
+        placement = _former(cluster, worker, state, state.former)
+    if placement is None:
+        return
+    if placement.pages:
+        worker.pages.give_back(state.model, placement.pages)
+    worker.pages.take(state.model, state.pages)
+    placement.pages = state.pages
+    placement.detail, placement.failures = state.detail, state.failures
+    placement.given_up, placement.last_used_ns = state.given_up, state.last_used_ns
+    placement.leaving = state.leaving
+    enter(placement, State(state.state))
+
+
+def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: ModelSpec) -> Placement:
+    """Return the placement of a model that is not served."""
+    known = worker.placements.get(spec.name)
+    if known is not None and known.model.number == state.number:
+        return known
+    if known is not None:
+        vacate(known, State.KNOWN)
+        known.lose()
+    kind, estimates = worker.device_kind, cluster.estimates
+    seeds_ns = [0] * len(spec.batch_sizes)
+    own = state.own_infer_times, state.own_load_time
+    times = InferTimes(spec.batch_sizes, seeds_ns, estimates.rank) if own[0] else None
+    load_time = LoadTime(0, estimates.rank) if own[1] else None
+    placement = Placement(
+        _former_model(cluster, spec, state.number),
+        worker,
+        times or estimates.infer_times(kind, spec),
+        load_time or estimates.load_time(kind, spec),
+    )
+    placement.model.placements[worker.name] = placement
+    worker.placements[spec.name] = placement
+    return placement
+
+
+def _former_model(cluster: Cluster, spec: ModelSpec, number: int) -> Model:
+    """Return a model that is not served and that other workers may have, too."""
+    if number:
+        for worker in cluster.workers.values():
+            placement = worker.placements.get(spec.name)
+            if placement is not None and placement.model.number == number:
+                return placement.model
+    return Model(spec, number)
+
+
+def _recency(cluster: Cluster, state: RecencyState) -> None:
+    worker = cluster.workers.get(state.worker)
+    if worker is not None:
+        resident = worker.lru
+        worker.lru = OrderedDict([(name, resident[name]) for name in state.models if name in resident])
+
+
+def _operators(cluster: Cluster, state: OperatorState) -> None:
+    cluster.drained = dict.fromkeys(state.drained)
+    cluster.pinned = dict.fromkeys(state.pinned)
+    cluster.operations = {}
+    for at_ns, event in state.operations:
+        about = subject(event.wish)
+        if about is not None:
+            cluster.operations[about] = at_ns, event
+    for worker in cluster.workers.values():
+        if worker.draining != (worker.name in cluster.drained):
+            set_draining(cluster, worker.name, not worker.draining)
+
+
+def _request(cluster: Cluster, state: RequestState) -> None:
+    """Have an open request; one that runs came with its INFER."""
+    request = cluster.requests.get(state.event.request_id)
+    model = cluster.models.get(state.event.model)
+    if request is None:
+        if model is None or Place(state.place) is not Place.QUEUED:
+            return
+        request = Request(state.event, model, state.arrived_ns, state.due_ns, state.cold)
+        cluster.requests[request.id] = request
+    elif request.place is Place.QUEUED:
+        cluster.dequeue(request)
+    request.event, request.rows = state.event, state.event.rows
+    request.arrived_ns, request.due_ns, request.turn_ns = state.arrived_ns, state.due_ns, state.turn_ns
+    request.cold = state.cold
+    if request.place is Place.UNDECIDED:
+        cluster.enqueue(request)
+
+
+def _model(cluster: Cluster, state: ModelState) -> None:
+    model = cluster.models.get(state.model)
+    if model is None:
+        return
+    model.number = state.number
+    model.overdue = dict(state.overdue) if state.overdue else None
+    model.placements = _ordered(model.placements, state.placements)
+    model.usable = _ordered(model.usable, state.usable)
+    model.recount()
+    kinds = state.device_kinds
+    if kinds is None:
+        kinds = tuple([placement.worker.device_kind for placement in model.placements.values()])
+    estimates, spec = cluster.estimates, model.spec
+    model.infer_times = {kind: estimates.infer_times(kind, spec) for kind in kinds}
+    model.load_times = {kind: estimates.load_time(kind, spec) for kind in kinds}
+    requests = {request.id: request for request in model.backlog}
+    model.backlog = deque([requests.pop(id_) for id_ in state.backlog if id_ in requests])
+    model.backlog.extend(requests.values())
+
+
+def _ordered(placements: dict[str, Placement], names: tuple[str, ...] | None) -> dict[str, Placement]:
+    """Return placements in the order of their workers' names, or as the workers joined."""
+    if names is None:
+        joined = sorted(placements.values(), key=_number_of_host)
+        return {placement.worker.name: placement for placement in joined}
+    first = {name: placements[name] for name in names if name in placements}
+    return {**first, **placements}
+
+
+def _number_of_host(placement: Placement) -> int:
+    return placement.worker.number

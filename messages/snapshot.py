@@ -1,0 +1,229 @@
+"""A snapshot: the cluster's whole state, told entry by entry.
+
+`cluster.snapshot` makes these entries and `cluster.restore` enters them. Each entry replaces what a reader
+knows of its subject and leaves everything else as it is, so it may come twice. A snapshot is made in parts
+while the scheduler goes on: a part holds how things are at the instant at which it is made, and the records
+behind it hold what changes since. The parts come in this order:
+
+1. `Numbering`.
+2. `ModelServed` for each model.
+3. For each worker `WorkerState`, and with it `OutstandingState`.
+4. `LoadRates`, then `InferEstimate` and `LoadEstimate` for everything that is estimated.
+5. For each worker `PlacementStates`, with the last of them `RecencyState`, and `OutstandingState` again: the
+   inputs of what was sent meanwhile are timed by estimates.
+6. `OperatorState`.
+7. `RequestState` for each request that is neither answered nor rejected.
+8. `Numbering` again, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
+
+A reader that meets a worker, model or request that it was not told of yet makes it up
+(`cluster.follow`); its own entry follows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.events import OperatorAsked, RequestArrived
+from mainspring.messages.model import ModelSpec
+
+
+class Numbering(msgspec.Struct, frozen=True, tag="numbering"):
+    """How many models and workers have come; each has the number that its coming made it."""
+
+    models: int
+    workers: int
+
+
+class ModelServed(msgspec.Struct, frozen=True, tag="model_served"):
+    """A model is served; `ModelState` says the rest of it."""
+
+    model: ModelSpec
+
+
+class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model on one worker."""
+
+    model: str
+    state: str
+    """A value of `cluster.placements.State`."""
+    detail: str = ""
+    """Why it failed."""
+    failures: int = 0
+    """LOADs in a row that the engine could not do."""
+    given_up: bool = False
+    """Whether it is not tried again once its UNLOAD is sent."""
+    pages: tuple[int, ...] = ()
+    last_used_ns: int = 0
+    leaving: bool = False
+    """Whether it is to be taken off the worker."""
+    former: ModelSpec | None = None
+    """The model, where it is not the one that is served under its name: without tensors and profiles."""
+    number: int = 0
+    """The number of ``former``."""
+    own_infer_times: bool = False
+    """Whether ``former`` no longer shares its estimates of INFER with models that are served."""
+    own_load_time: bool = False
+    """Likewise for LOAD."""
+
+
+class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults=True):
+    """A worker, with every model on it that is served or leaves."""
+
+    worker: str
+    number: int
+    device_kind: str
+    pages: int
+    """Pages of its page cache."""
+    stopping: bool = False
+    """Whether it said that it begins nothing more."""
+    states: dict[str, tuple[str, ...]] = {}
+    """Models by the value of their `cluster.placements.State`; those that are merely known are left out."""
+    former: tuple[PlacementState, ...] = ()
+    """What it has of models that are not served."""
+
+
+class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaults=True):
+    """A request that is neither answered nor rejected, or of an INFER that runs."""
+
+    event: RequestArrived
+    arrived_ns: int
+    due_ns: int | None
+    """When EXEC must have ended; None for a best-effort request."""
+    turn_ns: int
+    """When it counts as arrived among best-effort requests."""
+    cold: bool = False
+    """Whether its model was resident nowhere when it arrived."""
+    place: str = "queued"
+    """A value of `cluster.requests.Place`: ``gone`` if it was cancelled while it runs."""
+
+
+class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An outstanding INFER or LOAD with its current prediction (`cluster.timeline.Slot`)."""
+
+    action: Infer | Load
+    begin_ns: int
+    end_ns: int
+    ready_ns: int
+    soonest_ns: int
+    transfer_ns: int = 0
+    requests: tuple[RequestState, ...] = ()
+    """Those of an INFER, in its order."""
+
+
+class OutstandingState(msgspec.Struct, frozen=True, tag="outstanding_state", omit_defaults=True):
+    """What a worker was sent and has not answered."""
+
+    worker: str
+    exec: tuple[SlotState, ...] = ()
+    exec_free_ns: int = 0
+    """When EXEC will be free."""
+    inputs_free_ns: int = 0
+    """When the way of inputs will be free."""
+    inputs_came_ns: int = 0
+    """When the way of inputs was last seen free."""
+    load: tuple[SlotState, ...] = ()
+    load_free_ns: int = 0
+    others: tuple[tuple[Unload | Prepare | Release, int], ...] = ()
+    """Actions without a window, each with the instant at which it was sent."""
+    prepares: int = 0
+    lead_ns: int = 0
+    """How much earlier EXEC is asked for work, so that inputs travel meanwhile."""
+
+
+class DurationState(msgspec.Struct, frozen=True, array_like=True):
+    """An estimate with its samples (`cluster.estimates.Rolling`)."""
+
+    samples: tuple[int, ...]
+    estimate_ns: int
+    since_ns: int
+    review_ns: int
+    doubts: int
+    doubted: bool
+    halfway_ns: int
+
+
+class LoadRates(msgspec.Struct, frozen=True, tag="load_rates"):
+    """What the last LOAD on each kind of device took for each byte, by which new estimates begin."""
+
+    ns_per_byte: dict[str, float]
+
+
+class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate"):
+    """How long INFERs take on one kind of device, for all models of an executable and its batch sizes."""
+
+    device_kind: str
+    executable: str
+    batch_sizes: tuple[int, ...]
+    durations: tuple[DurationState, ...]
+    """For each batch size."""
+    transfers: dict[int, DurationState]
+    """How long inputs keep the way to the worker busy, by the index of the batch size, where it was ever
+    measured to be more than nothing."""
+
+
+class LoadEstimate(msgspec.Struct, frozen=True, tag="load_estimate"):
+    """How long LOADs take on one kind of device, for all models of as many bytes."""
+
+    device_kind: str
+    weights_bytes: int
+    duration: DurationState
+
+
+class PlacementStates(msgspec.Struct, frozen=True, tag="placement_states"):
+    """Some of a worker's models, of which there is more to say than `WorkerState` has."""
+
+    worker: str
+    placements: tuple[PlacementState, ...]
+
+
+class RecencyState(msgspec.Struct, frozen=True, tag="recency_state"):
+    """A worker's resident models, the least recently used first."""
+
+    worker: str
+    models: tuple[str, ...]
+
+
+class OperatorState(msgspec.Struct, frozen=True, tag="operator_state"):
+    """What operators set."""
+
+    drained: tuple[str, ...]
+    """Workers that get no work."""
+    pinned: tuple[str, ...]
+    """Models that are kept resident."""
+    operations: tuple[tuple[int, OperatorAsked], ...]
+    """The last about each subject, the newest last, each with its instant."""
+
+
+class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=True):
+    """A model that is served: its number, and the orders in which it has things."""
+
+    model: str
+    number: int
+    overdue: dict[str, int] = {}
+    """How often in a row an INFER cost each worker its place."""
+    device_kinds: tuple[str, ...] | None = None
+    """Kinds of devices that it has estimates for; None: those of the workers in ``placements``."""
+    placements: tuple[str, ...] | None = None
+    """Workers in the order in which the model came to them; None: as they joined."""
+    usable: tuple[str, ...] | None = None
+    """Of those, where it is resident or loading, in the order in which that began; None: as they joined."""
+    backlog: tuple[int, ...] = ()
+    """Its queued best-effort requests in the order of their turns."""
+
+
+Told = (
+    Numbering
+    | ModelServed
+    | WorkerState
+    | OutstandingState
+    | LoadRates
+    | InferEstimate
+    | LoadEstimate
+    | PlacementStates
+    | RecencyState
+    | OperatorState
+    | RequestState
+    | ModelState
+)
+"""The entries of a snapshot."""

@@ -1,0 +1,114 @@
+"""A reader that begins late, with a snapshot made while things go on, has the scheduler's own state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from mainspring.cluster.apply import settle
+from mainspring.cluster.follow import follow
+from mainspring.cluster.snapshot import Part, snapshot
+from mainspring.cluster.state import Cluster
+from mainspring.cluster.validate import validate
+from mainspring.messages.commands import Command
+from mainspring.messages.events import Event
+from mainspring.messages.snapshot import Told
+from mainspring.simulator.scenario import random_scenario, run_to_end
+from tests.cluster.described import described
+from tests.cluster.test_apply import disturb, reader
+
+_ENTRIES = msgspec.msgpack.Decoder(list[Told])
+
+
+def carried(part: Part) -> list[Told]:
+    """Return a part as it arrives over the wire."""
+    return _ENTRIES.decode(msgspec.msgpack.encode(part))
+
+
+class LateReader:
+    """A reader for which a snapshot begins at once, and goes on part by part."""
+
+    def __init__(self, source: Cluster, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._parts: Iterator[Part] | None = snapshot(source)
+        self.slices = 0
+
+    @property
+    def whole(self) -> bool:
+        return self._parts is None
+
+    def go_on(self, now_ns: int, parts: int) -> None:
+        self.slices += 1
+        for _ in range(parts):
+            part = None if self._parts is None else next(self._parts, None)
+            if part is None:
+                self._parts = None
+                return
+            for entry in carried(part):
+                follow(self.cluster, now_ns, entry)
+
+
+class Followed:
+    """A simulation, at random instants of which readers begin."""
+
+    def __init__(self, seed: int, policy: str) -> None:
+        self._entries: list[tuple[int, Event | Command]] = []
+        self.simulation = random_scenario(seed, policy, record=lambda *entry: self._entries.append(entry))
+        disturb(self.simulation, seed)
+        self._rng = random.Random(seed)
+        self._source = self.simulation.scheduler._state.cluster
+        self._beginning = 0.1
+        self.readers: list[LateReader] = []
+        self.compared = 0
+        self._now_ns = 0
+        self.simulation.controller._validate, self.simulation.controller._validate_every = self._turned, 1
+
+    def _turned(self) -> None:
+        self._tell()
+        for late in self.readers:
+            if not late.whole and self._rng.random() < 0.5:
+                late.go_on(self._now_ns, self._rng.randrange(1, 6))
+                if late.whole:
+                    self._compare(late)
+            elif late.whole and self._rng.random() < 0.01:
+                self._compare(late)
+        if len(self.readers) < 6 and self._rng.random() < self._beginning:
+            self._beginning = 0.02
+            self.readers.append(LateReader(self._source, reader(self.simulation.scheduler.config)))
+
+    def _tell(self) -> None:
+        for now_ns, entry in self._entries:
+            for late in self.readers:
+                follow(late.cluster, now_ns, entry)
+            self._now_ns = now_ns
+        self._entries.clear()
+
+    def _compare(self, late: LateReader) -> None:
+        settle(late.cluster)
+        validate(late.cluster)
+        assert described(late.cluster) == described(self._source)
+        assert list(late.cluster.models) == list(self._source.models)
+        assert list(late.cluster.workers) == list(self._source.workers)
+        self.compared += 1
+
+    def end(self) -> None:
+        self._tell()
+        for late in self.readers:
+            if late.whole:
+                self._compare(late)
+
+
+PLAYED = [("mainspring", seed) for seed in range(24)]
+PLAYED += [(policy, seed) for policy in ("clockwork", "edf") for seed in range(24, 30)]
+
+
+@pytest.mark.parametrize(("policy", "seed"), PLAYED)
+def test_a_late_reader_has_the_schedulers_state(policy: str, seed: int) -> None:
+    followed = Followed(seed, policy)
+    run_to_end(followed.simulation)
+    followed.end()
+    assert followed.compared > 1
+    assert max(late.slices for late in followed.readers) > 3
