@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import typing
 from collections.abc import Iterator
 
 import msgspec
@@ -13,10 +14,11 @@ from mainspring.cluster.follow import follow
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
-from mainspring.messages.commands import Command
-from mainspring.messages.events import Event
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.commands import Command, DropWorker
+from mainspring.messages.events import Event, WorkerJoined, WorkerLeft
 from mainspring.messages.snapshot import Told
-from mainspring.simulator.scenario import random_scenario, run_to_end
+from mainspring.simulator.scenario import MILLISECOND, random_scenario, run_to_end
 from tests.cluster.described import described
 from tests.cluster.test_apply import disturb, reader
 
@@ -112,3 +114,62 @@ def test_a_late_reader_has_the_schedulers_state(policy: str, seed: int) -> None:
     followed.end()
     assert followed.compared > 1
     assert max(late.slices for late in followed.readers) > 3
+
+
+class Outstanding:
+    """What the stream says of actions alone: who was sent what, and has not answered."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, str] = {}
+
+    def take(self, entry: Event | Command) -> None:
+        match entry:
+            case Infer() | Load() | Unload() | Prepare() | Release():
+                self._of[entry.action_id] = entry.worker
+            case Result():
+                self._of.pop(entry.action_id, None)
+            case WorkerLeft(worker=name) | DropWorker(worker=name) | WorkerJoined(worker=name):
+                self._of = {action: worker for action, worker in self._of.items() if worker != name}
+
+    @property
+    def ids(self) -> list[int]:
+        return sorted(self._of)
+
+
+def outstanding(cluster: Cluster) -> list[int]:
+    found: list[int] = []
+    for worker in cluster.workers.values():
+        found += [action.action_id for action in worker.exec.actions()]
+        found += [action.action_id for action in worker.load.actions()]
+        found += worker.others
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> None:
+    entries: list[tuple[int, Event | Command]] = []
+    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    disturb(simulation, seed)
+    run_to_end(simulation)
+    rng = random.Random(seed)
+    begin = rng.randrange(len(entries) * 3 // 4)
+    cluster, expected = reader(simulation.scheduler.config), Outstanding()
+    for count, (now_ns, entry) in enumerate(entries[begin:]):
+        follow(cluster, now_ns, entry)
+        expected.take(entry)
+        if count % 20 == 0:
+            assert outstanding(cluster) == expected.ids
+    assert outstanding(cluster) == expected.ids
+
+
+def test_every_entry_of_a_snapshot_is_carried() -> None:
+    simulation = random_scenario(3, "mainspring")
+    disturb(simulation, 3)
+    simulation.run(700 * MILLISECOND)
+    source = simulation.scheduler._state.cluster
+    entries = [entry for part in snapshot(source) for entry in part]
+    assert {type(entry) for entry in entries} == set(typing.get_args(Told))
+    late = LateReader(source, reader(simulation.scheduler.config))
+    late.go_on(0, 1_000_000)
+    assert late.whole
+    assert described(late.cluster) == described(source)
