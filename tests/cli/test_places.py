@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from mainspring.cli import main as cli
 from mainspring.cli import places
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.addresses import free_ports
+from mainspring.cli.main import build_app
+from mainspring.client.address import ADDRESS_VARIABLE
+from mainspring.client.client import Client
 from tests.cli.verbs.test_up import up
 
 
@@ -24,11 +28,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield address
 
 
-def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mainspring", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, text=True, capture_output=True, check=False
-    )
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, **environment: str) -> Result:
+    monkeypatch.chdir(folder)
+    return CliRunner().invoke(build_app(), arguments, env={ADDRESS_VARIABLE: None, **environment})
 
 
 def test_a_gateway_says_where_the_others_are(cluster: str) -> None:
@@ -45,30 +47,38 @@ def test_a_gateway_says_where_the_others_are(cluster: str) -> None:
         ["status"],
         ["models"],
         ["models", "list"],
-        ["top", "--once"],
+        ["top", "--once", "--watch", "0s"],
         ["trace", "--duration", "100ms"],
     ],
 )
-def test_every_verb_takes_the_gateways_address(cluster: str, tmp_path: Path, verb: list[str]) -> None:
-    by_flag = run(tmp_path, *verb, "--address", cluster)
-    assert by_flag.returncode == 0, by_flag.stderr
-    by_environment = run(tmp_path, *verb, MAINSPRING_ADDRESS=cluster)
-    assert by_environment.returncode == 0, by_environment.stderr
+def test_every_verb_takes_the_gateways_address(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    by_flag = run(tmp_path, monkeypatch, *verb, "--address", cluster)
+    assert by_flag.exit_code == 0, by_flag.output
+    by_environment = run(tmp_path, monkeypatch, *verb, **{ADDRESS_VARIABLE: cluster})
+    assert by_environment.exit_code == 0, by_environment.output
     (tmp_path / "mainspring.toml").write_text(f'[gateway]\naddress = "{cluster}"\n')
-    by_file = run(tmp_path, *verb)
-    assert by_file.returncode == 0, by_file.stderr
+    by_file = run(tmp_path, monkeypatch, *verb)
+    assert by_file.exit_code == 0, by_file.output
 
 
-def test_the_console_is_found_by_the_gateways_address(cluster: str, tmp_path: Path) -> None:
-    done = run(tmp_path, "explain", "last", "--address", cluster)
-    assert "the console at http://" in done.stderr, "it was asked, and had no request to tell of"
+def test_the_console_is_found_by_the_gateways_address(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(tmp_path, monkeypatch, "explain", "last", "--address", cluster)
+    assert "the console at http://" in str(done.exception), "it was asked, and had no request to tell of"
 
 
-def test_an_error_names_the_flag(tmp_path: Path) -> None:
+def test_an_error_names_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     nobody = f"tcp://127.0.0.1:{free_ports(1)[0]}"
-    done = run(tmp_path, "status", "--address", nobody)
-    assert done.returncode == 1
-    assert done.stderr.strip().endswith("--address or MAINSPRING_ADDRESS names another")
+    impatient = functools.partial(Client, connect_timeout_s=0.1)
+    monkeypatch.setattr("mainspring.client.client.Client", impatient)
+    monkeypatch.setattr(sys, "argv", ["mainspring", "status", "--address", nobody])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.strip().endswith("--address or MAINSPRING_ADDRESS names another")
 
 
 def test_what_is_given_comes_before_the_environment_and_that_before_the_file(
@@ -88,9 +98,10 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(
         places.gateway()
 
 
-def test_without_a_gateway_the_places_are_those_of_a_local_cluster() -> None:
+def test_without_a_gateway_the_places_are_those_of_a_local_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_ports(1)[0]
     nobody = f"tcp://127.0.0.1:{port}"
-    assert places.asked(nobody, None, patience_s=0.05) == {}
+    monkeypatch.setattr(places, "asked", functools.partial(places.asked, patience_s=0.05))
+    assert places.asked(nobody, None) == {}
     assert places.place(places.CONTROLLER, nobody, None) == ""
     assert places.place(places.CONSOLE, nobody, None) == "http://127.0.0.1:8003"

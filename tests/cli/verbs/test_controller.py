@@ -6,10 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mainspring.cli.main import main
 from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_GATEWAY, encode
@@ -17,39 +20,33 @@ from mainspring.messages.peers import GatewayHello, Goodbye, ModelUp, Ping, Welc
 from mainspring.transport.greeting import write_secret
 from tests.patience import PATIENCE_S
 
+Fail = Callable[..., tuple[object, str]]
+
 TABLE = """family,model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms
 ResNet,resnet18,602,4,46.7,3.79,1.4,1.8,2.5,4.1,7.4
 """
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from mainspring.cli.main import main; main()", "controller"]
-    return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fail:
+    """Return what runs a controller that should not run: its exit code, and its errors on one line."""
+    monkeypatch.setattr("mainspring.cli.verbs.controller.begin", lambda *_: threading.Event())
 
+    def run(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr(sys, "argv", ["mainspring", "controller", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, " ".join(capsys.readouterr().err.split())
 
-def fail(*arguments: str) -> tuple[int, str]:
-    """Return the exit code and the errors, on one line, of a controller that should not run."""
-    process = start(*arguments)
-    try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        process.kill()
-    return process.returncode, " ".join(errors.split())
+    return run
 
 
 def test_it_says_where_it_listens_serves_and_leaves_in_good_order(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(TABLE)
-    process = start(
-        "--address",
-        f"unix://{tmp_path}/controller.sock",
-        "--profiles",
-        str(tmp_path / "table.csv"),
-        "--copies",
-        "2",
-        "--event-log",
-        str(tmp_path / "events"),
-    )
-    with process:
+    flags = ["--address", f"unix://{tmp_path}/controller.sock", "--copies", "2"]
+    flags += ["--profiles", str(tmp_path / "table.csv"), "--event-log", str(tmp_path / "events")]
+    command = [sys.executable, "-m", "mainspring", "controller", *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         word, address = process.stdout.readline().split()
         assert word == "ready"
@@ -76,14 +73,14 @@ def test_it_says_where_it_listens_serves_and_leaves_in_good_order(tmp_path: Path
         (("--store", "/nowhere/at/all"), "/nowhere/at/all"),
     ],
 )
-def test_a_wrong_use_is_explained_in_a_line(arguments: tuple[str, ...], words: str) -> None:
+def test_a_wrong_use_is_explained_in_a_line(fail: Fail, arguments: tuple[str, ...], words: str) -> None:
     code, errors = fail(*arguments)
     assert code != 0
     assert words in errors
     assert "Traceback" not in errors
 
 
-def test_tcp_needs_a_secret_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_tcp_needs_a_secret_that_nobody_else_can_read(fail: Fail, tmp_path: Path) -> None:
     code, errors = fail("--address", "tcp://127.0.0.1:*")
     assert code != 0
     assert "tcp://127.0.0.1:* is open to other users and hosts: give --secret-file FILE" in errors
@@ -101,7 +98,7 @@ def test_tcp_needs_a_secret_that_nobody_else_can_read(tmp_path: Path) -> None:
     assert "Traceback" not in errors
 
 
-def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(fail: Fail, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     write_secret(secret)
     with socket.socket() as other:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -133,7 +134,9 @@ def test_models_are_shown_live(address: str) -> None:
         assert "hold" in states
 
 
-def test_a_cluster_that_is_not_there_is_an_error() -> None:
+def test_a_cluster_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient = functools.partial(Client, connect_timeout_s=0.1)
+    monkeypatch.setattr("mainspring.client.client.Client", impatient)
     result = run("models", "list", "--address", "tcp://127.0.0.1:1")
     assert isinstance(result.exception, GatewayUnreachable)
     assert "mainspring up" in str(result.exception)

@@ -85,10 +85,9 @@ def test_options_that_are_not_given_are_what_the_configuration_says(
     ],
 )
 def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
-    command = [*MAINSPRING, "gateway", "--address", "tcp://127.0.0.1:*", *flags]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.replace("│", " ").split())
+    done = CliRunner().invoke(build_app(), ["gateway", "--address", "tcp://127.0.0.1:*", *flags])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
@@ -99,11 +98,9 @@ def test_a_wrong_flag_is_named(flags: list[str], says: str) -> None:
     ],
 )
 def test_a_worker_without_its_store_or_core_does_not_start(flags: list[str], says: str) -> None:
-    done = subprocess.run(
-        [*MAINSPRING, "worker", *flags], check=False, capture_output=True, text=True, timeout=30
-    )
-    assert done.returncode == 2
-    assert says in " ".join(done.stderr.replace("│", " ").split())
+    done = CliRunner().invoke(build_app(), ["worker", *flags])
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.replace("│", " ").split())
 
 
 def test_bash_completion_is_shown_and_completes() -> None:
