@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.bench.repository import Site, measure
+from mainspring.experiments.bench.repository import Site
 from mainspring.experiments.bench.repository_models import COLUMNS, fill, name_of, net, put
 
-MODELS, ARCHITECTURES = 60, 2
+MODELS, ARCHITECTURES = 24, 2
 
 
 @pytest.fixture
@@ -44,10 +44,3 @@ def test_many_models_of_two_architectures_are_compiled_to_two_executables(site: 
         np.testing.assert_allclose(answer["y"], x * 8, rtol=1e-5)
     again = {name: os.stat(store.root / "models" / name / "manifest.json").st_mtime_ns for name in before}
     assert again == times, "what was compiled is not compiled again"
-
-
-def test_the_benchmark_measures_what_it_says(tmp_path: Path) -> None:
-    site = Site(tmp_path, 6, poll_ms=100.0, settle_ms=50.0)
-    found = {figure.name: figure for figure in measure(site, 2, changes=1, idle_s=0.5, poll_ms=100.0)}
-    assert "2 executables of 2 architectures" in found["6 models: from the start until all are served"].note
-    assert all(figure.value > 0 for figure in found.values())
