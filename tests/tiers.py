@@ -22,6 +22,7 @@ TIER_OF = {
     "cli/configuration": "unit",
     "cli/configuration/test_config": "cluster",
     "cli/demonstration": "unit",
+    "cli/documents/test_site": "codegen",
     "cli/views": "unit",
     "cli/verbs/test_auto_on_gpu": "codegen",
     "cli/verbs/test_compile_and_zoo": "codegen",

@@ -8,7 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -30,18 +32,47 @@ SLO_MS = 10_000
 WHOLE, VICTIM = "whole", "victim"
 
 
-def compile_victim(store: Path) -> None:
-    compile_model(build("digits", 2), VICTIM, Store(store), (2,), Source("zoo", "digits", seed=2), quick=True)
+class Damage(NamedTuple):
+    """A file of a model, and what becomes of it."""
+
+    kind: str
+    alter: Callable[[bytes], bytes]
+    architecture: str = "digits"
+    """Of the model: all models of one architecture share its executable."""
+
+
+def truncated(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def flipped(data: bytes) -> bytes:
+    whole = bytearray(data)
+    whole[len(whole) // 2] ^= 1
+    return bytes(whole)
+
+
+DAMAGES = (
+    Damage("manifest", truncated),
+    Damage("weights", truncated),
+    Damage("weights", flipped),
+    Damage("graph", flipped, "resnet56"),
+    Damage("facts", truncated, "bert-tiny"),
+)
+
+
+def compile_one(
+    store: Path, seed: int, name: str = VICTIM, sizes: tuple[int, ...] = (2,), architecture: str = "digits"
+) -> None:
+    source = Source("zoo", architecture, seed=seed)
+    compile_model(build(architecture, seed), name, Store(store), sizes, source, quick=True)
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with two models that share no file."""
     store = tmp_path_factory.mktemp("compiled") / "store"
-    compile_model(
-        build("resnet20", 1), WHOLE, Store(store), (1,), Source("zoo", "resnet20", seed=1), quick=True
-    )
-    compile_victim(store)
+    compile_one(store, 1, WHOLE, (1,), "resnet20")
+    compile_one(store, 2)
     return store
 
 
@@ -97,76 +128,64 @@ def asking(store: Path) -> Callable[[Client, str], Reason | str]:
     return ask
 
 
-def file_of(store: Path, kind: str) -> Path:
-    """The victim's file of a kind."""
-    manifest = Store(store).manifest(VICTIM)
+def serves(ask: Callable[[Client, str], Reason | str], client: Client, model: str) -> bool:
+    return not isinstance(ask(client, model), Reason)
+
+
+def file_of(store: Path, kind: str, model: str = VICTIM) -> Path:
+    """A model's file of a kind."""
+    manifest = Store(store).manifest(model)
     return {
-        "manifest": store / "models" / VICTIM / "manifest.json",
+        "manifest": store / "models" / model / "manifest.json",
         "weights": store / "weights" / f"{manifest.weights_hash}.bin",
         "graph": store / "executables" / manifest.executable / "graph.onnx",
         "facts": store / "executables" / manifest.executable / "info.json",
     }[kind]
 
 
-def truncated(data: bytes) -> bytes:
-    return data[: len(data) // 2]
-
-
-def flipped(data: bytes) -> bytes:
-    whole = bytearray(data)
-    whole[len(whole) // 2] ^= 1
-    return bytes(whole)
-
-
-@pytest.mark.parametrize(
-    ("kind", "damage"),
-    [
-        ("manifest", truncated),
-        ("weights", truncated),
-        ("weights", flipped),
-        ("graph", flipped),
-        ("facts", truncated),
-    ],
-)
-def test_a_damaged_file_costs_one_model_until_it_is_mended(
-    store: Path, kind: str, damage: Callable[[bytes], bytes]
-) -> None:
-    ask, path = asking(store), file_of(store, kind)
-    right = path.read_bytes()
-    path.write_bytes(damage(right))
+def test_a_damaged_file_costs_one_model_until_it_is_mended(store: Path) -> None:
+    victims = {f"{VICTIM}-{number}": damage for number, damage in enumerate(DAMAGES)}
+    for seed, (name, damage) in enumerate(victims.items(), 10):
+        compile_one(store, seed, name, (1,), damage.architecture)
+    ask = asking(store)
+    paths = {name: file_of(store, damage.kind, name) for name, damage in victims.items()}
+    right = {name: path.read_bytes() for name, path in paths.items()}
+    for name, damage in victims.items():
+        paths[name].write_bytes(damage.alter(right[name]))
     with served(store) as (cluster, client):
-        (fault,) = cluster.supervisor.faults
-        assert f"model {VICTIM} is not served" in fault
-        assert str(path) in fault
-        assert f"`mainspring zoo digits --seed 2 --store {store}" in fault or kind == "manifest"
-        assert cluster.supervisor.served == 1
+        said = cluster.supervisor.faults
+        assert len(said) == len(victims)
+        for seed, (name, damage) in enumerate(victims.items(), 10):
+            (fault,) = [each for each in said if f"model {name} is not served" in each]
+            assert str(paths[name]) in fault
+            remedy = f"`mainspring zoo {damage.architecture} --seed {seed} --store {store}"
+            assert remedy in fault or damage.kind == "manifest"
+            refused = Reason.UNKNOWN_MODEL if damage.kind == "manifest" else Reason.NO_WORKER
+            assert ask(client, name) == refused
+        assert cluster.supervisor.served == 2
         assert not isinstance(ask(client, WHOLE), Reason)
-        assert ask(client, VICTIM) == (Reason.UNKNOWN_MODEL if kind == "manifest" else Reason.NO_WORKER)
-        path.write_bytes(right)
-        wait_for(lambda: not isinstance(ask(client, VICTIM), Reason), "the model to be served again")
+        for name, path in paths.items():
+            path.write_bytes(right[name])
+        for name in victims:
+            wait_for(partial(serves, ask, client, name), f"{name} to be served again")
         assert not client.status().left_out
         assert {cluster.supervisor.starts(name) for name in ("controller", "worker-0")} == {1}
 
 
 def test_the_command_that_the_message_names_brings_a_model_back(store: Path) -> None:
-    ask, path = asking(store), file_of(store, "weights")
-    path.unlink()
+    """Also if it makes other files, as when a release compiles otherwise."""
+    other = "other"
+    compile_one(store, 3, other, (1,))
+    ask = asking(store)
+    for name in (VICTIM, other):
+        file_of(store, "weights", name).unlink()
     with served(store) as (_, client):
-        assert ask(client, VICTIM) is Reason.NO_WORKER
-        compile_victim(store)
-        wait_for(lambda: not isinstance(ask(client, VICTIM), Reason), "the model to be served again")
-
-
-def test_a_model_that_is_compiled_otherwise_is_served_as_it_is_now(store: Path) -> None:
-    """The command may make other files, as when a release compiles otherwise."""
-    ask, path = asking(store), file_of(store, "weights")
-    path.unlink()
-    with served(store) as (_, client):
-        assert ask(client, VICTIM) is Reason.NO_WORKER
-        other = Source("zoo", "digits", seed=5)
-        compile_model(build("digits", 5), VICTIM, Store(store), (1, 2), other, quick=True)
-        wait_for(lambda: not isinstance(ask(client, VICTIM), Reason), "the model to be served again")
-        (spec,) = [spec for spec in client.models() if spec.name == VICTIM]
+        assert {ask(client, name) for name in (VICTIM, other)} == {Reason.NO_WORKER}
+        compile_one(store, 2)
+        compile_one(store, 5, other, (1, 2))
+        for name in (VICTIM, other):
+            wait_for(partial(serves, ask, client, name), f"{name} to be served again")
+        (spec,) = [spec for spec in client.models() if spec.name == other]
         assert spec.batch_sizes == (1, 2)
 
 
@@ -209,7 +228,7 @@ def test_a_model_that_was_removed_stays_so_when_the_controller_dies(store: Path)
 def test_a_controller_begins_again_without_the_store(store: Path) -> None:
     """From what workers hold; models come back with the store, but not what was removed."""
     ask, away = asking(store), store.with_name("away")
-    compile_model(build("digits", 3), "gone", Store(store), (1,), Source("zoo", "digits", seed=3), quick=True)
+    compile_one(store, 3, "gone", (1,))
     with served(store) as (cluster, client):
         expected = {name: ask(client, name) for name in (WHOLE, VICTIM)}
         client.remove_model("gone")

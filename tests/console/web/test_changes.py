@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mainspring.console.config import ConsoleConfig
+from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Unanswered
 from mainspring.messages.operating import DrainWorker, PinModel, SetDefaultSlo
 from tests.console.page.live import wait_until
-from tests.console.web.served import Console, Start
+from tests.console.web.served import Console, FedSource, Start
 from tests.console.web.test_api import tokens
 from tests.patience import PATIENCE_S
 
@@ -20,11 +23,20 @@ DRAIN = {"wish": {"type": "drain_worker", "worker": "worker-0"}}
 PIN = {"wish": {"type": "pin_model", "model": "resnet50"}}
 
 
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    known = tokens(tmp_path_factory.mktemp("tokens"), "chief:*:admin", "some:resnet*:admin", "reader")
+    config = ConsoleConfig(address="http://127.0.0.1:0", token_file=known, max_message_bytes=2_000)
+    with Console(config, FedSource(View(), operable=True)) as console:
+        yield console
+
+
 @pytest.fixture
-def console(start: Start, tmp_path: Path) -> Console:
-    return start(
-        token_file=tokens(tmp_path, "chief:*:admin", "some:resnet*:admin", "reader"), max_message_bytes=2_000
-    )
+def console(running: Console) -> Console:
+    """One console for all tests that leave it as they found it: no wish was passed on, each is granted."""
+    running.source.wishes.clear()
+    running.source.grant = Granted(True, "done")
+    return running
 
 
 def wish(console: Console, token: str | None, body: object, **headers: str) -> tuple[int, Any]:

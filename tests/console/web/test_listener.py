@@ -68,7 +68,7 @@ def test_a_connection_that_asks_for_nothing_is_closed(start: Start) -> None:
 
 
 def test_nor_is_a_later_request_that_does_not_come_whole(start: Start) -> None:
-    console = start(header_timeout_ms=2_000.0)
+    console = start(header_timeout_ms=1_000.0)
     with _connect(console) as slow:
         slow.sendall(b"GET /api/console HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200 ")
@@ -77,12 +77,12 @@ def test_nor_is_a_later_request_that_does_not_come_whole(start: Start) -> None:
 
 
 def test_what_has_asked_is_kept(start: Start) -> None:
-    console = start(header_timeout_ms=2_000.0)
+    console = start(header_timeout_ms=1_000.0)
     kept = http.client.HTTPConnection("127.0.0.1", console.port, timeout=PATIENCE_S)
     with contextlib.closing(kept), console.page() as page:
         kept.connect()
         connection = kept.sock
-        for pause_s in (2.2, 0.0):
+        for pause_s in (1.2, 0.0):
             kept.request("GET", "/api/console")
             assert kept.getresponse().read().startswith(b'{"head":')
             assert kept.sock is connection, "the client had to connect again"

@@ -79,7 +79,7 @@ def test_a_message_larger_than_the_limit_is_refused_before_it_takes_memory(
     options = [("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(live_cluster.address, options) as channel:
         before = process.memory_info().rss
-        call = channel.unary_unary(INFER).future(bytes(400 << 20), compression=compression, timeout=120)
+        call = channel.unary_unary(INFER).future(bytes(250 << 20), compression=compression, timeout=120)
         most = before
         while not call.done():
             most = max(most, process.memory_info().rss)
