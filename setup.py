@@ -39,7 +39,7 @@ MODULES = {
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/network.py", "simulator/outcomes.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
-        *("telemetry/aggregates.py", "traces/records.py"),
+        *("telemetry/aggregates.py", "telemetry/lifecycles.py", "traces/records.py"),
     ),
 }
 """What is compiled together, as patterns of files below the package."""

@@ -13,7 +13,7 @@ from mainspring.cluster.estimates import InferTimes, LoadTime, indices_by_rows
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
-from mainspring.messages.actions import Load, Prepare, Release, Unload
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
 
 
@@ -321,6 +321,16 @@ class Worker:
         """Whether an alarm will look for owed results."""
         self.note: object = None
         """The policy's own."""
+
+    def outstanding(self, action_id: int) -> tuple[Infer | Load | Unload | Prepare | Release, int] | None:
+        """Return an outstanding action with the instant at which it was sent, or None."""
+        infer = self.exec.get(action_id)
+        if infer is not None:
+            return infer.action, infer.action.earliest_ns
+        load = self.load.get(action_id)
+        if load is not None:
+            return load.action, load.action.earliest_ns
+        return self.others.get(action_id)
 
     def forget(self) -> None:
         """Drop the placements of a worker that is gone, and the policy's note.

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from mainspring.cluster.picture import picture
 from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.console.overview import RunOverview
-from mainspring.messages.actions import Load, Release, Unload
-from mainspring.messages.events import ModelAdded, WorkerJoined
-from mainspring.messages.observing import Holding, OfPicture
-from mainspring.telemetry.lifecycles import Held, Lifecycles, RequestLife
+from mainspring.messages.events import ModelAdded
+from mainspring.messages.observing import OfPicture
+from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
@@ -36,28 +36,15 @@ class Checkpoint(msgspec.Struct, frozen=True):
     place: Place
     header: Timed | None
     """The last segment's."""
-    models: tuple[ModelAdded, ...]
-    workers: tuple[WorkerJoined, ...]
-    holdings: tuple[Holding, ...]
-    requests: tuple[Timed, ...]
-    actions: tuple[Timed, ...]
-    """With the instants at which they were sent."""
-    asked: tuple[Timed, ...]
-    """What operators asked for."""
+    entries: tuple[tuple[int | None, Entry | OfPicture], ...]
+    """The state, as `cluster.picture` has it; None stands for ``at_ns``."""
 
     def picture(self) -> Iterator[tuple[int, Entry | OfPicture]]:
-        """Yield the entries of a picture."""
+        """Yield the entries of a snapshot with their instants."""
         if self.header is not None:
             yield self.header
-        yield from self.requests
-        for worker in self.workers:
-            yield self.at_ns, worker
-        yield from self.actions
-        for model in self.models:
-            yield self.at_ns, model
-        for holding in self.holdings:
-            yield self.at_ns, holding
-        yield from self.asked
+        for at_ns, entry in self.entries:
+            yield self.at_ns if at_ns is None else at_ns, entry
 
 
 class Checkpoints:
@@ -72,7 +59,8 @@ class Checkpoints:
         """What became of the requests of the part that has been gone through."""
         self._lifecycles = Lifecycles(on_request=self._count)
         self._header: Timed | None = None
-        self._models: tuple[ModelAdded, ...] = ()
+        self._models: dict[str, ModelAdded] = {}
+        """What each note says of a model, so that all notes share it."""
         self._since_bytes = 0
         self._found = [self._note(run.first_ns)]
 
@@ -97,8 +85,7 @@ class Checkpoints:
         for now_ns, entry in records:
             if isinstance(entry, SegmentHeader):
                 self._header = now_ns, entry
-            else:
-                self._lifecycles.take(now_ns, entry)
+            self._lifecycles.take(now_ns, entry)
         moved = after.offset_bytes - (before.offset_bytes if after.segment == before.segment else 0)
         self._since_bytes += max(0, moved)
         if self._since_bytes >= self._step_bytes:
@@ -114,40 +101,15 @@ class Checkpoints:
             self.overview.ended(life.arrived_ns, life.ended_ns, life.outcome)
 
     def _note(self, at_ns: int) -> Checkpoint:
-        lives = self._lifecycles
-        if [each.model for each in self._models] != list(lives.models.values()):
-            self._models = tuple(map(ModelAdded, lives.models.values()))
-        outstanding = [(life.action.worker, life.model, type(life.action)) for life in lives.actions.values()]
-        moving = {(worker, model) for worker, model, kind in outstanding if kind in (Load, Release)}
-        # Its pages are free, and may be another's by now, as soon as it is told to give them up.
-        unloading = {(worker, model) for worker, model, kind in outstanding if kind is Unload}
-        return Checkpoint(
-            at_ns=at_ns,
-            place=self._reader.place,
-            header=self._header,
-            models=self._models,
-            workers=tuple(
-                WorkerJoined(name, held.device_kind, held.pages) for name, held in lives.workers.items()
-            ),
-            holdings=tuple(_holding(name, held, moving, unloading) for name, held in lives.workers.items()),
-            requests=tuple((each.arrived_ns, each.request) for each in lives.requests.values()),
-            actions=tuple((each.sent_ns, each.action) for each in lives.actions.values()),
-            asked=tuple(lives.asked.values()),
-        )
+        parts = picture(self._lifecycles.cluster)
+        entries = tuple((at, self._shared(entry)) for part in parts for at, entry in part)
+        return Checkpoint(at_ns=at_ns, place=self._reader.place, header=self._header, entries=entries)
 
-
-def _holding(name: str, held: Held, moving: set[tuple[str, str]], unloading: set[tuple[str, str]]) -> Holding:
-    """Return what a worker has of all its models but those that are being loaded or released."""
-    resident = {
-        model: resident.pages
-        for model, resident in held.resident.items()
-        if (name, model) not in moving and (name, model) not in unloading
-    }
-    return Holding(
-        name,
-        prepared=tuple(
-            [model for model in held.prepared if model not in resident and (name, model) not in moving]
-        ),
-        resident=resident,
-        failed={model: life.result.detail for model, life in held.failed.items() if life.result is not None},
-    )
+    def _shared(self, entry: Entry | OfPicture) -> Entry | OfPicture:
+        """Return what an earlier note has of a model, if it is the same."""
+        if not isinstance(entry, ModelAdded):
+            return entry
+        known = self._models.get(entry.model.name)
+        if known is None or known.model is not entry.model:
+            known = self._models[entry.model.name] = entry
+        return known

@@ -56,7 +56,7 @@ class Tracer:
         self._file.process(_REQUESTS_PID, "requests", 0)
         self._file.thread(_REQUESTS_PID, _REQUESTS_PID, "outcomes", 1)
         self._file.thread(_REQUESTS_PID, _ARRIVALS_TID, "arrivals", 0)
-        for name in self._lifecycles.workers:
+        for name in self._lifecycles.cluster.workers:
             self._worker(name)
         self._count(from_ns)
 
@@ -65,7 +65,7 @@ class Tracer:
         self._lifecycles.take(now_ns, entry)
         if self._from_ns is None:
             return
-        if isinstance(entry, RequestArrived) and entry.request_id in self._lifecycles.requests:
+        if isinstance(entry, RequestArrived) and self._lifecycles.waits(entry.request_id):
             self._arrived(now_ns, entry)
         self._count(now_ns)
 
@@ -142,10 +142,10 @@ class Tracer:
     def _worker(self, name: str) -> _Worker:
         worker = self._workers.get(name)
         if worker is None:
-            held = self._lifecycles.workers.get(name)
+            joined = self._lifecycles.cluster.workers.get(name)
             pid = _REQUESTS_PID + 1 + len(self._workers)
             worker = self._workers[name] = _Worker(pid, self._new_thread)
-            kind = f" ({held.device_kind})" if held is not None else ""
+            kind = f" ({joined.device_kind})" if joined is not None else ""
             self._file.process(pid, f"{name}{kind}", pid)
             self._file.thread(pid, pid, "windows", len(_EXECUTORS) * 1_000)
         return worker
@@ -160,8 +160,8 @@ class Tracer:
             return
         self._counted_ns = now_ns
         self._counter(_REQUESTS_PID, "waiting", "requests", now_ns, self._lifecycles.queued)
-        for name, held in self._lifecycles.workers.items():
-            self._counter(self._worker(name).pid, "free", "pages", now_ns, held.pages_free)
+        for name, worker in self._lifecycles.cluster.workers.items():
+            self._counter(self._worker(name).pid, "free", "pages", now_ns, worker.pages.free)
 
     def _counter(self, pid: int, name: str, unit: str, now_ns: int, value: int) -> None:
         if self._counted.get(pid) != value:

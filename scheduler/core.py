@@ -67,6 +67,8 @@ class Scheduler:
         """Take the configuration; raise ValueError if its policy, or one of its options, is unknown."""
         self.config = config
         self._state = state = SchedulerState(policy_class(config.policy).complete(config))
+        self.cluster = state.cluster
+        """The state, for drivers that only read it."""
         self._policy = make_policy(config.policy, state)
         self._backlog = Backlog(state, self._policy)
         self._missed = MissedModels(state, self._policy)

@@ -102,6 +102,8 @@ def simulate(
         record=_both(record, None if analyser is None else analyser.take),
         validate_every=validate_every,
     )
+    if analyser is not None:
+        analyser.share(simulation.scheduler.cluster)
     ended = play(simulation, records, end_ns, progress)
     wall_s = time.perf_counter() - began_s
     summary = summarise(

@@ -83,20 +83,20 @@ def what_if(
         records=records,
         record=record,
     )
+    analyser.share(simulation.scheduler.cluster)
     specs = {spec.name: spec for spec in recording.models}
     for when_ns, joined in recording.joins:
         prepared = [specs[name] for name in joined.prepared if name in specs]
         resident = [specs[each.model] for each in joined.resident if each.model in specs]
-        held = Preloaded(prepared, resident)
-        simulation.join(when_ns, joined.worker, joined.device_kind, joined.pages, held)
+        name, kind, pages = joined.worker, joined.device_kind, joined.pages
+        simulation.join(when_ns, name, kind, pages, Preloaded(prepared, resident))
     for when_ns, event in recording.changes:
         simulation.feed(when_ns, event)
-    ended = play(simulation, records, recording.end_ns, progress)
     notes: dict[str, str | int | float | bool | None] = {
         "simulated": True,
         "from_log": str(recording.log),
         "policy": config.policy,
-        "ended": ended,
+        "ended": play(simulation, records, recording.end_ns, progress),
         "wall_s": round(time.perf_counter() - began_s, 3),
     }
     summary = summarise(stream.records, start_ns=stream.start_ns, notes=notes)

@@ -1,25 +1,17 @@
-"""What is taken down of an event log as it passes: the part of `telemetry.summary` that sees every record."""
+"""Counts and samples of an event log, taken as it passes: the part of `telemetry.summary` that sees every
+record."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.cluster.state import Cluster
+from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined, WorkerLeft
+from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerLeft
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, outstanding
 from mainspring.telemetry.samples import ActionSamples, SecondSeries, Spread
-
-
-class HeldBy:
-    """What a worker holds."""
-
-    __slots__ = ("pages", "resident")
-
-    def __init__(self, pages: int, resident: dict[str, int]) -> None:
-        self.pages = pages
-        self.resident = resident
-        """Pages by model."""
 
 
 class Aggregates:
@@ -28,8 +20,8 @@ class Aggregates:
     def __init__(self, start_ns: int | None, end_ns: int | None) -> None:
         self._start_ns = start_ns
         self._end_ns = end_ns
-        self._open: dict[int, Infer | Load | Unload | Prepare | Release] = {}
-        self._workers: dict[str, HeldBy] = {}
+        self._lifecycles = Lifecycles(on_action=self._ended)
+        self._shared: Cluster | None = None
         self._last_ns = 0
         """The last request's instant."""
         self.infer, self.load = ActionSamples(), ActionSamples()
@@ -45,36 +37,39 @@ class Aggregates:
         self.lost = 0
 
     def new_run(self) -> None:
-        """Forget what was outstanding: the controller began anew."""
-        self._open.clear()
-        self._workers.clear()
+        """Forget how the cluster stood: the records that follow are of another run."""
+        self._lifecycles.reset()
+
+    def share(self, cluster: Cluster) -> None:
+        """Read a state that is kept elsewhere, in which no event is entered before it is taken here."""
+        self._shared = cluster
 
     def take(self, now_ns: int, entry: Event | Command) -> None:
         """Take one record in."""
-        if isinstance(entry, Wakeup):
+        if not isinstance(entry, Wakeup):
+            self._count(now_ns, entry)
+        if self._shared is None:
+            self._lifecycles.take(now_ns, entry)
+        elif isinstance(entry, Result):
+            life = outstanding(self._shared, entry)
+            if life is not None:
+                life.result = entry
+                life.ended_ns = now_ns
+                self._ended(life)
+
+    def _count(self, now_ns: int, entry: Event | Command) -> None:
+        if not self._counted(now_ns):
             return
-        counted = self._counted(now_ns)
         if isinstance(entry, RequestArrived):
-            # Most entries are these, and of the series only its end hangs on them.
-            self.requests += counted
-            if counted:
-                self._last_ns = now_ns
+            # Most entries are these, and of the series only its end depends on them.
+            self.requests += 1
+            self._last_ns = now_ns
             return
-        if counted:
-            self._reach(now_ns)
-        match entry:
-            case Infer() | Load() | Unload() | Prepare() | Release():
-                self._open[entry.action_id] = entry
-            case Result():
-                self._result(now_ns, entry, counted)
-            case Reject():
-                self.rejected[entry.reason.value] += counted
-            case WorkerJoined():
-                resident = {held.model: len(held.pages) for held in entry.resident}
-                self._workers[entry.worker] = HeldBy(entry.pages, resident)
-            case WorkerLeft():
-                self._workers.pop(entry.worker, None)
-                self.lost += counted
+        self._reach(now_ns)
+        if isinstance(entry, Reject):
+            self.rejected[entry.reason.value] += 1
+        elif isinstance(entry, WorkerLeft):
+            self.lost += 1
 
     def finish(self) -> None:
         """Let the series come to its end, or to the last request where that is not known."""
@@ -83,38 +78,30 @@ class Aggregates:
     def _reach(self, now_ns: int) -> None:
         """Let the series come to an instant; 0 is before all."""
         if now_ns and self.series.behind(now_ns):
-            self.series.reach(now_ns, *self._pages(), len(self._workers))
+            cluster = self._shared or self._lifecycles.cluster
+            workers = cluster.workers.values()
+            pages = sum([worker.pages.size for worker in workers])
+            used = sum([len(held.pages) for worker in workers for held in worker.lru.values()])
+            self.series.reach(now_ns, used, pages, len(workers))
 
     def _counted(self, now_ns: int) -> bool:
         after_start = self._start_ns is None or now_ns >= self._start_ns
         return after_start and (self._end_ns is None or now_ns < self._end_ns)
 
-    def _pages(self) -> tuple[int, int]:
-        used = sum(sum(worker.resident.values()) for worker in self._workers.values())
-        return used, sum(worker.pages for worker in self._workers.values())
-
-    def _result(self, now_ns: int, result: Result, counted: bool) -> None:
-        action = self._open.pop(result.action_id, None)
-        if action is None:
+    def _ended(self, life: ActionLife) -> None:
+        """Count an action whose result has come; one that was lost has none."""
+        action, result, now_ns = life.action, life.result, life.ended_ns
+        if result is None or now_ns is None or not self._counted(now_ns):
             return
         if result.status is not Status.OK:
-            self.failed[f"{type(action).__name__.upper()} {result.status.value}"] += counted
-            return
-        worker = self._workers.get(action.worker)
-        match action:
-            case Infer():
-                if counted:
-                    self._inferred(action, result)
-            case Load():
-                if worker is not None:
-                    worker.resident[action.model] = len(action.pages)
-                if counted:
-                    self.load.add(action, result)
-                    self.series.loaded(now_ns, result.begin_ns, result.end_ns)
-            case Unload():
-                if worker is not None:
-                    worker.resident.pop(action.model, None)
-                self.unloads += counted
+            self.failed[f"{life.kind} {result.status.value}"] += 1
+        elif isinstance(action, Infer):
+            self._inferred(action, result)
+        elif isinstance(action, Load):
+            self.load.add(action, result)
+            self.series.loaded(now_ns, result.begin_ns, result.end_ns)
+        elif isinstance(action, Unload):
+            self.unloads += 1
 
     def _inferred(self, action: Infer, result: Result) -> None:
         self.infer.add(action, result)

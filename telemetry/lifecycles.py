@@ -1,39 +1,47 @@
-"""Records joined into lives: each action with its result, each request with what became of it. Pure.
+"""The fold, and what ends with each record: actions with their results, requests with their outcomes. Pure.
 
-One pass over an event stream in order; what has ended is handed out at once, so memory holds only what is
-open, and the cluster as it stands: its models, and what each worker's memory holds. A stream that begins in
-the middle is told only in part: actions whose beginning is missing are left out, and so are their requests.
+`Lifecycles` keeps a `cluster.state.Cluster` true to the records of a stream (`cluster.follow`). Before it
+enters a record it looks up what will end with it, and hands that out once the record is entered. So memory
+holds the cluster as it stands, and nothing that has ended.
 
-An outcome is told as the controller saw it: a request is in time if EXEC ended by its deadline, which does
-not count the way of the outputs back to the gateway.
+A stream may begin in the middle: the log's size bound deletes the oldest segments. Actions whose beginning is
+missing are left out then, and so are requests whose arrival is. An arrival for a model that is not served, or
+of which nothing is known yet, is kept beside the cluster until the request ends.
+
+Outcomes are the controller's: a request is in time if EXEC ended by its deadline, which leaves out the way of
+the outputs back to the gateway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
+from mainspring.cluster.apply import requests_of
+from mainspring.cluster.follow import follow
+from mainspring.cluster.placements import Worker
+from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
     GatewayLeft,
-    ModelAdded,
-    ModelRemoved,
-    OperatorAsked,
     RequestArrived,
     RequestCancelled,
-    Resident,
     WorkerJoined,
     WorkerLeft,
 )
 from mainspring.messages.ids import gateway_of
-from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.observing import Holding
-from mainspring.messages.operating import subject
+from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.settings import Settings
 
-OPEN_OUTCOMES = ("waiting", "running")
+OPEN_OUTCOMES: Final = ("waiting", "running")
 """Outcomes of requests that had not ended when the stream did."""
+_OK: Final = Status.OK
+_GONE: Final = Place.GONE
+_DISPATCHED: Final = Place.DISPATCHED
+_NONE: Final[list[Request]] = []
 
 
 class ActionLife:
@@ -102,25 +110,6 @@ class RequestLife:
         self.earliest_finish_ns: int | None = None
 
 
-class Held:
-    """A worker and what its memory holds."""
-
-    __slots__ = ("device_kind", "failed", "pages", "prepared", "resident")
-
-    def __init__(self, joined: WorkerJoined) -> None:
-        self.device_kind = joined.device_kind
-        self.pages = joined.pages
-        self.prepared: dict[str, Artifact] = dict(joined.prepared)
-        self.resident: dict[str, Resident] = {each.model: each for each in joined.resident}
-        self.failed: dict[str, ActionLife] = {}
-        """The last PREPARE of each model if it failed."""
-
-    @property
-    def pages_free(self) -> int:
-        """Pages that hold no resident model."""
-        return self.pages - sum(len(each.pages) for each in self.resident.values())
-
-
 class Lifecycles:
     """See the module's docstring: `take` every record in order, then `finish`."""
 
@@ -129,197 +118,281 @@ class Lifecycles:
         on_request: Callable[[RequestLife], None] | None = None,
         on_action: Callable[[ActionLife], None] | None = None,
     ) -> None:
-        """``on_request`` and ``on_action`` get each request and action when it has ended."""
+        """``on_request`` and ``on_action`` get each request and action when it has ended, lost ones too."""
         self.now_ns = 0
-        """Instant of the last record."""
-        self.models: dict[str, ModelSpec] = {}
-        self.workers: dict[str, Held] = {}
-        self.actions: dict[int, ActionLife] = {}
-        """Outstanding ones, in the order in which they were sent."""
-        self.requests: dict[int, RequestLife] = {}
-        """Those that have not ended, in the order in which they came."""
-        self.running = 0
-        """How many of them are in an outstanding INFER."""
-        self.asked: dict[tuple[str, str], tuple[int, OperatorAsked]] = {}
-        """The last wish of operators about each thing that they may set, and when it was granted."""
+        """Instant of the last record that is no header: a header's may be on another clock."""
+        self.cluster = Cluster()
+        """The state after the last record; a new object with each run."""
+        self._run: int | None = None
+        """`SegmentHeader.run`, once a header was read."""
+        self._failed: dict[int, tuple[int, ActionLife]] = {}
+        """How many INFERs failed on each open request, if any did, and the last of them."""
+        self._arrivals: dict[int, RequestLife | None] = {}
+        """Open requests that came for an unknown model; None for those of INFERs whose arrival is missing."""
         self._on_request = on_request or _ignore
         self._on_action = on_action or _ignore
         self._handlers: dict[type, Callable[[int, Any], None]] = {
-            **dict.fromkeys((Infer, Load, Prepare, Release, Unload), self._sent),
+            Infer: self._infer_sent,
             RequestArrived: self._arrived,
             Result: self._ended,
             Reject: self._rejected,
             RequestCancelled: self._cancelled,
             GatewayLeft: self._gateway_left,
-            ModelAdded: self._added,
-            ModelRemoved: self._removed,
             WorkerJoined: self._joined,
-            Holding: self._holds,
-            OperatorAsked: self._operated,
             WorkerLeft: self._left,
             DropWorker: self._left,
         }
 
-    @property
-    def queued(self) -> int:
-        """Requests that wait for an INFER."""
-        return len(self.requests) - self.running
-
     def take(self, now_ns: int, entry: object) -> None:
-        """Take one record in; what it says nothing about is passed over."""
+        """Take one record in; the header of another run begins a new cluster, as `reset` does."""
+        if isinstance(entry, SegmentHeader):
+            self._header(entry)
+            return
         self.now_ns = now_ns
         handler = self._handlers.get(type(entry))
-        if handler is not None:
+        if handler is None:
+            follow(self.cluster, now_ns, entry)  # type: ignore[arg-type]
+        else:
             handler(now_ns, entry)
 
+    def reset(self) -> None:
+        """Forget everything, and hand nothing out: another run or a snapshot begins."""
+        self.cluster = Cluster()
+        self._run = None
+        self._failed.clear()
+        self._arrivals.clear()
+
     def finish(self) -> None:
-        """Hand out what is still open, as it stands, and forget the cluster: the stream or its run ended."""
-        for action in self.actions.values():
+        """Hand out what is still open, as it stands, and forget the cluster: the stream ended."""
+        for action in self.actions():
             self._on_action(action)
-        for request in self.requests.values():
+        for request in self.requests():
             self._on_request(request)
-        for table in (self.actions, self.requests, self.models, self.workers, self.asked):
-            table.clear()
-        self.running = 0
+        self.reset()
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait for an INFER, or for the decision about them."""
+        cluster = self.cluster
+        undecided = [request for request in cluster.undecided if request.place is Place.UNDECIDED]
+        return cluster.queued + len(undecided) + len(self._unplaced())
+
+    def waits(self, request_id: int) -> bool:
+        """Return whether a request whose arrival was read is open."""
+        if request_id in self._arrivals:
+            return self._arrivals[request_id] is not None
+        return request_id in self.cluster.requests
+
+    def oldest_ns(self) -> int | None:
+        """Return the instant at which the oldest open request came or, if earlier, the oldest outstanding
+        action was sent; None if nothing is open."""
+        began = [life.arrived_ns for life in self._unplaced()]
+        for request in self.cluster.requests.values():
+            began.append(request.arrived_ns)
+            break
+        for worker in self.cluster.workers.values():
+            began += [each.action.earliest_ns for each in (worker.exec.first(), worker.load.first()) if each]
+            began += [sent_ns for _, sent_ns in worker.others.values()]
+        return min(began, default=None)
+
+    def actions(self) -> list[ActionLife]:
+        """Return the outstanding actions, in the order in which they were sent."""
+        found: list[ActionLife] = []
+        for worker in self.cluster.workers.values():
+            found += _outstanding(worker)
+        return sorted(found, key=_action_id)
+
+    def requests(self) -> Iterator[RequestLife]:
+        """Yield the open requests as they stand."""
+        yield from self._unplaced()
+        infers = {life.action.action_id: life for life in self.actions()}
+        running = {
+            request.id: infers[action_id]
+            for action_id, requests in self.cluster.running.items()
+            for request in requests
+        }
+        for request in self.cluster.requests.values():
+            life = self._life(request, running.get(request.id))
+            if life is not None:
+                yield life
+
+    # --- records ---
+
+    def _header(self, header: SegmentHeader) -> None:
+        if header.run != self._run:
+            self.reset()
+            self._run = header.run
+            self.cluster = Settings.of(header.about).cluster()
 
     def _arrived(self, now_ns: int, event: RequestArrived) -> None:
-        if event.request_id not in self.requests:
-            self.requests[event.request_id] = RequestLife(event, now_ns)
+        follow(self.cluster, now_ns, event)
+        if event.request_id not in self.cluster.requests:
+            self._arrivals.setdefault(event.request_id, RequestLife(event, now_ns))
 
-    def _sent(self, now_ns: int, action: Action) -> None:
-        if action.action_id in self.actions:
-            return
-        life = self.actions[action.action_id] = ActionLife(action, now_ns)
-        if isinstance(action, Infer):
-            for request_id, cold in zip(action.request_ids, action.cold, strict=True):
-                request = self.requests.get(request_id)
-                if request is not None:
-                    self.running += request.outcome != "running"
-                    request.outcome = "running"
-                    request.infer = life
-                    request.attempts += 1
-                    request.cold = cold
+    def _infer_sent(self, now_ns: int, infer: Infer) -> None:
+        for request_id in infer.request_ids:
+            if request_id not in self.cluster.requests:
+                self._arrivals.setdefault(request_id, None)
+        follow(self.cluster, now_ns, infer)
 
     def _ended(self, now_ns: int, result: Result) -> None:
-        life = self.actions.pop(result.action_id, None)
+        cluster = self.cluster
+        life = outstanding(cluster, result)
+        requests = cluster.running.get(result.action_id, _NONE)
+        waiting = [each for each in requests if each.place is not _GONE]
+        follow(cluster, now_ns, result)
         if life is None:
             return
         life.result = result
         life.ended_ns = now_ns
-        ok = result.status is Status.OK
-        if isinstance(life.action, Infer):
-            self._infer_ended(life, result if ok else None)
+        if result.status is not _OK:
+            self._infer_failed(waiting, life)
         else:
-            self._memory_changed(life, ok=ok)
+            for request in waiting:
+                self._executed(request, life, result.end_ns)
         self._on_action(life)
 
-    def _infer_ended(self, life: ActionLife, result: Result | None) -> None:
-        """End an INFER's requests with its result, or let them wait again if there is none."""
-        assert isinstance(life.action, Infer)
-        for request_id in life.action.request_ids:
-            request = self.requests.get(request_id)
-            if request is None or request.infer is not life:
-                continue
-            if result is None:
-                self.running -= request.outcome == "running"
-                request.outcome = "waiting"
-            else:
-                deadline_ns = request.request.deadline_ns
-                late = deadline_ns is not None and result.end_ns > deadline_ns
-                self._end_request(result.end_ns, request, "late" if late else "in_time")
-
-    def _memory_changed(self, life: ActionLife, *, ok: bool) -> None:
-        held = self.workers.get(life.action.worker)
-        if held is None:
-            return
-        match life.action:
-            case Prepare(model=spec) if ok:
-                held.prepared[spec.name] = spec.artifact
-                held.failed.pop(spec.name, None)
-            case Prepare(model=spec):
-                held.failed[spec.name] = life
-            case Release(model=name) if ok:
-                held.prepared.pop(name, None)
-            case Load(model=name, pages=pages) if ok:
-                held.resident[name] = Resident(name, self._artifact(held, name), pages)
-            case Unload(model=name) if ok:
-                held.resident.pop(name, None)
-
-    def _artifact(self, held: Held, name: str) -> Artifact:
-        """Return what a worker loaded: what it had prepared or, where that is not known, what is served."""
-        if name in held.prepared:
-            return held.prepared[name]
-        spec = self.models.get(name)
-        return Artifact("", "", (1,)) if spec is None else spec.artifact
-
     def _rejected(self, now_ns: int, reject: Reject) -> None:
-        request = self.requests.get(reject.request_id)
-        if request is not None:
-            request.reason = reject.reason.value
-            request.detail = reject.detail
-            request.earliest_finish_ns = reject.earliest_finish_ns
-            self._end_request(now_ns, request, "rejected")
+        life = self._end(reject.request_id)
+        follow(self.cluster, now_ns, reject)
+        if life is not None:
+            life.reason = reject.reason.value
+            life.detail = reject.detail
+            life.earliest_finish_ns = reject.earliest_finish_ns
+            self._hand_out(life, "rejected", now_ns)
 
     def _cancelled(self, now_ns: int, event: RequestCancelled) -> None:
-        request = self.requests.get(event.request_id)
-        if request is not None:
-            self._end_request(now_ns, request, "cancelled")
+        life = self._end(event.request_id)
+        follow(self.cluster, now_ns, event)
+        if life is not None:
+            self._hand_out(life, "cancelled", now_ns)
 
     def _gateway_left(self, now_ns: int, event: GatewayLeft) -> None:
-        gone = [life for id_, life in self.requests.items() if gateway_of(id_) == event.number]
-        for request in gone:
-            request.detail = "its gateway left"
-            self._end_request(now_ns, request, "cancelled")
-
-    def _end_request(self, at_ns: int, request: RequestLife, outcome: str) -> None:
-        self.running -= request.outcome == "running"
-        request.outcome = outcome
-        request.ended_ns = at_ns
-        del self.requests[request.request.request_id]
-        self._on_request(request)
-
-    def _added(self, _now_ns: int, event: ModelAdded) -> None:
-        self.models[event.model.name] = event.model
-
-    def _removed(self, _now_ns: int, event: ModelRemoved) -> None:
-        self.models.pop(event.name, None)
-        self.asked.pop(("model", event.name), None)
+        ids = [request.id for request in requests_of(self.cluster, event.number)]
+        unplaced = [life.request.request_id for life in self._unplaced()]
+        ids += [id_ for id_ in unplaced if gateway_of(id_) == event.number]
+        lives = [self._end(id_) for id_ in ids]
+        follow(self.cluster, now_ns, event)
+        for life in [life for life in lives if life is not None]:
+            life.detail = "its gateway left"
+            self._hand_out(life, "cancelled", now_ns)
 
     def _joined(self, now_ns: int, event: WorkerJoined) -> None:
-        if event.worker in self.workers:
+        if event.worker in self.cluster.workers:
             self._left(now_ns, WorkerLeft(event.worker, "joined again"))
-        self.workers[event.worker] = Held(event)
-
-    def _holds(self, _now_ns: int, holding: Holding) -> None:
-        """Enter what a picture of a live controller says of a worker's memory."""
-        held = self.workers.get(holding.worker)
-        if held is not None:
-            for name in (*holding.prepared, *holding.resident):
-                held.prepared[name] = self._artifact(held, name)
-            for name, pages in holding.resident.items():
-                held.resident[name] = Resident(name, held.prepared[name], pages)
-
-    def _operated(self, now_ns: int, event: OperatorAsked) -> None:
-        about = subject(event.wish)
-        if about is not None:
-            self.asked.pop(about, None)
-            self.asked[about] = now_ns, event
+        follow(self.cluster, now_ns, event)
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
-        self.workers.pop(entry.worker, None)
-        lost = [life for life in self.actions.values() if life.action.worker == entry.worker]
-        for life in lost:
-            del self.actions[life.action.action_id]
+        cluster = self.cluster
+        worker = cluster.workers.get(entry.worker)
+        lost = [] if worker is None else _outstanding(worker)
+        waiting = {
+            life.action.action_id: [
+                request
+                for request in cluster.running.get(life.action.action_id, ())
+                if request.place is not _GONE
+            ]
+            for life in lost
+        }
+        follow(cluster, now_ns, entry)
+        for life in sorted(lost, key=_action_id):
             life.ended_ns = now_ns
             life.lost = entry.reason or "its worker left"
-            if isinstance(life.action, Infer):
-                self._infer_ended(life, None)
+            self._infer_failed(waiting[life.action.action_id], life)
             self._on_action(life)
+
+    # --- requests ---
+
+    def _life(self, request: Request, infer: ActionLife | None) -> RequestLife | None:
+        """Return the life of an open request, which is in an INFER or not; None if its arrival is missing."""
+        if request.id in self._arrivals:
+            arrival = self._arrivals[request.id]
+            if arrival is None:
+                return None
+            life = RequestLife(arrival.request, arrival.arrived_ns)
+        else:
+            life = RequestLife(request.event, request.arrived_ns)
+        failed = self._failed.get(request.id)
+        if failed is not None:
+            life.attempts, life.infer = failed
+        if infer is not None:
+            life.attempts += 1
+            life.infer = infer
+            life.outcome = "running"
+        if life.infer is not None and isinstance(life.infer.action, Infer):
+            action = life.infer.action
+            life.cold = action.cold[action.request_ids.index(request.id)]
+        return life
+
+    def _unplaced(self) -> list[RequestLife]:
+        """Return the open requests that the cluster does not have."""
+        requests = self.cluster.requests
+        return [life for id_, life in self._arrivals.items() if life is not None and id_ not in requests]
+
+    def _end(self, request_id: int) -> RequestLife | None:
+        """Return the life of a request that ends, but not with its INFER; None if it is not open."""
+        request = self.cluster.requests.get(request_id)
+        if request is None:
+            return self._arrivals.pop(request_id, None)
+        life = self._life(request, self._infer_of(request) if request.place is _DISPATCHED else None)
+        self._forget(request_id)
+        return life
+
+    def _forget(self, request_id: int) -> None:
+        self._failed.pop(request_id, None)
+        self._arrivals.pop(request_id, None)
+
+    def _infer_of(self, request: Request) -> ActionLife | None:
+        """Return the outstanding INFER that a request is in."""
+        for worker in self.cluster.workers.values():
+            for infer in worker.exec.actions():
+                if request.id in infer.request_ids:
+                    return ActionLife(infer, infer.earliest_ns)
+        return None
+
+    def _infer_failed(self, requests: list[Request], infer: ActionLife) -> None:
+        """Remember that an INFER failed on requests, or was lost with its worker."""
+        for request in requests:
+            attempts = self._failed[request.id][0] if request.id in self._failed else 0
+            self._failed[request.id] = attempts + 1, infer
+
+    def _executed(self, request: Request, infer: ActionLife, end_ns: int) -> None:
+        life = self._life(request, infer)
+        self._forget(request.id)
+        if life is not None:
+            deadline_ns = life.request.deadline_ns
+            late = deadline_ns is not None and end_ns > deadline_ns
+            self._hand_out(life, "late" if late else "in_time", end_ns)
+
+    def _hand_out(self, life: RequestLife, outcome: str, at_ns: int) -> None:
+        life.outcome = outcome
+        life.ended_ns = at_ns
+        self._on_request(life)
+
+
+def outstanding(cluster: Cluster, result: Result) -> ActionLife | None:
+    """Return the action that a result ends, which must not be entered yet; None if none is outstanding."""
+    worker = cluster.workers.get(result.worker)
+    found = None if worker is None else worker.outstanding(result.action_id)
+    return None if found is None else ActionLife(*found)
+
+
+def _outstanding(worker: Worker) -> list[ActionLife]:
+    """Return what is outstanding on a worker."""
+    timed: list[Infer | Load] = [*worker.exec.actions(), *worker.load.actions()]
+    return [
+        *[ActionLife(action, action.earliest_ns) for action in timed],
+        *[ActionLife(action, sent_ns) for action, sent_ns in worker.others.values()],
+    ]
 
 
 def model_of(action: Action) -> str:
     """Return the name of the model that an action is about."""
     return action.model.name if isinstance(action, Prepare) else action.model
+
+
+def _action_id(life: ActionLife) -> int:
+    return life.action.action_id
 
 
 def _ignore(_life: object) -> None:

@@ -17,7 +17,6 @@ from mainspring import extras
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.runs import LogProblem, Run, read_run
 
 ROWS_IN_GROUP = 50_000
@@ -95,8 +94,6 @@ def to_parquet(run: Run, target: Path, from_ns: int, to_ns: int) -> Converted:
         converter = _Converter(run, requests.add, actions.add, from_ns, to_ns)
         lives = Lifecycles(converter.request, converter.action)
         for now_ns, entry in read_run(run):
-            if isinstance(entry, SegmentHeader):
-                continue
             lives.take(now_ns, entry)
             if now_ns >= to_ns and not converter.awaits(lives):
                 break
@@ -125,9 +122,8 @@ class _Converter:
 
     def awaits(self, lives: Lifecycles) -> bool:
         """Say whether something that began in the span is still open."""
-        first = [next(iter(lives.requests.values()), None), next(iter(lives.actions.values()), None)]
-        began = [each.arrived_ns if isinstance(each, RequestLife) else each.sent_ns for each in first if each]
-        return any(at_ns < self._to_ns for at_ns in began)
+        began_ns = lives.oldest_ns()
+        return began_ns is not None and began_ns < self._to_ns
 
     def request(self, life: RequestLife) -> None:
         """Add a request's row if it arrived in the span."""

@@ -24,9 +24,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Load, Unload
+from mainspring.cluster.placements import PREPARED_STATES, State, Worker
+from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
+from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
-from mainspring.messages.events import Event, ModelAdded, WorkerJoined
+from mainspring.messages.events import Event, ModelAdded, Resident, WorkerJoined
 from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import Entry, SegmentHeader, read_segment, segments
 from mainspring.telemetry.runs import SLICE, LogProblem, Run, SliceNote
@@ -48,21 +50,23 @@ class Sliced(msgspec.Struct, frozen=True):
 
 def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Command]]:
     """Yield records that rebuild a cluster as it stands before ``from_ns``, ordered by their instants."""
-    requests = list(lives.requests.values())
-    timed = [life for life in lives.actions.values() if isinstance(life.action, Infer | Load | Unload)]
-    slow = [life for life in lives.actions.values() if not isinstance(life.action, Infer | Load | Unload)]
+    cluster = lives.cluster
+    requests = list(lives.requests())
+    timed = [life for life in lives.actions() if isinstance(life.action, Infer | Load | Unload)]
+    slow = [life for life in lives.actions() if not isinstance(life.action, Infer | Load | Unload)]
     first_ns = min([from_ns, *(each.arrived_ns for each in requests), *(each.sent_ns for each in timed)])
-    for spec in lives.models.values():
-        yield first_ns, ModelAdded(spec)
-    for name, held in lives.workers.items():
-        resident = tuple(held.resident.values())
-        yield first_ns, WorkerJoined(name, held.device_kind, held.pages, dict(held.prepared), resident)
-    for _, asked in lives.asked.values():
+    for model in cluster.models.values():
+        yield first_ns, ModelAdded(model.spec)
+    for worker in cluster.workers.values():
+        yield first_ns, _joined(worker)
+    for _, asked in cluster.operations.values():
         yield first_ns, asked
-    for life in (failed for held in lives.workers.values() for failed in held.failed.values()):
-        yield first_ns, life.action
-        assert life.result is not None, "only a result makes a PREPARE a failed one"
-        yield first_ns, life.result
+    for worker in cluster.workers.values():
+        for placement in worker.placements.values():
+            if placement.state is State.FAILED:
+                yield first_ns, Prepare(0, worker.name, placement.model.spec)
+                status, detail = Status.ENGINE_ERROR, placement.detail
+                yield first_ns, Result(0, worker.name, status, first_ns, first_ns, detail=detail)
     for life in slow:
         yield first_ns, life.action
     # A request comes before the INFER that has it even if both happened at one instant.
@@ -70,6 +74,23 @@ def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Comm
     sent = [(each.sent_ns, 1, each.action) for each in timed]
     for at_ns, _, entry in sorted([*arrivals, *sent], key=lambda each: each[:2]):
         yield at_ns, entry
+
+
+def _joined(worker: Worker) -> WorkerJoined:
+    """Return a worker with what it has prepared and resident; what is being released is prepared still."""
+    states = (*PREPARED_STATES, State.RELEASING, State.BROKEN)
+    placements = worker.placements.values()
+    return WorkerJoined(
+        worker.name,
+        worker.device_kind,
+        worker.pages.size,
+        {each.model.name: each.model.spec.artifact for each in placements if each.state in states},
+        tuple(
+            Resident(each.model.name, each.model.spec.artifact, each.pages)
+            for each in placements
+            if each.state is State.RESIDENT
+        ),
+    )
 
 
 def slice_run(run: Run, target: Path, from_ns: int, to_ns: int) -> Sliced:
@@ -116,6 +137,7 @@ class _Slicer:
                 if isinstance(entry, SegmentHeader):
                     # A segment of its own for each of the source's: none grows longer than there.
                     self._header, self._segment_due = entry, True
+                    self._lifecycles.take(now_ns, entry)
                 elif now_ns < self._to_ns:
                     self._take(now_ns, entry)
                 else:

@@ -1,4 +1,4 @@
-"""What an event log tells of a run: predictions against what happened, batches, pages, executors.
+"""What an event log says about a run: predictions against what happened, batches, pages, executors.
 
 One pass over the log in order; memory is three integers for each finished action. Clockwork, section 6.5
 and figure 9: an *overprediction* is an action that took less than predicted, an *underprediction* one that
@@ -94,12 +94,14 @@ class Analyser:
     def __init__(self, start_ns: int | None = None, end_ns: int | None = None) -> None:
         self._taken = Aggregates(start_ns, end_ns)
         self.new_run = self._taken.new_run
-        """Called where the controller began anew."""
+        """Called where another run begins."""
+        self.share = self._taken.share
+        """Called with a state that is kept elsewhere."""
         self.take = self._taken.take
         """Takes one record in."""
 
     def finish(self) -> Analysis:
-        """Return what the whole log told."""
+        """Return the summary of all records."""
         taken = self._taken
         taken.finish()
         series = taken.series.finish()

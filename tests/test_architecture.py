@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"messages"},
     "cluster": {"messages"},
     "scheduler": {"cluster", "messages"},
-    "telemetry": {"messages"},
+    "telemetry": {"cluster", "messages"},
     "controller": {"cluster", "scheduler", "messages", "telemetry", "transport"},
     "worker": {"messages", "transport", "compiler.artifact"},
     "gateway": {"messages", "transport", "telemetry.bounded", "telemetry.histograms"},

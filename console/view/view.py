@@ -12,7 +12,6 @@ from mainspring.console.view.happenings import Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.models import BROKEN, EVICTIONS, FAILED, LOADS
 from mainspring.console.view.operations import Operations
-from mainspring.console.view.settings import Settings
 from mainspring.console.view.traffic import Traffic
 from mainspring.console.view.workers import WorkerState
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
@@ -31,6 +30,7 @@ from mainspring.messages.events import (
 from mainspring.messages.observing import Estimated, Holding
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.settings import Settings
 
 _OK = Status.OK.value
 _ENGINE_ERROR = Status.ENGINE_ERROR.value

@@ -56,6 +56,8 @@ def simulate_case(case: Case) -> Observed:
         records=records,
         record=None if recorder is None else recorder.take,
     )
+    if analyser is not None:
+        analyser.share(simulation.scheduler.cluster)
     began_s = time.perf_counter()
     while simulation.now_ns < case.length_ns or not simulation.finished():
         if simulation.now_ns > case.length_ns + STRAGGLERS_NS:

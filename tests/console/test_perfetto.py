@@ -16,7 +16,8 @@ from mainspring.cli.main import build_app
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
 from mainspring.messages.actions import Action, Infer, Load
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.lifecycles import Lifecycles
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.runs import choose_run
@@ -238,6 +239,9 @@ def test_a_part_is_cut_at_both_ends(log: Path, whole: Trace, tmp_path: Path) -> 
 def test_many_arrivals_at_one_instant_do_not_overlap(tmp_path: Path) -> None:
     file = TraceFile(tmp_path / "burst.json", {})
     tracer = Tracer(file)
+    model = ModelSpec("m", "h", "e", (64,), 1, (1,), (), (), {})
+    tracer.take(4_000, ModelAdded(model))
+    tracer.take(4_000, WorkerJoined("w", "cpu", 8, {"m": model.artifact}))
     tracer.begin(5_000)
     for number in range(50):
         tracer.take(6_000, RequestArrived(number, "m", 1, None))
@@ -258,7 +262,7 @@ def test_only_what_is_open_is_kept(log: Path, tmp_path: Path) -> None:
     for now_ns, entry in read_log(log):
         tracer.take(now_ns, entry)
         lives.take(now_ns, entry)
-        assert set(tracer._arrivals) == set(lives.requests)
+        assert set(tracer._arrivals) == set(lives.cluster.requests)
         most = max(most, len(tracer._arrivals))
     assert 10 < most < 200, "a run of 2,700 requests has few of them open at a time"
     file.abandon()

@@ -12,11 +12,12 @@ from mainspring.console import checkpoints
 from mainspring.console.live import Observed
 from mainspring.console.log_reader import LogReader
 from mainspring.console.recorded import Recording
-from mainspring.messages.events import ModelRemoved, OperatorAsked, Wakeup
+from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerJoined
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, Wish
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, segments
 from mainspring.telemetry.runs import LogProblem
 from tests.cluster.replica import Replica
+from tests.controller.peers import spec
 from tests.telemetry.recordings import EVENTFUL, record
 
 BUDGET_NS = 5_000_000
@@ -138,6 +139,10 @@ def test_what_operators_set_holds_at_a_later_instant(tmp_path: Path, monkeypatch
     monkeypatch.setattr(checkpoints, "MOST", 1_000)
     log = EventLogWriter(tmp_path, 64 << 20)
     wishes: list[Wish] = [DrainWorker("w0"), PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
+    for name in ("a", "gone"):
+        log.append(0, ModelAdded(spec(name)))
+    for name in ("w0", "w1"):
+        log.append(0, WorkerJoined(name, "cpu", 8))
     for at_ns, wish in enumerate(wishes):
         log.append(at_ns, OperatorAsked("ada", wish))
     log.append(3, OperatorAsked("ada", PinModel("gone")))

@@ -4,45 +4,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mainspring.messages.actions import Infer, Load, Result, Unload
+import msgspec
+
+from mainspring.messages.actions import Infer, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import (
+    Event,
     GatewayLeft,
-    ModelRemoved,
-    OperatorAsked,
+    ModelAdded,
     RequestArrived,
     RequestCancelled,
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.observing import Holding
-from mainspring.messages.operating import (
-    DrainWorker,
-    LoadOn,
-    PinModel,
-    ResumeWorker,
-    SetDefaultSlo,
-    UnpinModel,
-    Wish,
-)
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import read_log
+from mainspring.telemetry.log import SegmentHeader, read_log
 from mainspring.telemetry.summary import analyse_log
+from tests.controller.peers import spec
 from tests.telemetry.recordings import record
+
+SPEC = spec("m")
+W = WorkerJoined("w", "cpu", 8, {"m": SPEC.artifact})
 
 
 class Book:
-    """Lifecycles with what they handed out."""
+    """Lifecycles of a cluster of two workers and a model, with what they handed out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *begin: Event) -> None:
         self.requests: list[RequestLife] = []
         self.actions: list[ActionLife] = []
         self.lives = Lifecycles(self.requests.append, self.actions.append)
-        self.lives.take(0, WorkerJoined("w", "gpu", 8))
+        for entry in begin or (ModelAdded(SPEC), W, msgspec.structs.replace(W, worker="other")):
+            self.lives.take(0, entry)
 
-    def arrive(self, at: int, id_: int, deadline: int | None = 100) -> None:
-        self.lives.take(at, RequestArrived(id_, "m", 1, deadline))
+    def arrive(self, at: int, id_: int, deadline: int | None = 100, model: str = "m") -> None:
+        self.lives.take(at, RequestArrived(id_, model, 1, deadline))
 
     def infer(self, at: int, action_id: int, *ids: int, worker: str = "w") -> None:
         ones = (1,) * len(ids)
@@ -55,19 +52,28 @@ class Book:
     def outcomes(self) -> list[tuple[int, str, int | None]]:
         return [(each.request.request_id, each.outcome, each.ended_ns) for each in self.requests]
 
+    def open(self) -> list[tuple[int, str]]:
+        return [(each.request.request_id, each.outcome) for each in self.lives.requests()]
+
 
 def test_what_is_executed_by_its_deadline_is_in_time() -> None:
     book = Book()
     for id_, deadline in ((1, 50), (2, 49), (3, None)):
         book.arrive(10, id_, deadline)
-    book.infer(20, 7, 1, 2, 3)
-    assert (book.lives.queued, book.lives.running) == (0, 3)
+    assert book.lives.queued == 3
+    book.infer(20, 7, 2, 1)
+    book.infer(20, 8, 3)
+    assert book.lives.queued == 0
+    assert book.open() == [(1, "running"), (2, "running"), (3, "running")]
     book.result(60, 7, 50)
-    assert book.outcomes() == [(1, "in_time", 50), (2, "late", 50), (3, "in_time", 50)]
+    book.result(62, 8, 61)
+    assert book.outcomes() == [(2, "late", 50), (1, "in_time", 50), (3, "in_time", 61)]
     assert all(each.cold and each.attempts == 1 for each in book.requests)
-    assert [(each.kind, each.status, each.ended_ns) for each in book.actions] == [("INFER", "ok", 60)]
-    assert not book.lives.requests
-    assert book.lives.running == 0
+    assert [(each.kind, each.status, each.ended_ns) for each in book.actions] == [
+        ("INFER", "ok", 60),
+        ("INFER", "ok", 62),
+    ]
+    assert book.open() == []
 
 
 def test_a_failed_infer_lets_its_requests_wait_again() -> None:
@@ -75,7 +81,9 @@ def test_a_failed_infer_lets_its_requests_wait_again() -> None:
     book.arrive(1, 1)
     book.infer(2, 7, 1)
     book.result(9, 7, 8, Status.TOO_LATE)
-    assert (book.lives.queued, book.lives.running) == (1, 0)
+    assert book.lives.queued == 1
+    (life,) = book.lives.requests()
+    assert (life.outcome, life.attempts, life.infer) == ("waiting", 1, book.actions[0])
     book.infer(10, 8, 1)
     book.result(20, 8, 19)
     (request,) = book.requests
@@ -88,13 +96,14 @@ def test_a_lost_worker_takes_its_actions_along() -> None:
         book = Book()
         book.arrive(1, 1)
         book.infer(2, 7, 1)
-        book.infer(2, 8, worker="other")
+        book.arrive(1, 2)
+        book.infer(2, 8, 2, worker="other")
         book.lives.take(5, entry)
         assert [(each.action.action_id, each.status, each.lost) for each in book.actions] == [
             (7, "lost", "no heartbeat")
         ]
-        assert "w" not in book.lives.workers
-        assert (book.lives.queued, book.lives.running) == (1, 0)
+        assert "w" not in book.lives.cluster.workers
+        assert book.open() == [(1, "waiting"), (2, "running")]
         book.result(9, 7, 8)
         assert book.outcomes() == [], "a result of a lost worker's action ends nothing"
 
@@ -111,72 +120,68 @@ def test_rejected_cancelled_and_left_behind() -> None:
         ("cancelled", 5)
     ] * 2
     assert book.requests[0].earliest_finish_ns == 120
-    assert (book.lives.queued, book.lives.running) == (1, 0)
+    assert book.open() == [(4 << 40, "waiting")]
     book.lives.finish()
     assert book.outcomes()[-1] == (4 << 40, "waiting", None)
     assert book.actions[-1].status == ""
 
 
-def test_records_that_come_twice_change_nothing() -> None:
-    once, twice = Book(), Book()
-    for book, times in ((once, 1), (twice, 2)):
-        for _ in range(times):
-            book.arrive(1, 1)
-        for _ in range(times):
-            book.infer(2, 7, 1)
-        for _ in range(times):
-            book.result(9, 7, 8)
-    assert twice.outcomes() == once.outcomes()
-    assert len(twice.actions) == 1
-    assert twice.requests[0].attempts == 1
-
-
-def test_pages_follow_loads_and_unloads() -> None:
+def test_a_request_that_is_cancelled_while_it_runs_has_its_infer() -> None:
     book = Book()
-    book.lives.take(1, Load(1, "w", "m", (2, 3, 4), 1, 9, 1, 5))
-    assert book.lives.workers["w"].pages_free == 8
-    book.result(9, 1, 8)
-    assert book.lives.workers["w"].pages_free == 5
-    assert book.lives.workers["w"].resident["m"].pages == (2, 3, 4)
-    book.lives.take(10, Unload(2, "w", "m"))
-    book.result(11, 2, 11, Status.BUSY)
-    assert book.lives.workers["w"].pages_free == 5
-    book.lives.take(12, Unload(3, "w", "m"))
-    book.result(13, 3, 13)
-    assert book.lives.workers["w"].pages_free == 8
+    book.arrive(1, 1)
+    book.arrive(1, 2)
+    book.infer(2, 7, 1, 2)
+    book.lives.take(3, RequestCancelled(1))
+    assert book.outcomes() == [(1, "cancelled", 3)]
+    (cancelled,) = book.requests
+    assert cancelled.infer is not None
+    assert (cancelled.infer.action.action_id, cancelled.attempts) == (7, 1)
+    book.result(9, 7, 8)
+    assert book.outcomes()[1:] == [(2, "in_time", 8)]
 
 
-def test_a_picture_of_a_live_controller_says_what_workers_hold() -> None:
+def test_a_request_for_a_model_that_is_not_served_ends_with_its_rejection() -> None:
     book = Book()
-    book.lives.take(1, Holding("w", ("a",), {"b": (0, 1, 2)}, {"c": "bad graph"}))
-    held = book.lives.workers["w"]
-    assert (sorted(held.prepared), list(held.resident), held.pages_free) == (["a", "b"], ["b"], 5)
-    book.lives.take(1, Holding("stranger", ("a",)))
+    book.arrive(1, 1, model="nobody")
+    assert book.lives.waits(1)
+    assert book.open() == [(1, "waiting")]
+    book.lives.take(1, Reject(1, Reason.UNKNOWN_MODEL, "why"))
+    assert book.outcomes() == [(1, "rejected", 1)]
+    assert not book.lives.waits(1)
 
 
-def test_what_operators_set_holds_until_they_say_otherwise() -> None:
+def test_the_oldest_open_thing_is_known() -> None:
     book = Book()
-    wishes: tuple[Wish, ...] = (
-        DrainWorker("w"),
-        PinModel("a"),
-        SetDefaultSlo("a", 5),
-        LoadOn("b"),
-        PinModel("b"),
-        UnpinModel("a"),
-    )
-    for at, wish in enumerate(wishes):
-        book.lives.take(at, OperatorAsked("who", wish))
-    kept = [each.wish for _, each in book.lives.asked.values()]
-    assert kept == [DrainWorker("w"), SetDefaultSlo("a", 5), PinModel("b"), UnpinModel("a")]
-    book.lives.take(9, OperatorAsked("who", ResumeWorker("w")))
-    assert book.lives.asked["worker", "w"] == (9, OperatorAsked("who", ResumeWorker("w")))
-    book.lives.take(10, ModelRemoved("b"))
-    assert ("model", "b") not in book.lives.asked
+    assert book.lives.oldest_ns() is None
+    book.arrive(4, 1)
+    book.infer(5, 7, 1)
+    assert book.lives.oldest_ns() == 4
+    book.lives.take(6, RequestCancelled(1))
+    assert book.lives.oldest_ns() == 5
+    book.result(9, 7, 8)
+    assert book.lives.oldest_ns() is None
+
+
+def test_the_header_of_another_run_begins_a_new_cluster_with_its_settings() -> None:
+    book = Book()
+    about = {"scheduler": {"dispatch_delay_ms": 0.25, "response_margin_ms": 2, "estimate_rank": 2}}
+    for run in (5, 5):
+        book.lives.take(7, SegmentHeader(2, run, True, 0, about))
+    cluster = book.lives.cluster
+    assert not cluster.models
+    assert (cluster.dispatch_delay_ns, cluster.response_margin_ns) == (250_000, 2_000_000)
+    assert cluster.estimates.rank == 2
+    book.lives.take(8, ModelAdded(SPEC))
+    book.lives.take(9, SegmentHeader(2, 5, False, 0, about))
+    assert list(book.lives.cluster.models) == ["m"], "a later segment of the same run goes on"
+    book.lives.take(9, SegmentHeader(2, 6, True, 0, about))
+    assert not book.lives.cluster.models
 
 
 def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:
     record(tmp_path)
-    book = Book()
+    book = Book(ModelAdded(SPEC))
+    book.lives.reset()
     for now_ns, entry in read_log(tmp_path):
         book.lives.take(now_ns, entry)
     summary = analyse_log(tmp_path).summary
@@ -184,4 +189,4 @@ def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:
     assert {reason: rejected.count(reason) for reason in set(rejected)} == summary.scheduler_rejected
     ok = [each for each in book.actions if each.kind == "INFER" and each.status == "ok"]
     assert len(ok) == summary.infers
-    assert len(book.requests) + len(book.lives.requests) == summary.requests_seen
+    assert len(book.requests) + len(book.open()) == summary.requests_seen

@@ -13,7 +13,8 @@ from matplotlib.image import imread
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.clients import Timing
 from mainspring.messages.codes import Reason, Status
-from mainspring.messages.events import WorkerJoined
+from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.log import EventLogWriter
 from mainspring.telemetry.plots import draw_report
 from mainspring.telemetry.publish import publish
@@ -57,16 +58,23 @@ def a_summary(slo_ns: int | None = 100 * MS) -> Summary:
 
 def an_analysis(directory: Path, actions: int = 200) -> Analysis:
     log = EventLogWriter(directory)
-    log.append(SECOND, WorkerJoined("w", "cpu", 10))
+    names = ["m", *[f"m{number}" for number in range(0, actions, 10)]]
+    specs = [ModelSpec(name, f"h-{name}", "x", (2,), 1, (1,), (), (), {}) for name in names]
+    for spec in specs:
+        log.append(SECOND, ModelAdded(spec))
+    prepared = {spec.name: spec.artifact for spec in specs}
+    log.append(SECOND, WorkerJoined("w", "cpu", len(names), prepared))
     for number in range(actions):
         ns = SECOND + number * 20 * MS
         duration = 5 * MS + number * 1000
         if number % 10:
-            log.append(
-                ns, Infer(number, "w", "m", 2, (1, 2), (1, 1), (False, True), ns, ns + 1, ns, 5_100_000)
-            )
+            ids = 2 * number, 2 * number + 1
+            for request_id in ids:
+                log.append(ns, RequestArrived(request_id, "m", 1, None))
+            log.append(ns, Infer(number, "w", "m", 2, ids, (1, 1), (False, True), ns, ns + 1, ns, 5_100_000))
         else:
-            log.append(ns, Load(number, "w", f"m{number}", (0,), ns, ns + 1, ns, 5_100_000))
+            page = number // 10
+            log.append(ns, Load(number, "w", f"m{number}", (page,), ns, ns + 1, ns, 5_100_000))
         log.append(ns + duration, Result(number, "w", Status.OK, ns, ns + duration))
     log.close()
     return analyse_log(directory)

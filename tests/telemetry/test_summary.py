@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
+from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
-from mainspring.messages.events import RequestArrived, Resident, WorkerJoined, WorkerLeft
-from mainspring.messages.model import Artifact, ModelSpec
+from mainspring.messages.events import ModelAdded, RequestArrived, Resident, WorkerJoined, WorkerLeft
+from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.log import EventLogWriter
 from mainspring.telemetry.summary import analyse_log, over_under
 
@@ -22,12 +22,23 @@ US = 1000
 START = 50 * SECOND
 
 
+SPECS = {
+    name: ModelSpec(name, f"h-{name}", "x", (1, 2, 4), 1, (pages,), (), (), {})
+    for name, pages in {"m": 4, "a": 4, "b": 3, "old": 2}.items()
+}
+
+
 class Story:
     """Writes a log of one worker action by action; times are microseconds from the start."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, pages: int = 8, *resident: Resident) -> None:
         self.log = EventLogWriter(directory)
         self.action_id = 0
+        self.requests = 0
+        for spec in SPECS.values():
+            self.at(0, ModelAdded(spec))
+        prepared = {name: spec.artifact for name, spec in SPECS.items()}
+        self.at(0, WorkerJoined("w", "cpu", pages, prepared, resident))
 
     def at(self, us: int, entry: object) -> None:
         self.log.append(START + us * US, entry)  # type: ignore[arg-type]
@@ -38,7 +49,11 @@ class Story:
         """An INFER predicted to begin at ``begin``, which began ``delay`` later and took ``actual``."""
         self.action_id += 1
         ns = START + begin * US
-        ids, ones = tuple(range(rows)), (1,) * rows
+        ids = tuple(range(self.requests + 1, self.requests + rows + 1))
+        self.requests += rows
+        for request_id in ids:
+            self.at(begin, RequestArrived(request_id, "m", 1, None))
+        ones = (1,) * rows
         size = 1 << (rows - 1).bit_length()
         infer = Infer(
             self.action_id, "w", "m", size, ids, ones, (cold,) * rows, ns, ns + SECOND, ns, predicted * US
@@ -53,14 +68,13 @@ class Story:
         actual: int,
         *,
         model: str = "m",
-        pages: int = 4,
+        first_page: int = 0,
         status: Status = Status.OK,
     ) -> None:
         self.action_id += 1
         ns = START + begin * US
-        self.at(
-            begin, Load(self.action_id, "w", model, tuple(range(pages)), ns, ns + SECOND, ns, predicted * US)
-        )
+        pages = tuple(range(first_page, first_page + SPECS[model].pages))
+        self.at(begin, Load(self.action_id, "w", model, pages, ns, ns + SECOND, ns, predicted * US))
         self._result(begin, begin + actual, status)
 
     def unload(self, us: int, model: str) -> None:
@@ -105,6 +119,7 @@ def test_the_completion_error_has_the_late_begin_in_it(story: Story, tmp_path: P
 def test_the_spread_compares_executions_with_the_median_of_their_own_kind(
     story: Story, tmp_path: Path
 ) -> None:
+    story.log.flush()
     assert analyse_log(tmp_path).summary.infer_spread_p99 is None
     for turn in range(100):
         story.infer(turn * 1000, 100, 100)
@@ -120,23 +135,23 @@ def test_the_spread_compares_executions_with_the_median_of_their_own_kind(
 def test_batches_cold_requests_and_rejections_are_counted(story: Story, tmp_path: Path) -> None:
     for rows, cold in ((1, True), (3, False), (4, False), (4, True)):
         story.infer(rows * 1000 * (1 + cold), predicted=10, actual=10, rows=rows, cold=cold)
-    story.at(9000, RequestArrived(1, "m", 1, None))
-    story.at(9001, Reject(1, Reason.DEADLINE_UNREACHABLE, "x"))
-    story.at(9002, Reject(2, Reason.DEADLINE_UNREACHABLE, "x"))
-    story.at(9003, Reject(3, Reason.OVERLOADED, "x"))
+    story.at(9000, RequestArrived(99, "m", 1, None))
+    story.at(9001, Reject(99, Reason.DEADLINE_UNREACHABLE, "x"))
+    story.at(9002, Reject(98, Reason.DEADLINE_UNREACHABLE, "x"))
+    story.at(9003, Reject(97, Reason.OVERLOADED, "x"))
     story.log.close()
     summary = analyse_log(tmp_path).summary
     assert summary.batch_sizes == {1: 1, 4: 3}
     assert summary.mean_action_batch == 3.0
     assert summary.cold_requests == 5
-    assert summary.requests_seen == 1
+    assert summary.requests_seen == 13
     assert summary.scheduler_rejected == {"deadline_unreachable": 2, "overloaded": 1}
 
 
-def test_pages_follow_loads_unloads_and_workers(story: Story, tmp_path: Path) -> None:
-    story.at(0, WorkerJoined("w", "cpu", 10, resident=(Resident("old", Artifact("h", "x", (1,)), (0, 1)),)))
-    story.load(1_100_000, 1000, 1000, model="a", pages=4)
-    story.load(2_100_000, 1000, 1000, model="b", pages=3, status=Status.BAD_PAGES)
+def test_pages_follow_loads_unloads_and_workers(tmp_path: Path) -> None:
+    story = Story(tmp_path, 10, Resident("old", SPECS["old"].artifact, (0, 1)))
+    story.load(1_100_000, 1000, 1000, model="a", first_page=2)
+    story.load(2_100_000, 1000, 1000, model="b", first_page=6, status=Status.BAD_PAGES)
     story.unload(3_100_000, "old")
     story.at(4_100_000, WorkerLeft("w", "gone"))
     story.at(6_000_001, RequestArrived(1, "m", 1, None))
@@ -150,7 +165,6 @@ def test_pages_follow_loads_unloads_and_workers(story: Story, tmp_path: Path) ->
 
 
 def test_utilisation_splits_an_action_over_the_seconds_it_touches(story: Story, tmp_path: Path) -> None:
-    story.at(0, WorkerJoined("w", "cpu", 10))
     story.infer(500_000, predicted=1, actual=1_500_000)
     story.load(2_000_000, predicted=1, actual=250_000)
     story.at(3_000_001, RequestArrived(1, "m", 1, None))
@@ -163,8 +177,7 @@ def test_utilisation_splits_an_action_over_the_seconds_it_touches(story: Story, 
 def test_only_what_ends_in_the_window_counts_but_state_is_followed_from_the_start(
     story: Story, tmp_path: Path
 ) -> None:
-    story.at(0, WorkerJoined("w", "cpu", 8))
-    story.load(10, 100, 100, pages=4)
+    story.load(10, 100, 100)
     story.infer(1000, 100, 100)
     story.infer(2_500_000, 100, 100)
     story.infer(9_000_000, 100, 100)
@@ -177,14 +190,11 @@ def test_only_what_ends_in_the_window_counts_but_state_is_followed_from_the_star
 
 
 def test_a_new_run_in_the_same_folder_forgets_what_was_outstanding(story: Story, tmp_path: Path) -> None:
-    spec = ModelSpec("m", "h", "e", (1,), 1, (1,), (), (), {})
-    story.at(0, WorkerJoined("w", "cpu", 8))
-    story.at(1, Load(1, "w", "m", (0, 1), 0, 1, 0, 1))
+    story.at(1, Load(1, "w", "m", (0, 1, 2, 3), 0, 1, 0, 1))
     story.log.close()
     again = Story(tmp_path)
-    again.at(10, Prepare(1, "w", spec))
-    again._result(10, 20)
     again.action_id = 1
+    again._result(10, 20)
     again.log.close()
     summary = analyse_log(tmp_path).summary
     assert (summary.loads, summary.actions_failed) == (0, {})
