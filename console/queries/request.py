@@ -6,13 +6,11 @@ from itertools import islice
 
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.asking import BadQuery, Unknown
-from mainspring.console.queries.moment import Moment
-from mainspring.console.queries.plans import Plan, ms, plans, told
-from mainspring.console.queries.telling import last_infer, steps, summary
+from mainspring.console.queries.telling import last_infer, ms, of_candidate, of_plan, steps, summary
 from mainspring.console.view.actions import Action
-from mainspring.console.view.requests import LATE, LOST, REJECTED, RUNNING, WAITING, Request
+from mainspring.console.view.requests import LATE, LOST, REJECTED, WAITING, Request
 from mainspring.console.view.view import View
-from mainspring.messages.codes import Reason
+from mainspring.messages.evidence import Evidence, RejectEvidence
 
 LAST = {
     "last-rejected": (REJECTED,),
@@ -23,8 +21,6 @@ LAST = {
 """Names for the newest request of an outcome."""
 SOON_NS = 5_000_000_000
 """A worker that is found to be gone within this time of a choice may have been silent when it was made."""
-_KEPT = 64
-"""Stories that are told again without being made again."""
 
 
 def request(view: View, which: str) -> Story:
@@ -35,16 +31,30 @@ def request(view: View, which: str) -> Story:
     if several fit.
     """
     found = find_request(view, which)
-    key = found.id, found.ended_seq
-    known = view.explained.get(key)
-    if isinstance(known, Story):
-        return known
-    story = _story(view, found)
-    if found.ended_seq:
-        view.explained[key] = story
-        if len(view.explained) > _KEPT:
-            del view.explained[next(iter(view.explained))]
-    return story
+    infer = last_infer(view, found)
+    evidence = found.evidence
+    alternatives: list[Alternative] = []
+    more = 0
+    if isinstance(evidence, RejectEvidence):
+        alternatives, more = _turned_away(view, found, evidence), evidence.more
+    elif evidence is not None and infer is not None and found.outcome not in (REJECTED, WAITING):
+        alternatives = [_chosen(view, found, infer, evidence)]
+    return Story(
+        id=str(found.id),
+        model=found.model,
+        rows=found.rows,
+        priority=found.priority,
+        arrived_ns=found.arrived_ns,
+        deadline_ns=found.deadline_ns,
+        outcome=found.outcome,
+        reason=found.reason,
+        summary=summary(view, found, infer),
+        earliest_finish_ns=found.earliest_finish_ns,
+        steps=steps(view, found, infer),
+        decided_ns=_decided_ns(view, found, infer),
+        alternatives=alternatives,
+        more=more,
+    )
 
 
 def explained(view: View, which: str) -> bool:
@@ -91,67 +101,48 @@ def _known(view: View, request_id: int) -> Request:
     return found
 
 
-def _story(view: View, found: Request) -> Story:
-    infer = last_infer(view, found)
-    moment = _decision(view, found, infer)
-    options = [] if found.spec is None else plans(moment, found.spec, found.rows)
-    return Story(
-        id=str(found.id),
-        model=found.model,
-        rows=found.rows,
-        priority=found.priority,
-        arrived_ns=found.arrived_ns,
-        deadline_ns=found.deadline_ns,
-        outcome=found.outcome,
-        reason=found.reason,
-        summary=summary(view, found, infer, options),
-        earliest_finish_ns=found.earliest_finish_ns,
-        steps=steps(view, found, infer),
-        decided_ns=moment.now_ns,
-        alternatives=[_alternative(view, found, infer, plan, moment.now_ns) for plan in options],
-    )
+def _decided_ns(view: View, found: Request, infer: Action | None) -> int:
+    """Return when it was decided what became of a request; now for one that waits."""
+    if infer is not None and found.outcome not in (REJECTED, WAITING):
+        return infer.sent_ns
+    return found.ended_ns or view.now_ns
 
 
-def _decision(view: View, found: Request, infer: Action | None) -> Moment:
-    """Return the moment of the choice that made the request what it became.
+def _turned_away(view: View, found: Request, evidence: RejectEvidence) -> list[Alternative]:
+    """Return what workers could have done for a request that was rejected, the best first."""
+    alternatives = []
+    best = evidence.best
+    if best is not None:
+        text = of_plan(view, found, best, best.worker, best.duration_ns)
+        alternatives.append(_alternative(view, found, best.worker, best.finish_ns, text))
+    for each in evidence.others:
+        text = of_candidate(found, each)
+        alternatives.append(_alternative(view, found, each.worker, each.finish_ns or None, text))
+    return alternatives
 
-    That is the sending of its INFER; for a request that was turned away when it came its arrival, for one
-    that was rejected later its end; for one that waits it is now.
-    """
-    if found.outcome == REJECTED:
-        if found.reason == Reason.DEADLINE_UNREACHABLE.value:
-            return Moment(view, found.arrived_seq, found.arrived_ns)
-        return Moment(view, found.ended_seq, found.ended_ns)
-    if infer is not None:
-        return Moment(view, infer.sent_seq, infer.sent_ns)
-    if found.outcome in (WAITING, RUNNING):
-        return Moment(view, view.seq + 1, view.now_ns)
-    return Moment(view, found.ended_seq, found.ended_ns)
+
+def _chosen(view: View, found: Request, infer: Action, evidence: Evidence) -> Alternative:
+    """Return what the worker could do that a request was sent to."""
+    among = f" with {len(infer.requests) - 1} other requests" if len(infer.requests) > 1 else ""
+    plan = of_plan(view, found, evidence, found.worker, infer.predicted_duration_ns)
+    text = f"INFER {infer.id}, batch {infer.batch_size}{among}: {plan}"
+    return _alternative(view, found, found.worker, infer.predicted_end_ns, text, chosen=True)
 
 
 def _alternative(
-    view: View, found: Request, infer: Action | None, plan: Plan, decided_ns: int
+    view: View, found: Request, worker: str, finish_ns: int | None, text: str, *, chosen: bool = False
 ) -> Alternative:
-    chosen = infer is not None and found.outcome != REJECTED and plan.worker == found.worker
-    finish_ns, text = plan.finish_ns, told(plan, found.arrived_ns)
-    if chosen and infer is not None:
-        finish_ns = infer.predicted_end_ns
-        among = f" with {len(infer.requests) - 1} other requests" if len(infer.requests) > 1 else ""
-        text = (
-            f"chosen: INFER {infer.id}, batch {infer.batch_size}{among}, predicted to end at "
-            f"{(finish_ns - found.arrived_ns) / 1e6:+.1f} ms; for it alone: {text}"
-        )
     feasible = finish_ns is not None
     if finish_ns is not None and found.deadline_ns is not None:
         over_ns = finish_ns + view.settings.response_margin_ns - found.deadline_ns
         feasible = over_ns <= 0
         text += f"; {ms(over_ns)} too late" if not feasible else ""
-    text += _found_gone(view, plan.worker, decided_ns)
-    return Alternative(plan.worker, chosen, feasible, finish_ns, text)
+    return Alternative(worker, chosen, feasible, finish_ns, text + _found_gone(view, found, worker))
 
 
-def _found_gone(view: View, worker: str, decided_ns: int) -> str:
+def _found_gone(view: View, found: Request, worker: str) -> str:
     """Say that a worker was found to be gone soon after a choice: it may have been silent already."""
+    decided_ns = _decided_ns(view, found, last_infer(view, found))
     for session in view.fleet.sessions:
         left_ns = session.left_ns or 0
         if session.name == worker and session.joined_ns <= decided_ns <= left_ns <= decided_ns + SOON_NS:

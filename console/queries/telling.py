@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mainspring.console.payloads import Step
-from mainspring.console.queries.plans import Plan, best, ms, told
-from mainspring.console.view.actions import Action
+from mainspring.console.view.actions import Action, Lane
 from mainspring.console.view.requests import (
     CANCELLED,
     IN_TIME,
@@ -18,11 +17,35 @@ from mainspring.console.view.requests import (
 )
 from mainspring.console.view.view import View
 from mainspring.messages.codes import Reason
+from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness, RejectEvidence
 
 LOADS = 8
 """LOADs of its model that a story tells of at most."""
 WORKERS = 6
 """Workers whose work meanwhile it tells of at most."""
+LONGEST_NS = 1_000_000_000
+"""How much later than predicted an action that stood before another may have ended, to be named in full."""
+_READY = {
+    Readiness.RESIDENT: "resident",
+    Readiness.LOADING: "being loaded",
+    Readiness.PREPARED: "not resident, so after a LOAD",
+}
+_WHY_NOT = {
+    Readiness.KNOWN: "it had not prepared the model",
+    Readiness.PREPARING: "it was still preparing the model",
+    Readiness.LEAVING: "it was about to give up an older copy of the model",
+    Readiness.RELEASING: "it was giving up an older copy of the model",
+    Readiness.FAILED: "it could not prepare the model",
+    Readiness.BROKEN: "the model was given up there",
+    Readiness.TOO_LARGE: "the model needs more pages than it has",
+    Readiness.DRAINED: "an operator had it drained",
+    Readiness.STOPPING: "it was stopping",
+}
+_BY_WORKERS = (
+    *(Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.NO_WORKER),
+    *(Reason.MODEL_NOT_READY, Reason.WORKER_FAILED),
+)
+"""Rejections that have evidence."""
 
 
 def last_infer(view: View, found: Request) -> Action | None:
@@ -64,10 +87,12 @@ def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
     return sorted(told_of, key=lambda step: step.at_ns)
 
 
-def summary(view: View, found: Request, infer: Action | None, options: list[Plan]) -> str:
+def summary(view: View, found: Request, infer: Action | None) -> str:
     """Return in a sentence whether a request made it, and why."""
     if found.outcome == REJECTED:
-        return _rejection(view, found, options)
+        unrecorded = found.evidence is None and found.reason in _BY_WORKERS
+        why = " By when workers could have run it was not recorded." if unrecorded else ""
+        return _rejection(view, found) + why
     if found.outcome in (IN_TIME, LATE):
         return _executed(found, infer)
     if found.outcome == CANCELLED:
@@ -78,25 +103,91 @@ def summary(view: View, found: Request, infer: Action | None, options: list[Plan
     if infer is not None:
         end = ms(infer.predicted_end_ns - found.arrived_ns)
         return f"Sent to {found.worker}; EXEC is predicted to end {end} after it came. It came {since} ago."
-    choice = best(options)
-    if choice is None or choice.finish_ns is None:
-        return f"It waits since {since}, and no worker can run its model as things are."
-    left = ms(choice.finish_ns - view.now_ns)
-    return f"It waits since {since}; {choice.worker} could be done with it in {left}."
+    return f"It has waited for {since}."
 
 
-def _rejection(view: View, found: Request, options: list[Plan]) -> str:
+def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duration_ns: int) -> str:
+    """Return in words what decided when a worker could run a request, and after what."""
+    history = view.fleet.histories.get(worker)
+    exec_, load = (None, None) if history is None else (history.exec, history.load)
+    by_ns = max(evidence.exec_free_ns, evidence.weights_ns)
+    begin_ns = max(by_ns, evidence.inputs_ns)
+    parts = [_weights(found, evidence, load)]
+    if evidence.exec_after:
+        work = _work("INFER", evidence.exec_after, evidence.exec_ahead, exec_, evidence.exec_free_ns)
+        parts.append(f"EXEC busy until {_at(evidence.exec_free_ns, found)} with {work}")
+    else:
+        parts.append("EXEC idle")
+    if evidence.inputs_ns > by_ns:
+        parts.append(f"inputs there at {_at(evidence.inputs_ns, found)}")
+    done = _at(begin_ns + duration_ns, found)
+    return "; ".join([*parts, f"EXEC takes {ms(duration_ns)}, so done at {done}"])
+
+
+def of_candidate(found: Request, each: Candidate) -> str:
+    """Return in words by when a worker that was not the best could have run a request, or why not at all."""
+    if each.finish_ns:
+        return f"{_READY[each.readiness]}; done at {_at(each.finish_ns, found)}"
+    return _WHY_NOT[each.readiness] + (f": {each.detail}" if each.detail else "")
+
+
+def _weights(found: Request, evidence: Evidence, load: Lane | None) -> str:
+    if not evidence.weights_ns:
+        return "resident"
+    there = f"weights there at {_at(evidence.weights_ns, found)}"
+    if not isinstance(evidence, PlanEvidence) or evidence.load_id:
+        return f"being loaded by LOAD {evidence.load_id}, {there}"
+    behind = ""
+    if evidence.load_after:
+        free_ns = evidence.weights_ns - evidence.load_ns
+        behind = f" behind {_work('LOAD', evidence.load_after, evidence.load_ahead, load, free_ns)}"
+    return f"not resident: LOAD takes {ms(evidence.load_ns)}{behind}, {there}"
+
+
+def _work(kind: str, last: int, ahead: int, lane: Lane | None, end_ns: int) -> str:
+    """Name what stands before a plan: the last action, which was to end at ``end_ns``, and how many more."""
+    action = None if lane is None else _find(lane, last, end_ns)
+    what = ""
+    if action is not None:
+        size = f" of batch {action.batch_size}" if action.batch_size else ""
+        what = f" ({action.model}{size})"
+    rest = f" and {ahead - 1} before it" if ahead > 1 else ""
+    return f"{kind} {last}{what}{rest}"
+
+
+def _find(lane: Lane, action_id: int, end_ns: int) -> Action | None:
+    outstanding = lane.outstanding.get(action_id)
+    if outstanding is not None:
+        return outstanding
+    near = lane.ended_in(end_ns - LONGEST_NS, end_ns + LONGEST_NS)
+    return next((action for action in near if action.id == action_id), None)
+
+
+def _rejection(view: View, found: Request) -> str:
     waited = ms(found.ended_ns - found.arrived_ns)
     if found.reason == Reason.DEADLINE_UNREACHABLE.value:
-        return _turned_away(view, found, options)
+        return _turned_away(view, found)
     if found.reason == Reason.DEADLINE_PASSED.value:
         given = f" of the {_given(found)} it was given" if found.deadline_ns is not None else ""
         why = found.detail.partition("; ")[2] if found.detail.startswith("waited ") else found.detail
-        return f"Rejected after {waited}{given}: {why}.{_unfinished(view, found)} {_meanwhile(view, found)}"
+        told = (_unfinished(view, found), _last_chance(view, found), f" {_meanwhile(view, found)}")
+        return f"Rejected after {waited}{given}: {why}.{''.join(told)}"
     return f"Rejected after {waited} ({found.reason}): {found.detail}."
 
 
-def _turned_away(view: View, found: Request, options: list[Plan]) -> str:
+def _last_chance(view: View, found: Request) -> str:
+    """Return a sentence about the best plan when a request was given up; empty if there was none."""
+    evidence = found.evidence
+    if not isinstance(evidence, RejectEvidence) or evidence.best is None:
+        return ""
+    best, others = evidence.best, evidence.waiting
+    plan = of_plan(view, found, best, best.worker, best.duration_ns)
+    also = f", and {others} others waited for its model" if others > 1 else ""
+    also = ", and 1 other waited for its model" if others == 1 else also
+    return f" When it was given up, the best was {best.worker}: {plan}{also}."
+
+
+def _turned_away(view: View, found: Request) -> str:
     text = "Rejected on arrival: no worker could finish in time."
     if found.earliest_finish_ns is not None:
         possible, margin = (
@@ -107,10 +198,11 @@ def _turned_away(view: View, found: Request, options: list[Plan]) -> str:
             f"Rejected on arrival: no device could finish before {possible} (of these {margin} for the way "
             f"back), and it was given {_given(found)}."
         )
-    choice = best(options)
-    if choice is None:
+    if not isinstance(found.evidence, RejectEvidence) or found.evidence.best is None:
         return text
-    return f"{text} The best was {choice.worker}: {told(choice, found.arrived_ns)}."
+    best = found.evidence.best
+    plan = of_plan(view, found, best, best.worker, best.duration_ns)
+    return f"{text} The best was {best.worker}: {plan}."
 
 
 def _given(found: Request) -> str:
@@ -262,6 +354,11 @@ def _unfinished(view: View, found: Request) -> str:
         if action.predicted_end_ns < at_ns and not (action.done_ns and action.done_ns <= at_ns):
             return f" {_overdue(name, action, at_ns, found)}."
     return ""
+
+
+def ms(duration_ns: int) -> str:
+    """Return a duration in milliseconds, for a person."""
+    return f"{duration_ns / 1e6:.1f} ms"
 
 
 def _at(instant_ns: int, found: Request) -> str:

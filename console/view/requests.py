@@ -8,6 +8,7 @@ from itertools import islice
 
 import msgspec
 
+from mainspring.messages.evidence import Evidence, RejectEvidence
 from mainspring.messages.model import ModelSpec
 
 WAITING, RUNNING = "waiting", "running"
@@ -34,6 +35,8 @@ class Request(msgspec.Struct, gc=False):
     detail: str = ""
     earliest_finish_ns: int | None = None
     """As `Reject.earliest_finish_ns`."""
+    evidence: Evidence | RejectEvidence | None = None
+    """What its last INFER, or its rejection, was computed from."""
     ended_ns: int = 0
     """End of EXEC, or when it was rejected, cancelled, or found to be lost; 0 before."""
     ended_seq: int = 0

@@ -115,7 +115,7 @@ class Traffic:
                 if model is not None:
                     model.queued -= 1
             request.outcome, request.worker, request.action_id = RUNNING, action.worker, action.action_id
-            request.cold = cold
+            request.cold, request.evidence = cold, action.evidence
 
     def executed(self, seq: int, action: Action) -> None:
         """An INFER ended well; its requests have ended when EXEC did."""
@@ -166,6 +166,7 @@ class Traffic:
         reason = command.reason
         request.reason, request.detail = reason.value, command.detail
         request.earliest_finish_ns = command.earliest_finish_ns
+        request.evidence = command.evidence
         self._end(now_ns, seq, request, REJECTED)
         rejected = self.seconds.now.rejected
         rejected[reason.value] = rejected.get(reason.value, 0) + 1

@@ -68,8 +68,6 @@ class View:
         """What happened before it a picture may tell of, as something that is so."""
         self._second_ends_ns = 0
         self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
-        self.explained: dict[tuple[int, int], Any] = {}
-        """The query ``request``'s own note: stories that change no more."""
         self._last_ended: dict[int, None] = {}
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             RequestArrived: self._arrived,
@@ -128,7 +126,6 @@ class View:
         self.seq += 1
         self.reset_seq = self.seq
         self._last_ended.clear()
-        self.explained.clear()
         self.fleet.forget(keep_history)
         self.traffic.forget(keep_history)
         self.operations.forget(keep_history)
@@ -296,8 +293,6 @@ class View:
         worker: WorkerState | None = self.fleet.workers.get(name)
         if worker is not None:
             self.happenings.left(self._unix_offset_ns + now_ns, name, reason)
-            # Stories of requests that were decided shortly before say that it was found to be gone.
-            self.explained.clear()
         for action in self.fleet.left(now_ns, self.seq, name, reason):
             action.done_seq, action.done_ns = self.seq, now_ns
             action.status, action.detail = LOST, reason

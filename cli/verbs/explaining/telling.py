@@ -36,6 +36,8 @@ def tell(story: Story, console: Console) -> None:
             verdict = "could not"
         options.add_row(each.worker, verdict, each.text)
     console.print(options)
+    if story.more:
+        console.print(f"and {story.more} more workers")
 
 
 def _after(instant_ns: int, story: Story) -> str:

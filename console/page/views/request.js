@@ -135,7 +135,8 @@ export function request(root, id, app) {
       const about = panel("The request");
       about.append(facts(story, head));
       const others = panel("What each worker could have done", el("span.soft.small", {}, `at the choice, ${relative(story.decided_ns, story)}`));
-      others.append(story.alternatives.length ? alternatives(story) : el("p.empty", {}, "Nothing is known of the workers at that instant."));
+      others.append(story.alternatives.length ? alternatives(story) : el("p.empty", {}, "No worker was considered for it, or it was not recorded."));
+      if (story.more) others.append(el("p.soft.small", {}, `and ${count(story.more)} more workers`));
       body.replaceChildren(el("div.two", {}, happened, about), others);
     },
   };

@@ -1,60 +1,139 @@
-"""A rejection's explanation and the scheduler's own reckoning are the same."""
+"""Stories of requests, against a replica of the state just before each decision: all of them are exact."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
-from mainspring.console.payloads import Story
+from mainspring.cluster.apply import apply
+from mainspring.cluster.plans import CANDIDATES, Plan, plans
+from mainspring.cluster.state import Cluster
+from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.requests import Request
 from mainspring.console.view.view import View
+from mainspring.messages.actions import Infer
+from mainspring.messages.codes import Reason
+from mainspring.messages.commands import Reject
+from mainspring.telemetry.log import SegmentHeader
+from tests.cluster.test_apply import disturb, reader
 from tests.console.view.streams import EVERYTHING, Watched, feed
 
-NEAR_NS = 50_000_000
+BY_WORKERS = {
+    *(Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.NO_WORKER),
+    *(Reason.MODEL_NOT_READY, Reason.WORKER_FAILED),
+}
 
 
-def unreachable(view: View) -> list[Story]:
-    return [
-        request(view, str(each.id))
-        for each in view.traffic.book.newest(("rejected",))
-        if each.reason == "deadline_unreachable"
-    ]
+class Expected(msgspec.Struct):
+    """What a story has to say of one decision."""
+
+    now_ns: int
+    finish_ns: dict[str, int | None]
+    """By worker: predicted end of EXEC; None if it could not run the model."""
+    words: dict[str, tuple[str, ...]]
+    """By worker: what its text has to name."""
+    sent_to: str = ""
 
 
-def best_ns(story: Story) -> int:
-    return min(each.finish_ns for each in story.alternatives if each.finish_ns is not None)
+def words(cluster: Cluster, plan: Plan) -> tuple[str, ...]:
+    """Return what the text about a plan has to name, from the worker's own timelines."""
+    worker = plan.placement.worker
+    running, loading = worker.exec.actions(), worker.load.actions()
+    told = [f"EXEC takes {plan.duration_ns / 1e6:.1f} ms"]
+    if running:
+        rest = f" and {len(running) - 1} before it" if len(running) > 1 else ""
+        told.append(
+            f"INFER {running[-1].action_id} ({running[-1].model} of batch {running[-1].batch_size}){rest}"
+        )
+    else:
+        told.append("EXEC idle")
+    match plan.placement.state.value:
+        case "resident":
+            told.append("resident; ")
+        case "loading":
+            own = next(each for each in loading if each.model == plan.placement.model.name)
+            told.append(f"being loaded by LOAD {own.action_id}, ")
+        case "prepared":
+            told.append(f"LOAD takes {plan.placement.load_time.ns / 1e6:.1f} ms")
+            if loading:
+                told.append(f"behind LOAD {loading[-1].action_id} ({loading[-1].model})")
+    return tuple(told)
 
 
-def exact(view: View, story: Story) -> bool:
-    assert story.earliest_finish_ns is not None
-    return best_ns(story) + view.settings.response_margin_ns == story.earliest_finish_ns
+def decided(watched: Watched) -> tuple[View, dict[int, Expected]]:
+    """Play a run to its end; return a view of it, and what stories of its requests have to say."""
+    records = watched.everything()
+    view, cluster = View(EVERYTHING), reader(watched.scheduler.config)
+    feed(view, records)
+    expected: dict[int, Expected] = {}
+    for now_ns, entry in records:
+        if isinstance(entry, SegmentHeader):
+            continue
+        if isinstance(entry, Reject) and entry.reason in BY_WORKERS:
+            asked = cluster.requests[entry.request_id]
+            found = plans(cluster, now_ns, asked.model, asked.rows, 0)
+            finish_ns: dict[str, int | None] = dict.fromkeys(asked.model.placements)
+            finish_ns |= {plan.placement.worker.name: plan.finish_ns for plan in found}
+            told = {plan.placement.worker.name: words(cluster, plan) for plan in found}
+            expected[entry.request_id] = Expected(now_ns, finish_ns, told)
+        elif isinstance(entry, Infer):
+            placement = cluster.workers[entry.worker].placements[entry.model]
+            index = placement.times.sizes.index(entry.batch_size)
+            plan = Plan(now_ns, now_ns + cluster.dispatch_delay_ns, placement, index)
+            for each in entry.request_ids:
+                expected[each] = Expected(
+                    now_ns, {entry.worker: plan.finish_ns}, {entry.worker: words(cluster, plan)}, entry.worker
+                )
+        apply(cluster, now_ns, entry)
+    return view, expected
 
 
-@settings(max_examples=15, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
-@given(seed=st.integers(0, 10_000), policy=st.sampled_from(["mainspring", "clockwork"]))
-def test_no_alternative_of_an_unreachable_deadline_was_feasible(seed: int, policy: str) -> None:
-    watched, view = Watched(seed, policy), View(EVERYTHING)
-    feed(view, watched.everything())
-    for story in unreachable(view):
-        if exact(view, story):
-            assert not any(each.feasible for each in story.alternatives), f"seed {seed}: {story}"
-            assert not any(each.chosen for each in story.alternatives)
+def check(view: View, story: Story, expected: Expected) -> None:
+    """Raise AssertionError unless a story says exactly what is expected."""
+    assert story.decided_ns == expected.now_ns
+    assert len(story.alternatives) + story.more == len(expected.finish_ns)
+    assert len(story.alternatives) <= 1 + CANDIDATES
+    finishes = [each.finish_ns for each in story.alternatives]
+    possible = sorted(finish_ns for finish_ns in expected.finish_ns.values() if finish_ns is not None)
+    assert [each for each in finishes if each is not None] == possible[: len(finishes)]
+    for index, each in enumerate(story.alternatives):
+        assert each.finish_ns == expected.finish_ns[each.worker]
+        assert each.chosen == (each.worker == expected.sent_to)
+        assert each.feasible == in_time(view, story, each)
+        if each.finish_ns is not None and index == 0:
+            missing = [word for word in expected.words[each.worker] if word not in each.text]
+            assert not missing, f"{missing} in {each.text}"
+    if story.reason == "deadline_unreachable":
+        assert finishes[0] is not None
+        assert finishes[0] + view.settings.response_margin_ns == story.earliest_finish_ns
+        assert not any(each.feasible for each in story.alternatives)
+
+
+def in_time(view: View, story: Story, each: Alternative) -> bool:
+    if each.finish_ns is None or story.deadline_ns is None:
+        return each.finish_ns is not None
+    return each.finish_ns + view.settings.response_margin_ns <= story.deadline_ns
 
 
 @pytest.mark.parametrize("policy", ["mainspring", "clockwork"])
-def test_there_is_much_to_explain_and_nearly_all_of_it_is_exact(policy: str) -> None:
-    found = exactly = 0
+def test_every_story_is_exact(policy: str) -> None:
+    rejected = ran = 0
     for seed in range(12):
-        watched, view = Watched(seed, policy), View(EVERYTHING)
-        feed(view, watched.everything())
-        stories = unreachable(view)
-        found += len(stories)
-        exactly += sum(exact(view, story) for story in stories)
-    assert found > 200
-    # An estimate that was doubted for a request which was then served shows only with its INFER.
-    assert exactly >= 0.99 * found, f"{exactly} of {found}"
+        watched = Watched(seed, policy)
+        disturb(watched.simulation, seed)
+        view, expected = decided(watched)
+        for each in view.traffic.book.newest(("rejected", "late", "in_time")):
+            story = request(view, str(each.id))
+            if each.outcome != "rejected" or each.reason in BY_WORKERS:
+                check(view, story, expected[each.id])
+                rejected += each.outcome == "rejected"
+                ran += each.outcome != "rejected"
+            else:
+                assert story.alternatives == []
+            assert "not recorded" not in story.summary
+    assert rejected > 1_000
+    assert ran > 1_000
 
 
 def test_every_request_has_a_story_that_fits_its_end() -> None:

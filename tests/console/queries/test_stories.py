@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Load, Result
+from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
+from mainspring.messages.evidence import Candidate, PlanEvidence, Readiness, RejectEvidence
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
@@ -30,9 +32,30 @@ def view() -> View:
     return view
 
 
+def evidence(at_ms: int) -> RejectEvidence:
+    """The LOAD that the fixture's model waits for is overdue, and no other worker can run the model."""
+    at_ns = START + at_ms * MS
+    best = PlanEvidence(
+        exec_free_ns=at_ns + MS // 2,
+        inputs_ns=at_ns + MS // 2,
+        weights_ns=at_ns + 40 * MS,
+        load_id=6039,
+        exec_after=0,
+        exec_ahead=0,
+        worker="w0",
+        begin_ns=at_ns + 40 * MS,
+        duration_ns=4 * MS,
+        load_ns=0,
+        load_after=0,
+        load_ahead=0,
+    )
+    return RejectEvidence(best, (Candidate("w1", Readiness.FAILED, 0, "no memory"),), 5, 2)
+
+
 def rejected(view: View, at_ms: int = 78) -> Story:
     detail = "w0 ended the action with not_resident"
-    view.take(START + at_ms * MS, Reject(7, Reason.DEADLINE_PASSED, detail, None))
+    reject = Reject(7, Reason.DEADLINE_PASSED, detail, evidence=evidence(at_ms))
+    view.take(START + at_ms * MS, reject)
     return request(view, "7")
 
 
@@ -46,7 +69,6 @@ def test_a_load_that_had_not_ended_is_told_and_stands_in_the_summary(view: View)
     assert (78.0, "overdue", overdue) in steps(story)
     assert overdue in story.summary
     view.take(START + 92 * MS, Result(6039, "w0", Status.OK, START + MS, START + 92 * MS))
-    view.explained.clear()
     assert overdue in request(view, "7").summary, "as it was then, whatever came later"
 
 
@@ -69,8 +91,60 @@ def test_a_load_that_was_under_way_when_the_request_came_is_part_of_its_story(vi
 
 
 def test_a_worker_that_was_found_silent_soon_after_is_pointed_out(view: View) -> None:
-    (before,) = rejected(view).alternatives
+    before = rejected(view).alternatives[0]
     assert "found to be gone" not in before.text
     view.take(START + 1_078 * MS, DropWorker("w0", "silent for 1100 ms"))
-    (after,) = request(view, "7").alternatives
+    after = request(view, "7").alternatives[0]
     assert after.text.endswith("; it was found to be gone 1000.0 ms later: silent for 1100 ms")
+
+
+def test_a_story_tells_its_evidence(view: View) -> None:
+    story = rejected(view)
+    best, other = story.alternatives
+    assert best.text == (
+        "being loaded by LOAD 6039, weights there at +118.0 ms; EXEC idle; EXEC takes 4.0 ms, so done at "
+        "+122.0 ms; 45.0 ms too late"
+    )
+    assert (other.worker, other.finish_ns) == ("w1", None)
+    assert other.text == "it could not prepare the model: no memory"
+    assert story.more == 5
+    assert "the best was w0: being loaded by LOAD 6039" in story.summary
+    assert story.summary.count("and 2 others waited for its model") == 1
+
+
+def test_what_stood_before_a_plan_is_named(view: View) -> None:
+    for action_id, at_ms in ((6040, 2), (6041, 3)):
+        window = START + at_ms * MS, START + 90 * MS, START + 18 * MS, 10 * MS
+        infer = Infer(action_id, "w0", "n", 4, (100 + action_id,), (4,), (False,), *window)
+        view.take(START + at_ms * MS, infer)
+    told = evidence(10)
+    assert told.best is not None
+    best = msgspec.structs.replace(
+        told.best,
+        exec_free_ns=START + 38 * MS,
+        exec_after=6041,
+        exec_ahead=2,
+        load_id=0,
+        load_ns=17 * MS,
+        load_after=6039,
+        load_ahead=1,
+    )
+    told = msgspec.structs.replace(told, best=best)
+    view.take(START + 10 * MS, Reject(7, Reason.DEADLINE_UNREACHABLE, "", START + 55 * MS, told))
+    story = request(view, "7")
+    busy = "EXEC busy until +38.0 ms with INFER 6041 (n of batch 4) and 1 before it"
+    assert busy in story.summary
+    loading = "not resident: LOAD takes 17.0 ms behind LOAD 6039 (m), weights there at +50.0 ms"
+    assert loading in story.summary
+    view.take(START + 39 * MS, Result(6041, "w0", Status.OK, START + 28 * MS, START + 38 * MS))
+    assert busy in request(view, "7").summary, "it has ended since"
+
+
+def test_an_older_log_has_no_evidence_and_the_story_says_so(view: View) -> None:
+    view.take(START + 5 * MS, Reject(7, Reason.DEADLINE_UNREACHABLE, "no worker could", START + 90 * MS))
+    story = request(view, "7")
+    assert story.alternatives == []
+    assert story.summary.endswith("By when workers could have run it was not recorded.")
+    view.take(START + 6 * MS, RequestArrived(9, "m", 1, None))
+    view.take(START + 7 * MS, Reject(9, Reason.OVERLOADED, "too many"))
+    assert "not recorded" not in request(view, "9").summary
