@@ -183,17 +183,20 @@ class Lifecycles:
             return self._arrivals[request_id] is not None
         return request_id in self.cluster.requests
 
-    def oldest_ns(self) -> int | None:
-        """Return the instant at which the oldest open request came or, if earlier, the oldest outstanding
-        action was sent; None if nothing is open."""
-        began = [life.arrived_ns for life in self._unplaced()]
+    def awaits(self, before_ns: int) -> bool:
+        """Return whether something is open that came, or was sent, before an instant."""
+        if any(request.arrived_ns < before_ns for request in self._unplaced()):
+            return True
         for request in self.cluster.requests.values():
-            began.append(request.arrived_ns)
+            if request.arrived_ns < before_ns:
+                return True
             break
         for worker in self.cluster.workers.values():
-            began += [each.action.earliest_ns for each in (worker.exec.first(), worker.load.first()) if each]
-            began += [sent_ns for _, sent_ns in worker.others.values()]
-        return min(began, default=None)
+            begun = [each.action.earliest_ns for each in (worker.exec.first(), worker.load.first()) if each]
+            begun += [sent_ns for _, sent_ns in worker.others.values()]
+            if begun and min(begun) < before_ns:
+                return True
+        return False
 
     def actions(self) -> list[ActionLife]:
         """Return the outstanding actions, in the order in which they were sent."""

@@ -1,6 +1,7 @@
-"""What is in a log: records by kind, and for each run its length, what was asked for and what became of it.
+"""What is in a log: records by kind, and for each run, or a part of one, its requests and actions.
 
-One pass in bounded memory: percentiles are right to 0.4 %.
+A part has the requests that arrived in it and the actions that were sent in it, with their ends, which may be
+later. One pass in bounded memory: percentiles are right to 0.4 %.
 """
 
 from __future__ import annotations
@@ -12,13 +13,24 @@ import msgspec
 
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import SegmentHeader
+from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.telemetry.runs import Run, SliceNote, find_runs, read_run, slice_note
 
 
+class ModelStats(msgspec.Struct, frozen=True):
+    """The requests for one model."""
+
+    requests: int
+    outcomes: dict[str, int]
+    """As `RunStats.outcomes`."""
+    latency_p50_ms: float | None
+    """As `RunStats.latency_p50_ms`."""
+    latency_p99_ms: float | None
+
+
 class RunStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of a controller, as far as the log has it."""
+    """One start of a controller, or a part of it, as far as the log has it."""
 
     number: int
     run: int
@@ -30,8 +42,12 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     began: str
     """Local time."""
     seconds: float
+    part_begins_s: float | None
+    """Where the part begins that these numbers are about, in seconds of the run; None: they are about all."""
     segments: int
+    """Of the whole run."""
     size_bytes: int
+    """Of the whole run."""
     policy: str
     records: dict[str, int]
     """By kind."""
@@ -50,7 +66,7 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     cold: int
     """Requests that were executed and whose model was resident nowhere when they arrived."""
     offered_rps: float | None
-    """Over the whole run; None if it has no length."""
+    """None if the run has no length."""
     in_time_rps: float | None
     busiest_second: int
     """Most requests in one second of the run."""
@@ -60,6 +76,8 @@ class RunStats(msgspec.Struct, frozen=True, kw_only=True):
     latency_p9999_ms: float | None
     actions: dict[str, dict[str, int]]
     """By kind and how they ended; ``outstanding`` if they had not."""
+    by_model: dict[str, ModelStats]
+    """Of each model that a request came for, the one with the longest p99 first."""
 
 
 class LogStats(msgspec.Struct, frozen=True):
@@ -71,9 +89,15 @@ class LogStats(msgspec.Struct, frozen=True):
     runs: list[RunStats]
 
 
-def log_stats(directory: Path | str) -> LogStats:
-    """Read a log; raises OSError if it can't be read, and `telemetry.runs.LogProblem` if it is none."""
-    runs = [_RunReader(run).read() for run in find_runs(directory)]
+def log_stats(directory: Path | str, part: tuple[Run, int, int] | None = None) -> LogStats:
+    """Read a log's runs, or a ``part`` alone: a run and ``from_ns <= instant < to_ns`` of it.
+
+    Raises OSError if the log can't be read, and `telemetry.runs.LogProblem` if the folder holds none.
+    """
+    if part is None:
+        runs = [_RunReader(run, run.first_ns, run.last_ns + 1).read() for run in find_runs(directory)]
+    else:
+        runs = [_RunReader(*part).read()]
     return LogStats(
         size_bytes=sum(run.size_bytes for run in runs),
         segments=sum(run.segments for run in runs),
@@ -82,80 +106,121 @@ def log_stats(directory: Path | str) -> LogStats:
     )
 
 
+class _Model:
+    """Counts of one model."""
+
+    __slots__ = ("latency", "outcomes", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.outcomes: Counter[str] = Counter()
+        self.latency = DurationHistogram()
+
+    def stats(self) -> ModelStats:
+        """Return what was counted."""
+        p50_ms, p99_ms = self.latency.percentile_ms(50), self.latency.percentile_ms(99)
+        return ModelStats(self.requests, dict(self.outcomes.most_common()), p50_ms, p99_ms)
+
+
 class _RunReader:
     """One pass over a run."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, from_ns: int, to_ns: int) -> None:
         self._run = run
+        self._from_ns = from_ns
+        self._to_ns = to_ns
+        self._part = from_ns > run.first_ns or to_ns <= run.last_ns
         self._note: SliceNote | None = None
         self._records: Counter[type] = Counter()
-        self._outcomes: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._actions: dict[str, Counter[str]] = {}
         self._latency = DurationHistogram()
-        self._asked: Counter[str] = Counter()
         self._seconds: Counter[int] = Counter()
-        self._models: dict[str, None] = {}
+        self._asked: dict[str, _Model] = {}
+        self._served: dict[str, None] = {}
         self._workers: dict[str, str] = {}
         self._cold = 0
         self._lifecycles = Lifecycles(self._request, self._action)
 
     def read(self) -> RunStats:
         """Read every record once, one segment in memory at a time; OSError if one can't be read."""
-        first_ns, seconds, asked = self._run.first_ns, self._seconds, self._asked
+        lives = self._lifecycles
         for now_ns, entry in read_run(self._run):
-            self._records[type(entry)] += 1
-            if isinstance(entry, RequestArrived):
-                seconds[(now_ns - first_ns) // 1_000_000_000] += 1
-                asked[entry.model] += 1
-            elif isinstance(entry, ModelAdded):
-                self._models[entry.model.name] = None
-            elif isinstance(entry, WorkerJoined):
-                self._workers[entry.worker] = entry.device_kind
-            elif isinstance(entry, SegmentHeader):
+            if isinstance(entry, SegmentHeader):
                 self._note = self._note or slice_note(entry)
-            self._lifecycles.take(now_ns, entry)
-        self._lifecycles.finish()
+            elif now_ns >= self._to_ns and not lives.awaits(self._to_ns):
+                break
+            if not self._part or self._from_ns <= now_ns < self._to_ns:
+                self._count(now_ns, entry)
+            lives.take(now_ns, entry)
+            if isinstance(entry, WorkerJoined) and now_ns < self._to_ns:
+                self._workers[entry.worker] = entry.device_kind
+            elif isinstance(entry, ModelAdded) and now_ns < self._to_ns:
+                self._served[entry.model.name] = None
+        lives.finish()
         return self._finish()
 
+    def _count(self, now_ns: int, entry: Entry) -> None:
+        self._records[type(entry)] += 1
+        if isinstance(entry, RequestArrived) and now_ns >= self._from_ns:
+            self._seconds[(now_ns - self._from_ns) // 1_000_000_000] += 1
+            self._model(entry.model).requests += 1
+
+    def _model(self, name: str) -> _Model:
+        model = self._asked.get(name)
+        if model is None:
+            model = self._asked[name] = _Model()
+        return model
+
     def _request(self, life: RequestLife) -> None:
-        self._outcomes[life.outcome] += 1
+        if not self._from_ns <= life.arrived_ns < self._to_ns:
+            return
+        model = self._model(life.request.model)
+        model.outcomes[life.outcome] += 1
         if life.outcome == "rejected":
             self._rejected[life.reason] += 1
         elif life.outcome in ("in_time", "late"):
             self._cold += life.cold
-            assert life.ended_ns is not None, "what was executed has ended"
+            assert life.ended_ns is not None, "a request that was executed has ended"
             self._latency.add(life.ended_ns - life.arrived_ns)
+            model.latency.add(life.ended_ns - life.arrived_ns)
 
     def _action(self, life: ActionLife) -> None:
-        self._actions.setdefault(life.kind, Counter())[life.status or "outstanding"] += 1
+        if self._from_ns <= life.sent_ns < self._to_ns:
+            self._actions.setdefault(life.kind, Counter())[life.status or "outstanding"] += 1
 
     def _finish(self) -> RunStats:
-        run, requests = self._run, sum(self._asked.values())
-        length_s = run.seconds if run.seconds > 0 else None
+        run, requests = self._run, sum(model.requests for model in self._asked.values())
+        seconds = (self._to_ns - self._from_ns) / 1e9 if self._part else run.seconds
+        length_s = seconds if seconds > 0 else None
+        outcomes = sum((model.outcomes for model in self._asked.values()), Counter[str]())
+        by_model = {name: model.stats() for name, model in self._asked.items()}
+        slowest = sorted(by_model.items(), key=lambda each: -(each[1].latency_p99_ms or 0.0))
         return RunStats(
             number=run.number,
             run=run.id,
             whole=run.whole,
             sliced=self._note,
-            began=run.wall(run.first_ns),
-            seconds=run.seconds,
+            began=run.wall(self._from_ns),
+            seconds=seconds,
+            part_begins_s=(self._from_ns - run.first_ns) / 1e9 if self._part else None,
             segments=len(run.paths),
             size_bytes=run.size_bytes,
             policy=run.policy,
             records={kind.__name__: count for kind, count in self._records.most_common()},
             workers=dict(sorted(self._workers.items())),
-            models=len(self._models),
+            models=len(self._served),
             models_asked=len(self._asked),
             requests=requests,
-            outcomes=dict(self._outcomes.most_common()),
+            outcomes=dict(outcomes.most_common()),
             rejected=dict(self._rejected.most_common()),
             cold=self._cold,
             offered_rps=length_s and requests / length_s,
-            in_time_rps=length_s and self._outcomes["in_time"] / length_s,
+            in_time_rps=length_s and outcomes["in_time"] / length_s,
             busiest_second=max(self._seconds.values(), default=0),
             latency_p50_ms=self._latency.percentile_ms(50),
             latency_p99_ms=self._latency.percentile_ms(99),
             latency_p9999_ms=self._latency.percentile_ms(99.99),
             actions={kind: dict(ends.most_common()) for kind, ends in sorted(self._actions.items())},
+            by_model=dict(slowest),
         )

@@ -95,7 +95,7 @@ def to_parquet(run: Run, target: Path, from_ns: int, to_ns: int) -> Converted:
         lives = Lifecycles(converter.request, converter.action)
         for now_ns, entry in read_run(run):
             lives.take(now_ns, entry)
-            if now_ns >= to_ns and not converter.awaits(lives):
+            if now_ns >= to_ns and not lives.awaits(to_ns):
                 break
         lives.finish()
     paths = [requests.path, actions.path]
@@ -119,11 +119,6 @@ class _Converter:
         self._add_action = add_action
         self._from_ns = from_ns
         self._to_ns = to_ns
-
-    def awaits(self, lives: Lifecycles) -> bool:
-        """Say whether something that began in the span is still open."""
-        began_ns = lives.oldest_ns()
-        return began_ns is not None and began_ns < self._to_ns
 
     def request(self, life: RequestLife) -> None:
         """Add a request's row if it arrived in the span."""

@@ -22,11 +22,26 @@ def register(app: typer.Typer) -> None:
     app.add_typer(log, name="log")
 
 
-def stats(log: Log, as_json: AsJson = False) -> None:
-    """Show a log's runs: how long, what was asked for, what became of it, records by kind, size."""
+def stats(
+    log: Log,
+    from_: From = None,
+    to: To = None,
+    last: Last = None,
+    run: RunNumber = None,
+    models: Annotated[
+        int, typer.Option(min=0, help="How many models to show, the one with the longest p99 first.")
+    ] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show a log's runs: length, requests, outcomes, latency (by model, too), actions, records by kind, size.
+
+    With --from, --to or --last: the requests that arrived, and the actions that were sent, in that time.
+    """
+    from mainspring.cli.spans import chosen_run
     from mainspring.telemetry.log_stats import log_stats
 
-    found = log_stats(log)
+    whole = from_ is None and to is None and last is None and run is None
+    found = log_stats(log, None if whole else chosen_run(log, run, from_, to, last))
     if as_json:
         _print_json(found)
         return
@@ -34,7 +49,7 @@ def stats(log: Log, as_json: AsJson = False) -> None:
 
     from mainspring.cli.views.log_tables import print_stats
 
-    print_stats(Console(markup=False, highlight=False), str(log), found)
+    print_stats(Console(markup=False, highlight=False), str(log), found, models)
 
 
 def slice_log(

@@ -12,17 +12,22 @@ from mainspring.client.durations import format_duration
 from mainspring.telemetry.log_stats import LogStats, RunStats
 
 
-def print_stats(console: Console, title: str, stats: LogStats) -> None:
-    """Print a log's totals and a table for each run."""
+def print_stats(console: Console, title: str, stats: LogStats, models: int = 0) -> None:
+    """Print a log's totals and a table for each run, with so many ``models`` of those that were asked for."""
     per = stats.size_bytes / stats.records if stats.records else 0.0
-    console.print(
-        f"{title}: {size(stats.size_bytes)} in {_many(stats.segments, 'segment')}, "
-        f"{stats.records:,} records of {per:.0f} bytes, {_many(len(stats.runs), 'run')}",
-        soft_wrap=True,
-    )
+    if any(run.part_begins_s is not None for run in stats.runs):
+        told = f"{stats.records:,} records of a part"
+    else:
+        told = (
+            f"{size(stats.size_bytes)} in {_many(stats.segments, 'segment')}, "
+            f"{stats.records:,} records of {per:.0f} bytes, {_many(len(stats.runs), 'run')}"
+        )
+    console.print(f"{title}: {told}", soft_wrap=True)
     for run in stats.runs:
         console.print()
         console.print(_table(run))
+        if models and run.by_model:
+            console.print(_models(run, models))
 
 
 def size(count: int) -> str:
@@ -44,9 +49,27 @@ def _table(run: RunStats) -> Table:
     return made
 
 
+def _models(run: RunStats, most: int) -> Table:
+    """Return the models with the longest latencies."""
+    made = Table(box=None, pad_edge=False)
+    made.add_column("  model", no_wrap=True)
+    for name in ("requests", "p50", "p99"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("outcomes", overflow="fold")
+    for name, model in list(run.by_model.items())[:most]:
+        latencies = (model.latency_p50_ms, model.latency_p99_ms)
+        told = ["-" if ms is None else format_duration(round(ms * 1e6)) for ms in latencies]
+        made.add_row(f"  {name}", f"{model.requests:,}", *told, _counts(model.outcomes))
+    if len(run.by_model) > most:
+        made.add_row(f"  and {len(run.by_model) - most:,} more")
+    return made
+
+
 def _rows(run: RunStats) -> Iterator[tuple[str, str]]:
     lack = "" if run.whole else "; its beginning is not there" if run.sliced is None else ""
-    yield f"run {run.number}", f"{run.began}, for {run.seconds:,.3f} s{lack}"
+    begins_s = run.part_begins_s
+    part = "" if begins_s is None else f" from second {begins_s:,.3f} of the run"
+    yield f"run {run.number}", f"{run.began}, for {run.seconds:,.3f} s{part}{lack}"
     if run.sliced is not None:
         yield "  slice", f"of {run.sliced.of}; {run.sliced.picture:,} records rebuild what was before"
     yield "  policy", run.policy or "none: no controller wrote it"
@@ -64,7 +87,8 @@ def _rows(run: RunStats) -> Iterator[tuple[str, str]]:
     for kind, ends in run.actions.items():
         yield f"  {kind}", _counts(ends)
     yield "  records", _counts(run.records)
-    yield "  size", f"{size(run.size_bytes)} in {_many(run.segments, 'segment')}"
+    if begins_s is None:
+        yield "  size", f"{size(run.size_bytes)} in {_many(run.segments, 'segment')}"
 
 
 def _requests(run: RunStats) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
-from mainspring.telemetry.log import SegmentHeader, read_log
+from mainspring.telemetry.log import SegmentHeader, read_entries, read_log, segments
 from mainspring.telemetry.summary import analyse_log
 from tests.controller.peers import spec
 from tests.telemetry.recordings import record
@@ -150,16 +151,18 @@ def test_a_request_for_a_model_that_is_not_served_ends_with_its_rejection() -> N
     assert not book.lives.waits(1)
 
 
-def test_the_oldest_open_thing_is_known() -> None:
+def test_it_knows_whether_something_earlier_is_open() -> None:
     book = Book()
-    assert book.lives.oldest_ns() is None
+    assert not book.lives.awaits(100)
     book.arrive(4, 1)
     book.infer(5, 7, 1)
-    assert book.lives.oldest_ns() == 4
+    assert (book.lives.awaits(4), book.lives.awaits(5)) == (False, True)
     book.lives.take(6, RequestCancelled(1))
-    assert book.lives.oldest_ns() == 5
+    assert (book.lives.awaits(5), book.lives.awaits(6)) == (False, True), "its INFER still runs"
     book.result(9, 7, 8)
-    assert book.lives.oldest_ns() is None
+    assert not book.lives.awaits(100)
+    book.arrive(10, 2, model="nobody")
+    assert (book.lives.awaits(10), book.lives.awaits(11)) == (False, True)
 
 
 def test_the_header_of_another_run_begins_a_new_cluster_with_its_settings() -> None:
@@ -176,6 +179,37 @@ def test_the_header_of_another_run_begins_a_new_cluster_with_its_settings() -> N
     assert list(book.lives.cluster.models) == ["m"], "a later segment of the same run goes on"
     book.lives.take(9, SegmentHeader(2, 6, True, 0, about))
     assert not book.lives.cluster.models
+
+
+def test_without_the_log_s_beginning_what_began_later_has_the_same_end(tmp_path: Path) -> None:
+    record(tmp_path, segment_bytes=100_000)
+    told: list[tuple[set[tuple[int, int, Any, Any, Any, Any]], set[tuple[int, int, str, Any, str]]]] = []
+    begins_ns = 0
+    for _ in range(2):
+        book = Book()
+        book.lives.reset()
+        for now_ns, entry in read_entries(tmp_path):
+            book.lives.take(now_ns, entry)
+        book.lives.finish()
+        requests = {
+            (each.request.request_id, each.arrived_ns, each.outcome, each.ended_ns, each.reason, each.cold)
+            for each in book.requests
+            if each.arrived_ns > begins_ns
+        }
+        actions = {
+            (each.action.action_id, each.sent_ns, each.status, each.ended_ns, each.lost)
+            for each in book.actions
+            if each.sent_ns > begins_ns
+        }
+        told.append((requests, actions))
+        if not begins_ns:
+            for path in segments(tmp_path)[:3]:
+                path.unlink()
+            begins_ns = next(now_ns for now_ns, _ in read_log(tmp_path))
+    whole, rest = told
+    assert rest[0] == {each for each in whole[0] if each[1] > begins_ns}
+    assert rest[1] == {each for each in whole[1] if each[1] > begins_ns}
+    assert len(rest[0]) > 500
 
 
 def test_it_agrees_with_the_summary_of_a_whole_run(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from mainspring.cli.views.log_tables import print_stats, size
 from mainspring.simulator.run import simulate
+from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.log import read_entries
 from mainspring.telemetry.log_stats import log_stats
 from mainspring.telemetry.runs import choose_run
@@ -62,6 +65,55 @@ def test_a_slice_says_of_what(tmp_path: Path) -> None:
     assert stats.requests == pytest.approx(920, rel=0.1)
 
 
+def test_a_part_has_what_came_in_it_with_its_end(tmp_path: Path) -> None:
+    record(tmp_path, segment_bytes=200_000)
+    run = choose_run(tmp_path)
+    middle_ns = run.first_ns + 1_300_000_000
+    (whole,) = log_stats(tmp_path).runs
+    parts = [
+        log_stats(tmp_path, (run, from_ns, to_ns)).runs[0]
+        for from_ns, to_ns in ((run.first_ns, middle_ns), (middle_ns, run.last_ns + 1))
+    ]
+    assert [part.part_begins_s for part in parts] == [0.0, 1.3]
+    assert sum(part.seconds for part in parts) == pytest.approx(whole.seconds)
+    for name in ("requests", "cold"):
+        assert sum(getattr(part, name) for part in parts) == getattr(whole, name)
+    for name in ("outcomes", "rejected", "records"):
+        counted = Counter(getattr(parts[0], name)) + Counter(getattr(parts[1], name))
+        wanted = Counter(getattr(whole, name))
+        # Where its instants lie does not matter: a header is about the whole run.
+        del counted["SegmentHeader"], wanted["SegmentHeader"]
+        assert counted == wanted
+    for kind, ends in whole.actions.items():
+        assert Counter(parts[0].actions.get(kind, {})) + Counter(parts[1].actions.get(kind, {})) == ends
+    assert "running" not in parts[0].outcomes, "the end is read where it is later"
+    assert all(part.outcomes["in_time"] > 500 for part in parts)
+
+
+def test_models_are_told_apart_the_slowest_first(tmp_path: Path) -> None:
+    record(tmp_path)
+    (run,) = log_stats(tmp_path).runs
+    lives: dict[str, list[int]] = {}
+    outcomes: dict[str, Counter[str]] = {}
+
+    def ended(life: RequestLife) -> None:
+        outcomes.setdefault(life.request.model, Counter())[life.outcome] += 1
+        if life.outcome in ("in_time", "late") and life.ended_ns is not None:
+            lives.setdefault(life.request.model, []).append(life.ended_ns - life.arrived_ns)
+
+    reader = Lifecycles(ended)
+    for now_ns, entry in read_entries(tmp_path):
+        reader.take(now_ns, entry)
+    reader.finish()
+    assert sum(model.requests for model in run.by_model.values()) == run.requests
+    assert {name: model.outcomes for name, model in run.by_model.items()} == outcomes
+    for name, model in run.by_model.items():
+        exact_ns = float(np.percentile(lives[name], 99, method="inverted_cdf"))
+        assert model.latency_p99_ms == pytest.approx(exact_ns / 1e6, rel=0.005)
+    slowest = [model.latency_p99_ms or 0.0 for model in run.by_model.values()]
+    assert slowest == sorted(slowest, reverse=True)
+
+
 def test_a_person_sees_it(tmp_path: Path) -> None:
     console = Console(width=100, record=True, markup=False, highlight=False)
     record(tmp_path)
@@ -71,6 +123,11 @@ def test_a_person_sees_it(tmp_path: Path) -> None:
     assert "in_time" in shown
     assert "policy clockwork workers 2 (gpu 2) models 8, of which 8 were asked for" in shown
     assert "lost 3" in shown
+    assert "p50 p99 outcomes" not in shown, "models are shown where they are asked for"
+    print_stats(console, "log", log_stats(tmp_path), 3)
+    shown = " ".join(console.export_text().split())
+    assert "model requests p50 p99 outcomes m-" in shown
+    assert "and 5 more" in shown
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from mainspring.cli.main import build_app
 from mainspring.cli.spans import chosen_run
+from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.runs import LogProblem, choose_run, find_runs
 from tests.telemetry.recordings import record
@@ -41,6 +42,20 @@ def test_stats_for_a_person_and_for_a_script(log: Path) -> None:
     assert "policy" in shown.output
     told = json.loads(run("stats", log, "--json").output)
     assert told["runs"][0]["requests"] == told["runs"][0]["records"]["RequestArrived"]
+
+
+def test_stats_of_a_part(log: Path) -> None:
+    shown = run("stats", log, "--from", "1", "--to", "1.5s", "--models", "2")
+    assert shown.exit_code == 0, shown.output
+    assert "for 0.500 s from second 1.000 of the run" in " ".join(shown.output.split())
+    assert "and 6 more" in shown.output
+    whole = choose_run(log)
+    arrived = [
+        now_ns - whole.first_ns for now_ns, entry in read_log(log) if isinstance(entry, RequestArrived)
+    ]
+    (told,) = json.loads(run("stats", log, "--from", "1", "--to", "1.5s", "--json").output)["runs"]
+    assert told["requests"] == sum(SECOND <= at_ns < 1.5 * SECOND for at_ns in arrived)
+    assert run("stats", log, "--from", "2", "--to", "1").exit_code == 2
 
 
 def test_slice_writes_a_log(log: Path, tmp_path: Path) -> None:
