@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from mainspring.experiments.policies import highest
+from mainspring.experiments.policies import constants, highest
 from mainspring.experiments.policies.cell import Cell, Job, configuration
 from mainspring.experiments.policies.plots import plot_frontier, plot_policies
 from mainspring.experiments.policies.scenarios import LOADS, OTHERS, SCENARIOS, STUDY
@@ -19,7 +19,7 @@ from mainspring.experiments.policies.sweep import Results, play_all
 from mainspring.scheduler.policies.registry import policy_class
 
 ALL_LOADS = ",".join(map(str, LOADS))
-PARTS = ("table", "highest", "frontier")
+PARTS = ("table", "highest", "frontier", "constants")
 POLICIES = "mainspring,mainspring@fairness=0,clockwork,symphony,nexus,edf"
 FAIRNESS = (0.0, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 FRONTIER = "G,H,skew,sizes"
@@ -66,7 +66,10 @@ def main(
     ample: AmpleOption = False,
     output: OutputOption = Path("out/policies"),
 ) -> None:
-    """Play policies in virtual time: goodput, the highest load with 99 % in time, or what fairness costs."""
+    """Play policies in virtual time: goodput, the highest load with 99 % in time, or what fairness costs.
+
+    ``constants`` plays the default policy with each of its constants changed (with MAINSPRING_NATIVE=0).
+    """
     if what not in PARTS:
         raise typer.BadParameter(f"there is no {what!r}: choose {', '.join(PARTS)}")
     if not profiles.exists():
@@ -91,6 +94,8 @@ def main(
         for policy in (frontier if what == "frontier" else _policies(policies))
         for seed in range(1 if searched else seeds)
     ]
+    if what == "constants":
+        jobs = constants.jobs(msgspec.structs.replace(jobs[0], bounds=None), constants.names(), seeds)
     output.mkdir(parents=True, exist_ok=True)
     _run(what, jobs, processes or os.cpu_count() or 1, output)
 
@@ -100,12 +105,18 @@ def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
     console = Console(width=200)
     file = output / f"{what}.json"
     if what == "highest":
-        found = highest.find_all(jobs, processes)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(highest=found))))
-        console.print(highest.table(found))
+        searched = highest.find_all(jobs, processes)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(highest=searched))))
+        console.print(highest.table(searched))
         return
     cells = list(track(play_all(jobs, processes), description="cells", total=len(jobs)))
     file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(cells=cells))))
+    if what == "constants":
+        found = constants.ratios(cells)
+        console.print(constants.table(found))
+        for name, values in found.items():
+            console.print(f"{name}: {constants.told(values)}", highlight=False)
+        return
     results = Results(cells)
     console.print(results.table())
     if what == "table":

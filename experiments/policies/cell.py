@@ -66,6 +66,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ample: bool = False
     """Whether each device has memory for all models, and holds them from the start. The bound stays that of
     the scenario: what is gained so is about the most that other LOADs could bring."""
+    constants: dict[str, float] = {}
+    """Other values of the default policy's constants; of one at most where neighbours are compared."""
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

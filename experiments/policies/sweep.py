@@ -10,6 +10,7 @@ from statistics import fmean
 from rich.table import Table
 
 from mainspring.experiments.policies.cell import Cell, Job, play_cell
+from mainspring.experiments.policies.constants import changed
 from mainspring.experiments.policies.scenarios import SCENARIOS
 
 
@@ -19,12 +20,17 @@ def play_all(jobs: Sequence[Job], processes: int) -> Iterator[Cell]:
     Raises what a job raises: ValueError for a policy that there is not.
     """
     if processes == 1 or len(jobs) == 1:
-        yield from map(play_cell, jobs)
+        yield from map(_play, jobs)
         return
     # Numpy's own threads would take the cores from one another.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with multiprocessing.get_context("spawn").Pool(min(processes, len(jobs))) as pool:
-        yield from pool.imap(play_cell, jobs)
+        yield from pool.imap(_play, jobs)
+
+
+def _play(job: Job) -> Cell:
+    with changed(job.constants):
+        return play_cell(job)
 
 
 class Results:
