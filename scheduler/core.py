@@ -32,12 +32,12 @@ from mainspring.messages.events import (
 from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
-from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.load_queue import MissedModels, Pins
 from mainspring.scheduler.membership import Membership
 from mainspring.scheduler.operating import Operating
-from mainspring.scheduler.pins import Pins
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -70,7 +70,7 @@ class Scheduler:
         self.cluster = state.cluster
         """The state, for drivers that only read it."""
         self._policy = make_policy(config.policy, state)
-        self._backlog = Backlog(state, self._policy)
+        self._backlog = BestEffort(state, self._policy)
         self._missed = MissedModels(state, self._policy)
         self._retry_ns = 0
         self._pins = Pins(state)

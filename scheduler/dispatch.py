@@ -13,7 +13,7 @@ from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
-from mainspring.scheduler.idle import Backlog
+from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
@@ -41,7 +41,7 @@ class Dispatcher:
         state: SchedulerState,
         policy: Policy,
         residency: Residency,
-        backlog: Backlog,
+        backlog: BestEffort,
         lifecycle: RequestLifecycle,
         stalls: Stalls,
     ) -> None:

@@ -1,7 +1,10 @@
-"""Models that should be loaded for one reason, in the order in which the reason came up.
+"""Models that should be loaded, by reason: pinned before demand, demand and copies before missed.
 
-`Pins` and `MissedModels` are such queues; the policy's own LOADs go between them (`Scheduler`): pinned before
-demand, demand before missed.
+Each reason has a queue in the order in which it came up: `Pins` for models that operators want resident,
+`MissedModels` for those that requests or operators asked for and no executor had to load at once. What
+requests wait for, and which busy models get further copies, is the policy's (`Policy.next_load`), in an order
+of its own; `Scheduler` asks the queues and the policy in turn. `LoadPlan.reason` says which of them a LOAD
+came from.
 """
 
 from __future__ import annotations
@@ -11,16 +14,19 @@ from collections import OrderedDict
 from itertools import islice
 from typing import Final
 
+from mainspring.cluster.membership import PINNED_SHARE
 from mainspring.cluster.placements import Model
-from mainspring.scheduler.placing import LoadPlan
+from mainspring.messages.evidence import LoadReason
+from mainspring.scheduler.placing import LoadPlan, plan_load, plan_on_freest
+from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.state import SchedulerState
 
 LOOKED_AT: Final = 8
 """Models that are looked at each time for one that can be loaded."""
 
 
-class LoadQueue(ABC):
-    """A queue of models, each in it once."""
+class ModelQueue(ABC):
+    """Models that should be loaded for one reason, each once, in the order in which the reason came up."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
@@ -62,3 +68,109 @@ class LoadQueue(ABC):
     @abstractmethod
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Return how a model could be loaded now, None if no worker can take it."""
+
+
+class Pins(ModelQueue):
+    """Keeps pinned models resident.
+
+    Were they all that a worker's memory holds, no other model could be loaded there. So what may be pinned is
+    a share of all workers' pages, and what is kept the same share of the pages of those that take work; which
+    workers do may change at any time, and with them which models are kept.
+    """
+
+    @property
+    def room_now(self) -> int:
+        """How many pages they may take of the workers that take work."""
+        workers = self._state.cluster.workers.values()
+        return int(PINNED_SHARE * sum([each.pages.size for each in workers if each.open]))
+
+    def enforce(self) -> None:
+        """Find which models are kept, those first that were pinned first: pins or workers have changed."""
+        room = self.room_now if self._state.cluster.pinned else 0
+        for name in self._state.cluster.pinned:
+            model = self._state.cluster.models.get(name)
+            if model is None:
+                continue
+            model.pinned = model.pages <= room
+            if model.pinned:
+                room -= model.pages
+                self.keep(model)
+
+    def keep(self, model: Model) -> None:
+        """Have a model that is kept loaded if it is resident nowhere."""
+        if model.pinned and not model.usable:
+            self.add(model)
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return how to load a model that is kept and resident nowhere, over the least recently used.
+
+        It waits for no executor to be idle: on a cluster that is busy all the time none ever is.
+        """
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.reason = LoadReason.PINNED
+        return plan
+
+    def _needs(self, model: Model) -> bool:
+        return model.pinned and not model.usable
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:  # noqa: ARG002 - on any worker with room
+        return plan_on_freest(model, self._state.load_room)
+
+
+class MissedModels(ModelQueue):
+    """Models that requests asked for in vain, or operators for at a moment when LOAD is idle.
+
+    The paper's loads only ever follow demand that a LOAD can still save, so that a model whose LOAD and EXEC
+    together exceed its SLO would never be loaded: idle LOAD executors load it after its first miss, and
+    models that only best-effort requests wait for.
+    """
+
+    def __init__(self, state: SchedulerState, policy: Policy) -> None:
+        super().__init__(state)
+        self._policy = policy
+        self._operators: dict[str, None] = {}
+        """Those of them that operators asked for."""
+
+    def want(self, model: Model) -> None:
+        """Note that a model would have served a request, had it been resident."""
+        if self._needs(model):
+            self.add(model)
+
+    def operator_wants(self, model: Model) -> None:
+        """Note that an operator asks for a model, whether or not the configuration has idle loads."""
+        if not model.holders:
+            self._operators[model.name] = None
+            self.want(model)
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
+        if not self._queued or not self._state.may_load_idly:
+            return None
+        plan = self.first_plan(now_ns)
+        if plan is not None:
+            plan.idle = True
+        return plan
+
+    def _forget(self, name: str) -> None:
+        super()._forget(name)
+        self._operators.pop(name, None)
+
+    def _needs(self, model: Model) -> bool:
+        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
+        if model.holders:
+            return False
+        return bool(self._state.config.idle_loads or model.backlog or model.name in self._operators)
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
+        """Find the idle worker with the most free pages that can take a model."""
+        idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
+        for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
+            asked = model.name in self._operators
+            plan = self._policy.plan_idle_load(now_ns, placement)
+            if plan is None and asked:
+                plan = plan_load(placement, now_ns - self._state.ns.idle_load_protect)
+            if plan is not None:
+                plan.reason = LoadReason.OPERATOR if asked else LoadReason.MISSED
+                return plan
+        return None

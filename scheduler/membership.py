@@ -20,11 +20,32 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import DropWorker, Unanswered
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.scheduler.changes import Changes
+from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.load_queue import Pins
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
+from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.state import SchedulerState
 
 
-class Membership(Changes):
+class Membership:
     """Adds and removes models and workers."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        residency: Residency,
+        backlog: BestEffort,
+        lifecycle: RequestLifecycle,
+        pins: Pins,
+    ) -> None:
+        self._state = state
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._lifecycle = lifecycle
+        self._pins = pins
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
         """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""

@@ -28,16 +28,37 @@ from mainspring.messages.operating import (
     Wish,
 )
 from mainspring.scheduler.admission import impossible
-from mainspring.scheduler.changes import Changes
+from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.placing import plan_on_freest
+from mainspring.scheduler.policies.base import Policy
+from mainspring.scheduler.request_lifecycle import RequestLifecycle
+from mainspring.scheduler.residency import Residency
+from mainspring.scheduler.state import SchedulerState
 
 NAMED: Final = 8
 """What there is instead of what was asked for, a refusal names so many of."""
 IDLE_ON_WORKER: Final = "a model is loaded on whichever worker is idle first; name none"
 
 
-class Operating(Changes):
+class Operating:
     """Carries operators' wishes out."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        policy: Policy,
+        residency: Residency,
+        backlog: BestEffort,
+        lifecycle: RequestLifecycle,
+        pins: Pins,
+    ) -> None:
+        self._state = state
+        self._policy = policy
+        self._residency = residency
+        self._backlog = backlog
+        self._lifecycle = lifecycle
+        self._pins = pins
 
     def refusal(self, wish: Wish) -> str | None:
         """Return why a wish can't be carried out now and what would be right, or None if it can."""

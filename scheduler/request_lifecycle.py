@@ -13,7 +13,8 @@ from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.evidence import RejectEvidence
 from mainspring.scheduler.admission import impossible
-from mainspring.scheduler.idle import Backlog, MissedModels
+from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.priority import preferred_due_ns, preferred_turn_ns
 from mainspring.scheduler.residency import Residency
@@ -31,7 +32,7 @@ class RequestLifecycle:
         state: SchedulerState,
         policy: Policy,
         residency: Residency,
-        backlog: Backlog,
+        backlog: BestEffort,
         missed: MissedModels,
     ) -> None:
         self._state = state

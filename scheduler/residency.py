@@ -9,8 +9,7 @@ from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadEvidence
-from mainspring.scheduler.idle import MissedModels
-from mainspring.scheduler.pins import Pins
+from mainspring.scheduler.load_queue import MissedModels, Pins
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.stalls import stalled_at_ns

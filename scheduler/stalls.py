@@ -12,7 +12,7 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Load
-from mainspring.scheduler.idle import MissedModels
+from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.state import SchedulerState
 

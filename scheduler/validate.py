@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mainspring.cluster.placements import Worker
 from mainspring.cluster.validate import validate as validate_state
-from mainspring.scheduler.pins import Pins
+from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.state import SchedulerState
 
 

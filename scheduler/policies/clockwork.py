@@ -23,7 +23,8 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
-from mainspring.scheduler.policies.demand_loads import DemandLoads
+from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.loads import DemandLoads
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
 
@@ -84,7 +85,7 @@ class Clockwork(ReadyQueuePolicy):
         return self._loads.next_load(now_ns)
 
     def _make_loads(self) -> DemandLoads:
-        return DemandLoads(self.state)
+        return DemandLoads(self.state, DemandTracker(self.state))
 
     def offer(self, placement: Placement) -> None:
         """Enter a model's strategies on a worker, and note what for: `queued` compares with it."""

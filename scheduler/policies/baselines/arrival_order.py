@@ -4,8 +4,8 @@ Each model has one queue. Its batch is ready once it is full, or once its first 
 long as batches are held for; of the models that a worker holds, the one whose batch was ready first runs
 first, on whichever worker is free first. Nothing is refused because it can't be in time, and what has
 become late is run all the same. Models are loaded on demand in the order of their oldest request's arrival
-(`wishes`), over the least recently used. Requests without a deadline stay with the core, which runs them in
-idle time.
+(`OrderedLoads`), over the least recently used. Requests without a deadline stay with the core, which runs
+them in idle time.
 
 A batch that no compiled size fits exactly is padded to the next larger one.
 """
@@ -13,26 +13,116 @@ A batch that no compiled size fits exactly is padded to the next larger one.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from mypy_extensions import mypyc_attr
 
+from mainspring.cluster.requests import Request
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch
-from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
-from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoads
-from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
+from mainspring.scheduler.policies.baselines.ordered_loads import OrderedLoadsPolicy
+from mainspring.scheduler.policies.ready_queue import enter, ready_by_ns
 
 if TYPE_CHECKING:
-    from mainspring.cluster.placements import Model, Placement, Worker
+    from mainspring.cluster.placements import Model, Placement
     from mainspring.cluster.requests import Request
-    from mainspring.scheduler.placing import LoadPlan
     from mainspring.scheduler.state import SchedulerState
 
 
+BEHIND_NS = 1 << 61
+"""Added to the rank of a request that was put behind all others: later than every arrival."""
+
+
+class FifoQueue:
+    """Requests by rank: the instant of their arrival, later by `BEHIND_NS` for those behind all others."""
+
+    __slots__ = ("_items", "_ranks", "rows")
+
+    def __init__(self) -> None:
+        self._items: list[Request] = []
+        self._ranks: list[int] = []
+        self.rows = 0
+        """Rows of all requests."""
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def head(self) -> Request:
+        """The request that is the next; the queue must not be empty."""
+        return self._items[0]
+
+    @property
+    def head_rank_ns(self) -> int:
+        """The rank of the request that is the next; the queue must not be empty."""
+        return self._ranks[0]
+
+    def add(self, request: Request) -> None:
+        """Put a request into its place: the last, unless it was dispatched before in vain."""
+        self._insert(request.arrived_ns, request)
+
+    def put_behind(self) -> None:
+        """Put the first request behind all those that are not behind yet; the queue must not be empty."""
+        request = self._items[0]
+        self._delete(0)
+        self._insert(request.arrived_ns + BEHIND_NS, request)
+
+    def remove(self, request: Request) -> None:
+        """Take a request out; raise KeyError if it is not queued."""
+        items = self._items
+        self._delete(0 if items and items[0] is request else self._index(request))
+
+    def first(self, rows: int) -> list[Request]:
+        """Return the requests at the front that fit so many rows together, and the first in any case."""
+        if self.rows == len(self._items):
+            return self._items[: max(rows, 1)]
+        taken: list[Request] = []
+        for request in self._items:
+            rows -= request.rows
+            if rows < 0 and taken:
+                break
+            taken.append(request)
+        return taken
+
+    def filled_ns(self, rows: int) -> int:
+        """Return the rank of the request with which the queue came to so many rows; it must have them."""
+        if self.rows == len(self._items):
+            return self._ranks[rows - 1]
+        for rank, request in zip(self._ranks, self._items, strict=True):
+            rows -= request.rows
+            if rows <= 0:
+                return rank
+        raise ValueError(f"{self.rows} rows are queued, too few by {rows}")
+
+    def _insert(self, rank: int, request: Request) -> None:
+        """Put a request where its rank, and then its id, has it."""
+        ranks, items = self._ranks, self._items
+        index = bisect_right(ranks, rank)
+        while index and ranks[index - 1] == rank and items[index - 1].id > request.id:
+            index -= 1
+        ranks.insert(index, rank)
+        items.insert(index, request)
+        self.rows += request.rows
+
+    def _delete(self, index: int) -> None:
+        self.rows -= self._items[index].rows
+        del self._items[index], self._ranks[index]
+
+    def _index(self, request: Request) -> int:
+        """Return where a request stands; raise KeyError if it is not queued."""
+        for rank in (request.arrived_ns, request.arrived_ns + BEHIND_NS):
+            index = bisect_left(self._ranks, rank)
+            while index < len(self._ranks) and self._ranks[index] == rank:
+                if self._items[index] is request:
+                    return index
+                index += 1
+        raise KeyError(request.id)
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ArrivalOrder(ReadyQueuePolicy):
+class ArrivalOrder(OrderedLoadsPolicy):
     """Batches in order of arrival, by what `full_rows` and `batch_rows` say of their size."""
 
     refuses: ClassVar[bool] = False
@@ -45,8 +135,6 @@ class ArrivalOrder(ReadyQueuePolicy):
         self._hold_ns = milliseconds(hold_ms)
         self._queues: dict[int, FifoQueue] = {}
         """The queue of each model that requests wait for, by number."""
-        self._absent = OrderedLoads(state, evicts=True)
-        self._copies = OrderedLoads(state, evicts=False)
 
     @abstractmethod
     def full_rows(self, placement: Placement) -> int:
@@ -71,7 +159,7 @@ class ArrivalOrder(ReadyQueuePolicy):
             if first or (self._hold_ns and queue.rows >= self.full_rows(placement)):
                 enter(placement, self._ready_ns(queue, placement))
         if first:
-            self._wish(model, queue)
+            self.want_load(model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request out of the queue."""
@@ -82,21 +170,6 @@ class ArrivalOrder(ReadyQueuePolicy):
         for request in batch.requests:
             self._remove(request)
         self.offer(batch.placement)
-
-    def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Enter the model on the worker or void its entry; ask for its LOAD."""
-        super().residency_changed(now_ns, placement)
-        self._wish_again(placement.model)
-
-    def worker_joined(self, now_ns: int, worker: Worker) -> None:
-        """Ask for what waits: this worker may load it."""
-        for number in list(self._queues):
-            self._wish_again(self._queues[number].head.model)
-
-    def worker_left(self, now_ns: int, worker: Worker) -> None:
-        """Ask for what only this worker held."""
-        for placement in worker.placements.values():
-            self._wish_again(placement.model)
 
     def offer(self, placement: Placement) -> None:
         """Enter a placement by when its batch is ready, if requests wait."""
@@ -132,10 +205,10 @@ class ArrivalOrder(ReadyQueuePolicy):
         rows = sum([request.rows for request in requests])
         return Batch(placement, placement.times.index_for(rows), requests)
 
-    def next_load(self, now_ns: int) -> LoadPlan | None:
-        """Return the LOAD of the model whose oldest request came first, of those that no worker holds."""
-        plan = self._absent.next_load(now_ns, _always)
-        return plan or self._copies.next_load(now_ns, _always)
+    def load_key(self, model: Model) -> int | None:
+        """Return when the oldest request came."""
+        queue = self._queues.get(model.number)
+        return None if queue is None else queue.head_rank_ns
 
     def _ready_ns(self, queue: FifoQueue, placement: Placement) -> int:
         """Return when a queue's batch is, or was, ready on a worker; what was put behind comes last."""
@@ -151,26 +224,4 @@ class ArrivalOrder(ReadyQueuePolicy):
         queue.remove(request)
         if not len(queue):
             del self._queues[request.model.number]
-            self._absent.drop(request.model)
-            self._copies.drop(request.model)
-
-    def _wish_again(self, model: Model) -> None:
-        queue = self._queues.get(model.number)
-        if queue is not None:
-            self._wish(model, queue)
-
-    def _wish(self, model: Model, queue: FifoQueue) -> None:
-        """Ask for a LOAD of a model where it is not held, by the arrival of its first request."""
-        if not model.holders:
-            self._absent.wish(model, queue.head_rank_ns)
-        elif len(model.usable) < len(model.placements):
-            self._absent.drop(model)
-            self._copies.wish(model, queue.head_rank_ns)
-        else:
-            self._absent.drop(model)
-            self._copies.drop(model)
-
-
-def _always(placement: Placement, ready_ns: int) -> bool:  # noqa: ARG001
-    """Every LOAD is of use to requests that are served late too."""
-    return True
+            self.drop_load(request.model)

@@ -22,8 +22,7 @@ import msgspec
 from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.config import milliseconds
-from mainspring.scheduler.policies.baselines.arrival_order import ArrivalOrder
-from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
+from mainspring.scheduler.policies.baselines.arrival_order import BEHIND_NS, ArrivalOrder, FifoQueue
 from mainspring.scheduler.policies.options import FifoOptions
 
 if TYPE_CHECKING:

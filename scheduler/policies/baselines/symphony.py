@@ -26,7 +26,8 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
-from mainspring.scheduler.policies.demand_loads import DemandLoads
+from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.loads import DemandLoads
 from mainspring.scheduler.policies.options import SymphonyOptions
 from mainspring.scheduler.policies.ready_queue import PUT_OFF, ReadyQueuePolicy, ready_by_ns
 
@@ -66,7 +67,7 @@ class Symphony(ReadyQueuePolicy):
         super().__init__(state, options)
         self._pads = bool(state.config.pad_batches)
         self._ahead_ns = state.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
-        self._loads = DemandLoads(state)
+        self._loads = DemandLoads(state, DemandTracker(state))
         self._deferrals: dict[int, Deferral] = {}
         """Of each model with queued requests, by number."""
         self._opening: list[tuple[int, int, Model]] = []

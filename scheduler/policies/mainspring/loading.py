@@ -1,31 +1,101 @@
-"""LOADs by what they bring: requests saved for each millisecond of the way to the device.
+"""The default policy's LOADs: what a LOAD is worth, whom it displaces, and further copies of busy models.
 
 The load priority of Clockwork's appendix B is unfulfilled work in device time. Divided by a request's time
-it is unfulfilled requests; less what their executions cost (`ExecPrice`) and divided by the LOAD's own time,
-what a LOAD brings for what it costs: a model of long executions and large weights does not go before many
-small ones, and one that would displace more requests than it serves is not loaded.
-
-Evicted are the models whose loss is least: what those that wait are worth, and those that will come before
-the model could be back. That requests wait says little by itself: where some have to be dropped, those of
-the models that are worth least wait longest.
+it is unfulfilled requests; less what their executions cost (`ExecPrice`) and divided by the LOAD's own time
+it is what a LOAD brings for what it costs: a model of long executions and large weights does not go before
+many small ones, and one that would displace more requests than it serves is not loaded.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
 
 from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.demand_loads import PASSED_OVER_NS, DemandLoads
-from mainspring.scheduler.policies.mainspring.constants import EVICTED_FOR_NS, WORTH_SCALE
-from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
-from mainspring.scheduler.policies.mainspring.popularity import Popularity
+from mainspring.scheduler.policies.loads import PASSED_OVER_NS, DemandLoads
+from mainspring.scheduler.policies.mainspring.constants import (
+    EVICTED_FOR_NS,
+    EXEC_SCARCE_FROM,
+    EXPECTED_ROWS,
+    MOST_BOOST,
+    MOST_REPLICATED,
+    REPLICA_SHARE,
+    REPLICATED_FROM,
+    REPLICATION_PAUSE_NS,
+    REPRICED_FROM,
+    SERVED_WEIGHT,
+    WORTH_SCALE,
+)
+from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 
-_RETRY: Final = Alarm.RETRY
+
+class ExecPrice:
+    """What EXEC's time costs while there is too little of it, in rows for each nanosecond.
+
+    A request that is served takes time from others. While a part of all requests is dropped and EXEC is busy,
+    a nanosecond costs that part of what one serves on average; otherwise it costs nothing. A LOAD that serves
+    requests which take longer than they are worth serves fewer in all, however short the LOAD is, and a model
+    that only has such requests may be evicted before one whose requests are quick.
+    """
+
+    def __init__(self, utilisation: Utilisation) -> None:
+        self._utilisation = utilisation
+        self._rows = self._time_ns = 0.0
+        self.per_ns = 0.0
+
+    def ran(self, rows: int, duration_ns: int) -> None:
+        """Enter a batch that was sent."""
+        self._rows += rows - SERVED_WEIGHT * self._rows
+        self._time_ns += duration_ns - SERVED_WEIGHT * self._time_ns
+
+    def look(self, now_ns: int, dropped: float) -> None:
+        """Update the price; ``dropped`` is the share of requests that were dropped lately."""
+        price = 0.0
+        if self._time_ns:
+            busy = min(1.0, self._utilisation.share(now_ns))
+            scarcity = max(0.0, (busy - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
+            price = scarcity * dropped * self._rows / self._time_ns
+        if abs(price - self.per_ns) > REPRICED_FROM * self.per_ns:
+            self.per_ns = price
+
+    def worth(self, model: Model, rows: float) -> float:
+        """Return what it is worth to serve rows of a model that wait, in the batches that are best for that.
+
+        In rows; 0 if they cost more than they are worth. Those of a model that was dropped too often count
+        for more (`ModelNote.boost`).
+        """
+        boost = model_note(model).boost
+        each = math.exp(min(boost, MOST_BOOST)) if boost else 1.0
+        if not self.per_ns:
+            return rows * each
+        best = 0.0
+        for times in model.infer_times.values():
+            sizes, durations_ns = times.sizes, times.ns
+            for index in range(len(sizes)):
+                filled = min(rows, float(sizes[index]))
+                batches = rows / filled if index == len(sizes) - 1 and filled else 1.0
+                best = max(best, batches * (filled * each - self.per_ns * durations_ns[index]))
+                if sizes[index] >= rows:
+                    break
+        return best
+
+    def worth_each(self, model: Model) -> float:
+        """Return what a row of a model is worth that comes some time, from 0 to 1."""
+        if not self.per_ns:
+            return 1.0
+        best = 0.0
+        for times in model.infer_times.values():
+            sizes, durations_ns = times.sizes, times.ns
+            for index in range(len(sizes)):
+                if index and sizes[index] > EXPECTED_ROWS:
+                    break
+                best = max(best, 1.0 - self.per_ns * durations_ns[index] / min(sizes[index], EXPECTED_ROWS))
+        return best
 
 
 class WorthTracker(DemandTracker):
@@ -62,20 +132,24 @@ class WorthTracker(DemandTracker):
         if now_ns >= self._look_again_ns:
             # The price falls as time passes, with nothing else to say so.
             self._look_again_ns = now_ns + PASSED_OVER_NS
-            self._alarms.set(self._look_again_ns, _RETRY)
+            self._alarms.set(self._look_again_ns, Alarm.RETRY)
         return None
 
 
 class WorthLoads(DemandLoads):
-    """Answers `Policy.next_load` by worth, and evicts by loss."""
+    """Answers `Policy.next_load` by worth, and evicts the models whose loss is least.
+
+    A loss is what the waiting requests are worth, and those that will come before the model could be back.
+    That requests wait says little by itself: where some have to be dropped, those of the models that are
+    worth least wait longest.
+    """
 
     def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
-        super().__init__(state)
-        self._demand = WorthTracker(state, price)
+        super().__init__(state, WorthTracker(state, price))
         self._popularity = popularity
         self._price = price
 
-    def plan(self, placement: Placement) -> LoadPlan | None:
+    def find_pages(self, placement: Placement) -> LoadPlan | None:
         """Find pages for a model that requests wait for."""
         return plan_load(placement, victims=self._victims(placement.worker))
 
@@ -102,3 +176,69 @@ class WorthLoads(DemandLoads):
         if model.backlog:
             loss += len(model.backlog)
         return loss / max(1, len(model.usable))
+
+
+class Replication:
+    """Loads further copies of models that are only where others keep EXEC busy.
+
+    The load priority of appendix B asks whether a device can do all that is allocated to it before the
+    deadlines. A model with few requests, on a device that a busy model fills, asks for next to nothing: by
+    that measure it never needs another device, and yet each of its requests waits for the other's batches,
+    and some in vain. While a LOAD executor is idle, such a model is loaded on a device that has less than
+    half as much to do, into free pages or over models with much fewer requests (`Popularity.unpopular`).
+
+    It is no `ModelQueue`: a model whose copy finds no room leaves and pauses the search instead of going to
+    the end, and copies come before missed models, since the policy is asked first.
+    """
+
+    def __init__(self, state: SchedulerState, popularity: Popularity, utilisation: Utilisation) -> None:
+        self._state = state
+        self._popularity = popularity
+        self._utilisation = utilisation
+        self._wanted: dict[int, Model] = {}
+        self._paused_until_ns = 0
+
+    def asked(self, now_ns: int, model: Model) -> None:
+        """Note that requests wait for a model: if it is on busy devices alone it should have another."""
+        usable = model.usable
+        if not usable or len(usable) >= len(model.placements) or now_ns < self._paused_until_ns:
+            return
+        if self._least(now_ns, model) < REPLICATED_FROM or len(self._wanted) >= MOST_REPLICATED:
+            return
+        self._wanted[model.number] = model
+        self._state.loads_dirty = True
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return how to load the model that was noted first on the least busy device with an idle LOAD."""
+        state, wanted = self._state, self._wanted
+        while wanted and state.may_load_idly and now_ns >= self._paused_until_ns:
+            model = wanted.pop(next(iter(wanted)))
+            if state.cluster.models.get(model.name) is not model or not model.usable:
+                continue
+            plan = self._plan(now_ns, model)
+            if plan is not None:
+                plan.idle = True
+                plan.reason = LoadReason.REPLICATION
+                return plan
+            self._paused_until_ns = now_ns + REPLICATION_PAUSE_NS
+        return None
+
+    def _least(self, now_ns: int, model: Model) -> float:
+        """Return the utilisation of the least busy device that holds a model."""
+        least = 2.0
+        for placement in model.usable.values():
+            least = min(least, self._utilisation.of(now_ns, placement.worker))
+        return least
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
+        most = REPLICA_SHARE * self._least(now_ns, model)
+        best: Placement | None = None
+        best_share, best_number = most, 0
+        for placement in model.placements.values():
+            worker = placement.worker
+            if not placement.loadable or len(worker.load) or model.pages > worker.pages.size:
+                continue
+            share = self._utilisation.of(now_ns, worker)
+            if share < best_share or (share == best_share and worker.number < best_number):
+                best, best_share, best_number = placement, share, worker.number
+        return None if best is None else plan_load(best, victims=self._popularity.unpopular(best))

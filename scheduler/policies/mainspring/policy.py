@@ -1,15 +1,14 @@
 """Mainspring's own policy: the most answers in time, with a floor for every model.
 
-*INFER.* The batch that brings most for its device time, weighed against how soon it must start
-(`Ranking`); which of a model's requests it holds and how large it is maximises requests for each
-millisecond, padding allowed. Few models on many busy devices wait for larger batches (`holding`). A model
-that is dropped too often rises (`Fairness`): the option ``fairness`` moves between most answers and
-equal shares.
+*INFER.* The batch that brings most for its device time, weighed against how soon it must start (`Ranking`);
+which of a model's requests it holds and how large it is maximises requests for each millisecond, padding
+allowed. Few models on many busy devices wait for larger batches (`held_until_ns`). A model that is dropped
+too often rises (`Fairness`): the option ``fairness`` moves between most answers and equal shares.
 
 *LOAD* by requests for each millisecond that it takes, less what their executions cost while EXEC is short
 (`ExecPrice`); the model goes whose loss is least (`WorthLoads`). Idle LOAD executors load what was missed
-over models that are asked for much less (`Popularity`), and further copies of what is on busy devices
-alone (`Replication`).
+over models with much fewer requests (`Popularity`), and further copies of what is on busy devices alone
+(`Replication`).
 
 *Lookahead.* Executors get their next action as late as its way there allows: what is decided later is
 decided knowing more. Appendix B of the Clockwork paper has 5 ms.
@@ -24,21 +23,21 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig, completed
 from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch
-from mainspring.scheduler.policies.mainspring.batch_delay import held_until_ns
 from mainspring.scheduler.policies.mainspring.constants import (
+    CAPACITY_DOUBT,
+    EXEC_SCARCE_FROM,
     LEAST_BEST_EFFORT_SHARE,
     LEAST_LOOKAHEAD_MS,
+    LONGEST_DELAY_NS,
     LOOKAHEAD_MARGIN_MS,
+    SHORT_QUEUE,
+    SHORTEST_DELAY_NS,
     TOLERATED_MISSES,
 )
-from mainspring.scheduler.policies.mainspring.early_expiry import expires_early_ns
-from mainspring.scheduler.policies.mainspring.exec_price import ExecPrice
 from mainspring.scheduler.policies.mainspring.fairness import Fairness
-from mainspring.scheduler.policies.mainspring.loading import WorthLoads
-from mainspring.scheduler.policies.mainspring.popularity import Popularity
+from mainspring.scheduler.policies.mainspring.loading import ExecPrice, Replication, WorthLoads
 from mainspring.scheduler.policies.mainspring.ranking import Ranking
-from mainspring.scheduler.policies.mainspring.replication import Replication
-from mainspring.scheduler.policies.mainspring.utilisation import Utilisation
+from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.options import MainspringOptions
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
@@ -210,3 +209,56 @@ class Mainspring(ReadyQueuePolicy):
         """Count a request that a model missed, for which it may rise."""
         if self._fairness.missed(model):
             self.offer_all(model)
+
+
+def held_until_ns(batch: Batch, available_ns: int, waiting_models: int, utilisation: float) -> int | None:
+    """Return when a batch that could begin at an instant should begin instead, or None to begin it.
+
+    Its requests can be served until then in a batch of the next larger size, so waiting loses none of them.
+    Waiting pays where devices are nearly busy and hardly any model else could use them meanwhile: few models
+    on many devices, each of which would otherwise run a small batch as soon as it is free. Elsewhere batches
+    that were put off to their last moment collide there.
+    """
+    placement, requests = batch.placement, batch.requests
+    times = placement.times
+    rows = sum([request.rows for request in requests])
+    if (
+        rows >= times.sizes[-1]
+        or utilisation <= EXEC_SCARCE_FROM
+        or waiting_models > len(placement.model.usable)
+    ):
+        return None
+    larger = batch.size_index + (rows == times.sizes[batch.size_index])
+    first_due_ns = min([request.due_ns for request in requests if request.due_ns is not None])
+    last_start_ns = first_due_ns - times.ns[larger]
+    share = min(1.0, (utilisation - EXEC_SCARCE_FROM) / (1.0 - EXEC_SCARCE_FROM))
+    wait_ns = min(LONGEST_DELAY_NS, int(share * (last_start_ns - available_ns)))
+    return available_ns + wait_ns if wait_ns > SHORTEST_DELAY_NS else None
+
+
+def expires_early_ns(state: SchedulerState, request: Request, last_start_ns: int) -> int:
+    """Return the last instant at which a queued request is worth keeping, as the queue is now.
+
+    It is ``last_start_ns``, the last at which a dispatch could meet its deadline, if few are before it. A
+    thousand requests that come at once with one deadline would otherwise all be given up in one moment just
+    before it, too many for all the refusals to be with their callers in time. At their best size and on every
+    worker at once, batches of the model serve a limited number of rows until a deadline; a request behind
+    twice as many is given up at once, so that the end of a long queue leaves early and bit by bit.
+    """
+    model = request.model
+    if len(model.queue) <= SHORT_QUEUE or request.due_ns is None:
+        return last_start_ns
+    rows = model.queue.rows_before(request)
+    needed_ns = rows * _row_ns(model) // (CAPACITY_DOUBT * max(1, state.cluster.open_workers))
+    return min(last_start_ns, request.due_ns - needed_ns)
+
+
+def _row_ns(model: Model) -> int:
+    """Return the least time that a row takes on any kind of device, in the batch that is best for it."""
+    least_ns = 0
+    for times in model.infer_times.values():
+        for index, size in enumerate(times.sizes):
+            row_ns = times.ns[index] // size
+            if row_ns < least_ns or not least_ns:
+                least_ns = row_ns
+    return least_ns

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from mainspring.cluster.placements import Model
+import pytest
+
+from mainspring.cluster.placements import Model, Worker
 from mainspring.messages.actions import Infer, Load, Unload
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import RequestArrived, WorkerJoined
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.policies.mainspring.constants import (
     POPULARITY_DECAY_NS,
     RENEWED_AFTER,
     UTILISATION_WINDOW_NS,
 )
+from mainspring.scheduler.policies.mainspring.loading import ExecPrice
 from mainspring.scheduler.policies.mainspring.policy import Mainspring
-from mainspring.scheduler.policies.mainspring.popularity import Popularity
+from mainspring.scheduler.policies.mainspring.usage import Popularity, Utilisation
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.state import SchedulerState
 from tests.scheduler.hand import MS, Hand, spec
@@ -110,3 +113,122 @@ def test_a_missed_model_is_loaded_over_others_that_are_asked_for_much_less() -> 
     hand.warm("held")
     assert loads(hand.request(20, 10, "slow", 20)) == []
     assert loads(hand.request(25, 11, "slow", 20)) == ["slow"]
+
+
+def model(name: str, single_ms: int) -> Model:
+    made = Model(spec(name, single_ms=single_ms), 1)
+    estimates = SchedulerState(SchedulerConfig()).cluster.estimates
+    made.infer_times["gpu"] = estimates.infer_times("gpu", made.spec)
+    return made
+
+
+def price(busy: float, dropped: float) -> ExecPrice:
+    """After batches of a row that took 4 ms."""
+    utilisation = Utilisation(SchedulerState(SchedulerConfig()))
+    utilisation.gave(0, Worker("w0", 0, "gpu", 8), int(busy * UTILISATION_WINDOW_NS))
+    found = ExecPrice(utilisation)
+    for _ in range(10):
+        found.ran(1, 4 * MS)
+    found.look(0, dropped)
+    return found
+
+
+@pytest.mark.parametrize(("busy", "dropped"), [(0.7, 0.5), (1.0, 0.0)])
+def test_nothing_is_paid_while_exec_has_time_or_nothing_is_dropped(busy: float, dropped: float) -> None:
+    found = price(busy, dropped)
+    assert found.per_ns == 0.0
+    assert found.worth(model("long", 40), 3.0) == 3.0
+    assert found.worth_each(model("long", 40)) == 1.0
+
+
+def test_what_takes_longer_is_worth_less_and_in_the_end_nothing() -> None:
+    found = price(1.0, 0.5)
+    worths = [found.worth(model("any", single_ms), 1.0) for single_ms in (1, 4, 20)]
+    assert 1.0 > worths[0] > worths[1] > 0.0
+    assert worths[2] == 0.0
+    assert found.worth_each(model("any", 1)) > found.worth_each(model("any", 4)) > 0.0
+    assert found.worth_each(model("any", 20)) == 0.0
+
+
+def test_full_batches_are_worth_more_than_as_many_single_rows() -> None:
+    found, any_ = price(1.0, 0.5), model("any", 4)
+    assert found.worth(any_, 4.0) > 4 * found.worth(any_, 1.0)
+    assert found.worth(any_, 8.0) == pytest.approx(2 * found.worth(any_, 4.0))
+
+
+def test_a_model_that_was_dropped_too_often_is_worth_its_time_again() -> None:
+    found, long = price(1.0, 0.5), model("long", 20)
+    assert found.worth(long, 1.0) == 0.0
+    model_note(long).boost = 2.0
+    assert found.worth(long, 1.0) > 0.0
+
+
+BATCHES = 8
+
+
+def loads_by_worker(commands: list[Command]) -> list[tuple[str, str]]:
+    return [(command.model, command.worker) for command in commands if isinstance(command, Load)]
+
+
+def serve(hand: Hand, model: str, since_ms: float) -> float:
+    """Keep worker w0 busy with batches of a model for 10 ms each; return when the last one ends."""
+    now_ms, id_ = since_ms, round(1000 * since_ms)
+    for _ in range(BATCHES):
+        commands = [c for number in range(4) for c in hand.request(now_ms, id_ + number, model, 60)]
+        infers = [c for c in commands if isinstance(c, Infer)]
+        while infers:
+            now_ms += infers[0].predicted_duration_ns / 1e6
+            infers = [c for c in hand.ok(now_ms, infers[0]) if isinstance(c, Infer)] + infers[1:]
+        id_ += 4
+    return now_ms
+
+
+def join(hand: Hand, now_ms: float) -> None:
+    """Let a second worker come, which has room for one page."""
+    hand.prepare(hand.feed(now_ms, WorkerJoined("w1", "gpu", 1)), now_ms)
+
+
+def pair() -> Hand:
+    """Return a cluster whose models "busy" and "rare" are on w0 alone; w1 has room for "rare" only."""
+    specs = spec("busy", pages=2), spec("rare")
+    hand = Hand(*specs, workers=1, pages=8, policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("busy")
+    hand.warm("rare", 50)
+    join(hand, 90)
+    return hand
+
+
+def test_a_model_beside_a_busy_one_is_given_an_idle_device() -> None:
+    hand = pair()
+    now_ms = serve(hand, "busy", 100)
+    assert loads_by_worker(hand.request(now_ms, 1, "rare", 100)) == [("rare", "w1")]
+
+
+def test_a_model_on_an_idle_device_stays_where_it_is() -> None:
+    hand = pair()
+    now_ms = serve(hand, "busy", 100)
+    assert loads_by_worker(hand.request(now_ms + 500, 1, "rare", 100)) == []
+
+
+def test_nobody_goes_for_it_who_is_asked_for_as_often() -> None:
+    specs = spec("other"), spec("busy", pages=2), spec("rare")
+    hand = Hand(*specs, pages=1, policy="mainspring")  # type: ignore[arg-type]
+    hand.warm("other")
+    hand.prepare(hand.feed(30, WorkerJoined("w1", "gpu", 3)), 30)
+    hand.warm("busy", 40)
+    (infer,) = [c for c in hand.request(70, 1, "other", 100) if isinstance(c, Infer)]
+    hand.warm("rare", 70)
+    hand.ok(90, infer)
+    rare = hand.scheduler._state.cluster.models["rare"]
+    assert list(rare.usable) == ["w1"]
+    now_ms = serve(hand, "busy", 100)
+    assert loads_by_worker(hand.request(now_ms, 2, "rare", 100)) == []
+
+
+def test_where_all_devices_are_as_busy_nothing_is_loaded() -> None:
+    hand = pair()
+    now_ms = serve(hand, "busy", 100)
+    worker = hand.scheduler._state.cluster.workers["w1"]
+    policy = hand.scheduler._policy
+    policy._utilisation.gave(round(now_ms * 1e6), worker, 80_000_000)  # type: ignore[attr-defined]
+    assert loads_by_worker(hand.request(now_ms, 1, "rare", 100)) == []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mainspring.cluster.placements import Model
 from mainspring.cluster.requests import Request
-from mainspring.scheduler.policies.baselines.fifo_queue import BEHIND_NS, FifoQueue
+from mainspring.scheduler.policies.baselines.arrival_order import BEHIND_NS, FifoQueue
 from tests.cluster import made
 from tests.scheduler.hand import spec
 

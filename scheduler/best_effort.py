@@ -1,9 +1,7 @@
-"""What executors do when no deadline needs them: best-effort batches, and loads of models that were missed.
+"""Requests without a deadline: the batches of them that executors run when no deadline needs them.
 
 Clockwork, section 6.4: requests without an SLO run "when idle time is available or expected in the
-immediate future". The paper's loads only ever follow demand that a load can still save, so a model whose
-LOAD and EXEC together exceed its SLO would never be loaded: idle LOAD executors load it after its first
-miss, and models that only best-effort requests wait for.
+immediate future".
 """
 
 from __future__ import annotations
@@ -12,11 +10,8 @@ import heapq
 from collections import deque
 from typing import Final
 
-from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.cluster.placements import Placement, Worker
 from mainspring.cluster.requests import Request
-from mainspring.messages.evidence import LoadReason
-from mainspring.scheduler.load_queue import LoadQueue
-from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.base import Batch, Policy
 from mainspring.scheduler.state import SchedulerState
 
@@ -26,8 +21,8 @@ PATIENCE_NS: Final = 5_000_000
 """How long an executor must have been idle before a best-effort request runs that could cost a deadline."""
 
 
-class Backlog:
-    """Best-effort requests: the oldest first on each worker, in batches that block no deadline."""
+class BestEffort:
+    """Chooses their batches: the oldest request first on each worker, in batches that block no deadline."""
 
     def __init__(self, state: SchedulerState, policy: Policy) -> None:
         self._state = state
@@ -127,56 +122,3 @@ class Backlog:
         if not slacks:
             return None
         return int(max(0, slacks[0][1]) * self._policy.best_effort_share(now_ns))
-
-
-class MissedModels(LoadQueue):
-    """Models that requests asked for in vain, in the order of their first miss."""
-
-    def __init__(self, state: SchedulerState, policy: Policy) -> None:
-        super().__init__(state)
-        self._policy = policy
-        self._operators: dict[str, None] = {}
-        """Those of them that operators asked for."""
-
-    def want(self, model: Model) -> None:
-        """Note that a model would have served a request, had it been resident."""
-        if self._needs(model):
-            self.add(model)
-
-    def operator_wants(self, model: Model) -> None:
-        """Note that an operator asks for a model, whether or not the configuration has idle loads."""
-        if not model.holders:
-            self._operators[model.name] = None
-            self.want(model)
-
-    def next_load(self, now_ns: int) -> LoadPlan | None:
-        """Return a missed model to load on an idle LOAD executor, over victims that nobody used lately."""
-        if not self._queued or not self._state.may_load_idly:
-            return None
-        plan = self.first_plan(now_ns)
-        if plan is not None:
-            plan.idle = True
-        return plan
-
-    def _forget(self, name: str) -> None:
-        super()._forget(name)
-        self._operators.pop(name, None)
-
-    def _needs(self, model: Model) -> bool:
-        """Return whether a model may be loaded here: nothing else loads one for best-effort requests."""
-        if model.holders:
-            return False
-        return bool(self._state.config.idle_loads or model.backlog or model.name in self._operators)
-
-    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
-        """Find the idle worker with the most free pages that can take a model."""
-        idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
-        for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
-            asked = model.name in self._operators
-            plan = self._policy.plan_idle_load(now_ns, placement)
-            if plan is None and asked:
-                plan = plan_load(placement, now_ns - self._state.ns.idle_load_protect)
-            if plan is not None:
-                plan.reason = LoadReason.OPERATOR if asked else LoadReason.MISSED
-                return plan
-        return None

@@ -1,0 +1,149 @@
+"""LOADs that a policy asks for: the queue of models, the worker for each, and the loads of Clockwork.
+
+Models come in the order that the policy gives them. One that no worker can take now is passed over for a
+while, so that it is not looked at on each event.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.scheduler.alarms import Alarm
+from mainspring.scheduler.placing import LoadPlan, plan_load
+from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.notes import worker_note
+from mainspring.scheduler.state import SchedulerState
+
+PASSED_OVER_NS = 5_000_000
+"""How long a model that no worker can load now is not looked at again."""
+LOOKED_AT = 8
+"""Models that are looked at within that time if none can be loaded."""
+
+
+class PolicyLoads(ABC):
+    """Answers `Policy.next_load`."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+        self._passed_over: list[Model] = []
+        self._look_again_ns = 0
+
+    def next_load(self, now_ns: int) -> LoadPlan | None:
+        """Return the LOAD of the first model that some worker can take now."""
+        state, passed_over = self._state, self._passed_over
+        if passed_over and now_ns >= self._look_again_ns:
+            for model in passed_over:
+                self.put_back(model)
+            passed_over.clear()
+        while state.load_room and len(passed_over) < LOOKED_AT:
+            taken = self.take(now_ns)
+            if taken is None:
+                break
+            plan = self._plan(now_ns, taken)
+            if plan is not None:
+                self.planned(taken)
+                return plan
+            if not passed_over:
+                self._look_again_ns = now_ns + PASSED_OVER_NS
+                state.alarms.set(self._look_again_ns, Alarm.RETRY)
+            passed_over.append(taken)
+            self.set_aside(taken)
+        return None
+
+    @abstractmethod
+    def take(self, now_ns: int) -> Model | None:
+        """Take out the model that should be loaded next; None if there is none."""
+
+    @abstractmethod
+    def planned(self, model: Model) -> None:
+        """Enter that a LOAD of a model that was taken out is about to be sent."""
+
+    @abstractmethod
+    def set_aside(self, model: Model) -> None:
+        """Keep a model that was taken out from being taken again until it is put back."""
+
+    @abstractmethod
+    def put_back(self, model: Model) -> None:
+        """Return a model that was set aside to its place."""
+
+    @abstractmethod
+    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+        """Return what orders a worker among those with room, the lowest first; None if its LOAD is of no use.
+
+        ``begin_ns`` is when the LOAD could begin.
+        """
+
+    def find_pages(self, placement: Placement) -> LoadPlan | None:
+        """Find pages for a model, evicting by least recent use."""
+        return plan_load(placement)
+
+    def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
+        """Find the first worker that can load a model now."""
+        state = self._state
+        soonest_ns = state.soonest_ns(now_ns)
+        candidates = []
+        for name, worker in state.load_room.items():
+            placement = model.placements.get(name)
+            if placement is None or placement.state is not State.PREPARED or not placement.loadable:
+                continue
+            order = self.worker_order(placement, worker.load.available_ns(now_ns, soonest_ns))
+            if order is not None:
+                candidates.append((order, worker.number, placement))
+        candidates.sort()
+        for _, _, placement in candidates:
+            plan = self.find_pages(placement)
+            if plan is not None:
+                return plan
+        return None
+
+
+class DemandLoads(PolicyLoads):
+    """LOADs by unfulfilled demand (Clockwork, appendix B, "Loading Models").
+
+    The model of the highest priority by `DemandTracker` that is not loaded everywhere already, on the least
+    loaded worker whose LOAD executor needs work; what is evicted for it is least recently used.
+    """
+
+    def __init__(self, state: SchedulerState, tracker: DemandTracker) -> None:
+        super().__init__(state)
+        self._demand = tracker
+
+    def update(self, now_ns: int, model: Model) -> None:
+        """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
+        if self._demand.update(now_ns, model):
+            self._state.loads_dirty = True
+
+    def take_back(self, now_ns: int, model: Model) -> None:
+        """Enter that requests left a model's queue, which asks for no LOAD."""
+        self._demand.update(now_ns, model)
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Let the demand for a worker's models go to the others."""
+        for name in worker.placements:
+            model = self._state.cluster.models.get(name)
+            if model is not None and model.waiting:
+                self.update(now_ns, model)
+
+    def take(self, now_ns: int) -> Model | None:
+        """Take out the model of the highest load priority."""
+        return self._demand.take(now_ns)
+
+    def planned(self, model: Model) -> None:
+        """Return the model to its place: its demand may ask for another LOAD."""
+        self._demand.put_back(model)
+
+    def set_aside(self, model: Model) -> None:
+        """Keep a model from being taken again until it is put back."""
+        self._demand.set_aside(model)
+
+    def put_back(self, model: Model) -> None:
+        """Return a model to its place."""
+        self._demand.put_back(model)
+
+    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+        """Return a worker's load, if its LOAD is in time for one of the model's requests."""
+        dues = placement.model.queue.dues
+        if not dues or begin_ns + placement.load_time.ns + placement.times.ns[0] > dues[-1]:
+            return None
+        return worker_note(placement.worker).allocated_ns, begin_ns, 0
