@@ -1,4 +1,4 @@
-"""Requests without a deadline: the batches of them that executors run when no deadline needs them.
+"""Requests without a deadline: their batches, which executors run when no deadline needs them.
 
 Clockwork, section 6.4: requests without an SLO run "when idle time is available or expected in the
 immediate future".
@@ -22,7 +22,7 @@ PATIENCE_NS: Final = 5_000_000
 
 
 class BestEffort:
-    """Chooses their batches: the oldest request first on each worker, in batches that block no deadline."""
+    """Chooses batches of best-effort requests: the oldest first on each worker, without blocking a deadline."""
 
     def __init__(self, state: SchedulerState, policy: Policy) -> None:
         self._state = state
@@ -30,7 +30,7 @@ class BestEffort:
         self._waiting: dict[str, list[tuple[int, int, Placement]]] = {}
         self._slacks: deque[tuple[int, int]] = deque()
         self._preferred = False
-        """Whether any request had a priority: as long as none had, nobody looks for turns that passed."""
+        """Whether any request had a priority: as long as none had, turns that passed need no check."""
 
     def saw_deadline(self, now_ns: int, slack_ns: int) -> None:
         """Note how long a request with a deadline could wait for its dispatch: its slack."""
@@ -40,13 +40,13 @@ class BestEffort:
         slacks.append((now_ns, slack_ns))
 
     def add(self, request: Request) -> None:
-        """Let workers know of a best-effort request that was queued."""
+        """Offer a best-effort request that was queued to the workers that can run its model."""
         self._preferred = self._preferred or request.turn_ns < request.arrived_ns
         for placement in request.model.usable.values():
             self.offer(placement)
 
     def offer(self, placement: Placement) -> None:
-        """Let a worker that can run a model know of its backlog."""
+        """Enter a model with best-effort requests on a worker that can run it."""
         backlog = placement.model.backlog
         if not backlog or not placement.usable:
             return

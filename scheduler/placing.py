@@ -90,7 +90,7 @@ def wrong_with(plan: LoadPlan, room: Mapping[str, Worker]) -> str | None:
             return f"a victim can't be evicted there: {victim}"
     owners = worker.pages.owners(plan.pages) - {None, *[victim.model.name for victim in plan.victims]}
     if owners:
-        return f"its pages belong to {', '.join(sorted(map(str, owners)))}, which is no victim"
+        return f"its pages belong to {', '.join(sorted(map(str, owners)))}, which is not a victim"
     return None
 
 

@@ -75,7 +75,7 @@ class FifoQueue:
         self._delete(0 if items and items[0] is request else self._index(request))
 
     def first(self, rows: int) -> list[Request]:
-        """Return the requests at the front that fit so many rows together, and the first in any case."""
+        """Return the requests at the front that fit ``rows`` together, and the first in any case."""
         if self.rows == len(self._items):
             return self._items[: max(rows, 1)]
         taken: list[Request] = []
@@ -87,7 +87,7 @@ class FifoQueue:
         return taken
 
     def filled_ns(self, rows: int) -> int:
-        """Return the rank of the request with which the queue came to so many rows; it must have them."""
+        """Return the rank of the request with which the queue came to ``rows``; it must have as many."""
         if self.rows == len(self._items):
             return self._ranks[rows - 1]
         for rank, request in zip(self._ranks, self._items, strict=True):
@@ -138,11 +138,11 @@ class ArrivalOrder(OrderedLoadsPolicy):
 
     @abstractmethod
     def full_rows(self, placement: Placement) -> int:
-        """Return how many rows have to wait for a batch that is held for no more."""
+        """Return the number of waiting rows from which on a batch is not held any longer."""
 
     @abstractmethod
     def batch_rows(self, placement: Placement, waiting: int) -> int:
-        """Return how many rows a batch may have where so many wait."""
+        """Return how many rows a batch may have while ``waiting`` rows wait."""
 
     def sort_out(self, now_ns: int, queue: FifoQueue) -> None:
         """Put those behind that are to wait for all others; none, unless a policy says otherwise."""

@@ -33,7 +33,7 @@ class BatchLimit(ABC):
 
     @abstractmethod
     def measured(self, rows: int, size: int, latency_ns: int, objective_ns: int) -> None:
-        """Learn from a batch of so many rows that ran in a compiled size: how long it took, and may take."""
+        """Learn from a batch of ``rows`` that ran in a compiled size: how long it took, and may take."""
 
 
 class SingleRow(BatchLimit):
@@ -94,7 +94,7 @@ class QuantileLimit(BatchLimit):
         self._refit_in = 0
 
     def measured(self, rows: int, size: int, latency_ns: int, objective_ns: int) -> None:
-        """Take the batch in, and choose the limit anew."""
+        """Take the batch into the measurements, and choose the limit from them."""
         new = all(size != known for known, _ in self._points)
         self._points.append((float(size), float(latency_ns)))
         self._refit_in -= 1

@@ -7,8 +7,8 @@ planned size, or of all that follow if those are fewer; the requests before it a
 
 What differs from the paper: a model has one queue here, from which each of its devices takes its batches,
 where Nexus's frontends share requests out by planned rates; requests that were passed over stay queued
-while a smaller batch could still save them. A model that is asked for between two plans goes to the least
-planned device. LOADs follow the plan; what is evicted is least recently used.
+while a smaller batch could still save them. A model whose first request comes between two plans goes to the
+device with the fewest models. LOADs follow the plan; what is evicted is least recently used.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ FIRST_EPOCH: Final = 1 / 16
 """Part of an epoch after which the first plan is made; each of the next epochs is twice as long, up to a
 whole one. Until a plan exists, a model is served by one device, whatever its rate."""
 PLANNED_AT_ONCE = 64
-"""Sessions that are planned for in one go, and"""
+"""Sessions that are planned for in one call."""
 PAUSE_NS = 200_000
-"""how long the plan rests then, for what happens meanwhile."""
+"""The pause of the plan between two calls, for the events that come meanwhile."""
 
 
 class Turns:
@@ -107,7 +107,7 @@ class Nexus(Policy):
         self._count(now_ns, model, rows, 0)
 
     def worker_left(self, now_ns: int, worker: Worker) -> None:
-        """Let its models be served elsewhere, and plan anew soon."""
+        """Have its models served elsewhere until the next plan."""
         turns = self._turns.pop(worker.name, None)
         if turns is None:
             return
@@ -121,7 +121,7 @@ class Nexus(Policy):
                 self._line_up(model)
 
     def on_alarm(self, now_ns: int) -> None:
-        """End the epoch and plan for the rates that it had, or go on with that."""
+        """End the epoch and plan for the rates that it had, or go on with the plan."""
         if self._planner is None:
             if self._plan_ns is None or now_ns < self._plan_ns:
                 return
@@ -175,7 +175,7 @@ class Nexus(Policy):
         return None
 
     def _plan_in(self, now_ns: int, length_ns: int) -> None:
-        """Make the next plan after so much time."""
+        """Make the next plan in ``length_ns``."""
         self._length_ns = length_ns
         self._plan_ns = now_ns + length_ns
         self.state.alarms.set(self._plan_ns, Alarm.POLICY)
@@ -224,7 +224,7 @@ class Nexus(Policy):
         return Batch(placement, index, queue.fill(first, times.sizes[index]))
 
     def _apply(self, nodes: list[Node]) -> None:
-        """Serve by a plan from now on. What is nowhere loaded where it should be is served where it is."""
+        """Serve by a plan from now on; a model that no planned device holds yet is served by a holder."""
         self._turns, self._homes = {}, {}
         workers = self.state.cluster.workers
         nodes = [node for node in nodes if workers.get(node.worker.name) is node.worker]

@@ -124,7 +124,7 @@ def saturating(times: InferTimes, slo_ns: int) -> int:
 def residual_duty_ns(times: InferTimes, slo_ns: int, rate: float) -> int:
     """Return the duty cycle of a residual load; 0 if not even its smallest batch is in time.
 
-    The batch is that which keeps a device least busy. A cycle need not be so long that the batch is full:
+    The batch is that which keeps a device least busy. A cycle may be too short to fill the batch:
     it ends in time for a request that came as it began.
     """
     found_ns, least = 0, 1.0
@@ -159,7 +159,7 @@ class Packing:
         """Sessions, and after them residual loads, that were placed."""
 
     def advance(self, limit: int) -> bool:
-        """Place up to so many sessions or residual loads; return whether that is all of them."""
+        """Place up to ``limit`` sessions or residual loads; return whether that is all of them."""
         sessions, residuals = self._sessions, self._residuals
         for _ in range(limit):
             if self._done < len(sessions):
@@ -183,7 +183,7 @@ class Packing:
             self._residuals.append((-_weight(model, rate, slo_ns), model.number, model, rate, slo_ns))
 
     def squeeze(self, limit: int) -> bool:
-        """Put up to so many of what did not fit onto the least busy devices; return whether that is all."""
+        """Put up to ``limit`` of what did not fit onto the least busy devices; return whether that is all."""
         for model, rate, slo_ns in self.left[:limit]:
             best: tuple[float, int] | None = None
             chosen: tuple[Node, Placement] | None = None
@@ -256,7 +256,7 @@ class Packing:
 
 
 class Planner:
-    """Looks for the largest part of all rates that fits; every so often it is told to go on."""
+    """Looks for the largest part of all rates that fits, a few sessions with each call."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Planner:
         self._first = self._current = self._packing()
 
     def advance(self, limit: int) -> list[Node] | None:
-        """Place up to so many sessions or residual loads; return a node for each worker once all is done."""
+        """Place up to ``limit`` sessions or residual loads; return a node for each worker at the end."""
         packing = self._current
         if self._squeezes:
             return packing.nodes if packing.squeeze(limit) else None

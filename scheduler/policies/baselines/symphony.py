@@ -7,8 +7,8 @@ An executor takes, of the batches whose window is open, the one with the earlies
 are idle the one of the lowest number does, so that few devices do the work of a light load. Requests at a
 queue's head that the largest possible batch would make late are passed over.
 
-Windows are opened by one timer over all models, at lower bounds of their beginnings; only then do workers
-hear of a model, by an index of their own in the order of latest starts. No model is looked at before.
+One timer over all models opens windows, at lower bounds of their beginnings; only then is a model entered
+into the ready queues of its workers, which are in the order of latest starts.
 
 Symphony takes all models to be in memory: what to load and what to evict is as in Clockwork (`DemandLoads`).
 Batch sizes between the compiled ones are padded.
@@ -43,7 +43,7 @@ SWEPT_FROM = 1_024
 
 
 class Deferral:
-    """A model with queued requests: when its window opens, or what workers were told of it."""
+    """A model with queued requests: when its window opens, or for what it was offered to workers."""
 
     __slots__ = ("head_due_ns", "index", "opens_ns")
 
@@ -93,7 +93,7 @@ class Symphony(ReadyQueuePolicy):
         self._loads.take_back(now_ns, model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
-        """Let a new holder hear of the model if its window is open; allocate its demand anew."""
+        """Offer the model to a new holder if its window is open, and allocate its demand again."""
         model = placement.model
         if not placement.usable:
             placement.note = None

@@ -1,17 +1,17 @@
-"""A floor under each model's share of answers: who is dropped too often rises in rank until he is not.
+"""A floor under each model's share of answers: a model that is dropped too often rises in rank.
 
-Whoever maximises the number of answers drops the models whose requests take longest, all of them, and even
-among models that are alike the same ones again and again where clients ask anew at once. So there is a
-floor. With a share ``s`` of all requests answered it is ``1 - (1 - s) / fairness``: no model misses more than
-``1 / fairness`` times as large a share of its requests as all models together do. Where so much is dropped
-that this asks for little or nothing, it is ``fairness * s``: none is answered less than that part of what all
-are.
+A policy that maximises the number of answers drops the models whose requests take longest, all of them; even
+among models that are alike it drops the same ones repeatedly where clients retry at once. The floor prevents
+that. With a share ``s`` of all requests answered it is ``1 - (1 - s) / fairness``: no model misses more than
+``1 / fairness`` times as large a share of its requests as all models together do. Where many requests are
+dropped this asks for little or nothing; then the floor is ``fairness * s``: no model's share of answers is
+less than that part of the share of all.
 
-Each floor has a price: a request that the model misses raises it, one that is answered lowers it, so that at
-the floor both balance (a subgradient step on the dual of "most answers, but everyone his floor"). The price
-boosts the model's rank. It is 0 for whoever is above his floor, and nobody pays where nothing is dropped.
-The lower the floor the more misses there are to an answer: the steps up are smaller then, and those down
-larger, so that a price settles within as many batches at any floor.
+Each model has a price: a missed request raises it and an answered one lowers it, so that both balance at the
+floor (a subgradient step on the dual of "most answers, with a floor for each model"). The price boosts the
+model's rank. It is 0 for a model above its floor, and for all models while nothing is dropped. The lower the
+floor, the more misses come to one answer: steps up are smaller then and steps down larger, so that a price
+settles within the same number of batches at any floor.
 """
 
 from __future__ import annotations
