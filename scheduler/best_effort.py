@@ -22,7 +22,7 @@ PATIENCE_NS: Final = 5_000_000
 
 
 class BestEffort:
-    """Chooses batches of best-effort requests: the oldest first on each worker, without blocking a deadline."""
+    """Chooses batches of best-effort requests: the oldest first on each worker, blocking no deadline."""
 
     def __init__(self, state: SchedulerState, policy: Policy) -> None:
         self._state = state

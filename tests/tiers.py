@@ -53,6 +53,7 @@ TIER_OF = {
     "experiments/test_baseline_agreement": "codegen",
     "experiments/test_policies": "codegen",
     "experiments/test_policy_agreement": "codegen",
+    "experiments/test_policy_constants": "codegen",
     "experiments/test_scheduler_ways": "codegen",
     "faults": "cluster",
     "gateway": "cluster",
