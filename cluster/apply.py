@@ -59,7 +59,10 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
             settle(cluster)
             infer_sent(cluster, now_ns, entry)
         case Reject(request_id=request_id):
-            _close(cluster, request_id)
+            request = cluster.requests.get(request_id)
+            if request is not None:
+                request.model.counts.rejected += 1
+                cluster.close(request)
         case Load():
             load_sent(cluster, now_ns, entry)
         case Unload():
@@ -102,7 +105,9 @@ def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
         case Wakeup():
             pass
         case RequestCancelled(request_id=request_id):
-            _close(cluster, request_id)
+            request = cluster.requests.get(request_id)
+            if request is not None:
+                cluster.close(request)
         case GatewayLeft(number=number):
             for request in requests_of(cluster, number):
                 cluster.close(request)
@@ -142,12 +147,6 @@ def _rank(cluster: Cluster, ranked: Ranked) -> None:
     request.due_ns, request.turn_ns = ranked.due_ns, ranked.turn_ns
     if waits:
         cluster.enqueue(request)
-
-
-def _close(cluster: Cluster, request_id: int) -> None:
-    request = cluster.requests.get(request_id)
-    if request is not None:
-        cluster.close(request)
 
 
 def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:

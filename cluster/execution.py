@@ -72,9 +72,16 @@ def infer_ended(
         placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
         if placement.model.overdue:
             placement.model.overdue.pop(worker.name, None)
+        counts = placement.model.counts
         for request in requests:
-            request.place = _GONE
-            cluster.requests.pop(request.id, None)
+            if request.place is not _GONE:
+                deadline_ns = request.event.deadline_ns
+                if deadline_ns is not None and result.end_ns > deadline_ns:
+                    counts.late += 1
+                else:
+                    counts.finished += 1
+                request.place = _GONE
+                del cluster.requests[request.id]
     else:
         _come_back(requests)
     return requests

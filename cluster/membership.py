@@ -18,9 +18,14 @@ OVERDUE_ATTEMPTS: Final = 3
 OVERDUE: Final = "INFERs took so long again and again that the worker was dropped for it"
 
 
-def add_model(cluster: Cluster, spec: ModelSpec) -> list[Placement]:
-    """Enter a model whose name is free; return its placements on workers that have nothing by its name."""
+def add_model(cluster: Cluster, spec: ModelSpec, former: Model | None) -> list[Placement]:
+    """Enter a model whose name is free; return its placements on workers that have nothing by its name.
+
+    ``former`` is what it replaces, and whose requests it counts on.
+    """
     model = cluster.models[spec.name] = cluster.new_model(spec)
+    if former is not None:
+        model.counts = former.counts
     return [
         cluster.place(model, worker)
         for worker in cluster.workers.values()
@@ -37,7 +42,7 @@ def model_added(cluster: Cluster, spec: ModelSpec) -> None:
     cluster.estimates.hold(spec)
     if known is not None:
         _take_off(cluster, known)
-    add_model(cluster, spec)
+    add_model(cluster, spec, known)
 
 
 def model_removed(cluster: Cluster, name: str) -> None:

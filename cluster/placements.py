@@ -164,11 +164,26 @@ class Placement:
         )
 
 
+class RequestCounts:
+    """What became of a model's requests since it was added; a model that replaces it counts on."""
+
+    __slots__ = ("arrived", "finished", "late", "rejected")
+
+    def __init__(self, arrived: int = 0, finished: int = 0, late: int = 0, rejected: int = 0) -> None:
+        self.arrived = arrived
+        self.finished = finished
+        """Those executed by their deadline; best-effort ones count too."""
+        self.late = late
+        self.rejected = rejected
+        """Those given up by the scheduler, on arrival or later."""
+
+
 class Model:
     """One model: its queues, and its placements in the order that workers joined."""
 
     __slots__ = (
         "backlog",
+        "counts",
         "holders",
         "index_of",
         "infer_times",
@@ -215,6 +230,7 @@ class Model:
         """Estimates on each kind of device that a worker of the cluster has."""
         self.load_times: dict[str, LoadTime] = {}
         """Likewise."""
+        self.counts = RequestCounts()
 
     def register(self, placement: Placement) -> None:
         """Enter a placement that became usable, or strike one that is so no more."""

@@ -89,6 +89,7 @@ def serve(cluster: Cluster, model: Model) -> None:
     cluster.estimates.hold(model.spec)
     cluster.models[model.name] = model
     if known is not None:
+        model.counts = known.counts
         _succeed(cluster, known, model)
         cluster.estimates.release(known.spec)
     for worker in cluster.workers.values():
@@ -241,7 +242,7 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     times = InferTimes(spec.batch_sizes, seeds_ns, estimates.rank) if own[0] else None
     load_time = LoadTime(0, estimates.rank) if own[1] else None
     placement = Placement(
-        _former_model(cluster, spec, state.number),
+        _former_model(cluster, spec, state),
         worker,
         times or estimates.infer_times(kind, spec),
         load_time or estimates.load_time(kind, spec),
@@ -251,14 +252,17 @@ def _former(cluster: Cluster, worker: Worker, state: PlacementState, spec: Model
     return placement
 
 
-def _former_model(cluster: Cluster, spec: ModelSpec, number: int) -> Model:
+def _former_model(cluster: Cluster, spec: ModelSpec, state: PlacementState) -> Model:
     """Return a model that is not served and that other workers may have, too."""
-    if number:
+    if state.number:
         for worker in cluster.workers.values():
             placement = worker.placements.get(spec.name)
-            if placement is not None and placement.model.number == number:
+            if placement is not None and placement.model.number == state.number:
                 return placement.model
-    return Model(spec, number)
+    model, successor = Model(spec, state.number), cluster.models.get(spec.name)
+    if successor is not None and not state.own_counts:
+        model.counts = successor.counts
+    return model
 
 
 def _recency(cluster: Cluster, state: RecencyState) -> None:
@@ -304,6 +308,8 @@ def _model(cluster: Cluster, state: ModelState) -> None:
     if model is None:
         return
     model.number = state.number
+    counts = model.counts
+    counts.arrived, counts.finished, counts.late, counts.rejected = state.counts
     model.overdue = dict(state.overdue) if state.overdue else None
     model.placements = _ordered(model.placements, state.placements)
     model.usable = _ordered(model.usable, state.usable)

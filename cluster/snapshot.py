@@ -86,10 +86,12 @@ def _models(cluster: Cluster) -> Iterator[Part]:
 def _model(cluster: Cluster, model: Model) -> ModelState:
     workers = cluster.workers
     places, usable = tuple(model.placements), tuple(model.usable)
+    counts = model.counts
     kinds = {workers[name].device_kind for name in places}
     return ModelState(
         model.name,
         model.number,
+        (counts.arrived, counts.finished, counts.late, counts.rejected),
         dict(model.overdue or {}),
         None if kinds == set(model.infer_times) else tuple(model.infer_times),
         None if _as_joined(cluster, places) else places,
@@ -204,13 +206,14 @@ def _placement(cluster: Cluster, placement: Placement) -> PlacementState:
         placement.last_used_ns,
         placement.leaving,
     )
-    if cluster.models.get(model.name) is model:
+    served, estimates = cluster.models.get(model.name), cluster.estimates
+    if served is model:
         return told
-    estimates = cluster.estimates
     return msgspec.structs.replace(
         told,
         former=msgspec.structs.replace(model.spec, inputs=(), outputs=(), profiles={}),
         number=model.number,
         own_infer_times=not estimates.shares_infer(kind, model.spec, placement.times),
         own_load_time=not estimates.shares_load(kind, model.spec, placement.load_time),
+        own_counts=served is None or served.counts is not model.counts,
     )

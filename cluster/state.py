@@ -93,9 +93,17 @@ class Cluster:
             return None
         deadline_ns = event.deadline_ns
         due_ns = None if deadline_ns is None else deadline_ns - self.response_margin_ns
+        model.counts.arrived += 1
         request = Request(event, model, now_ns, due_ns, is_cold(model))
         self.requests[request.id] = request
         return request
+
+    def turned_away(self, name: str) -> None:
+        """Count a request for a model that is rejected without having been entered."""
+        model = self.models.get(name)
+        if model is not None:
+            model.counts.arrived += 1
+            model.counts.rejected += 1
 
     def enqueue(self, request: Request) -> None:
         """Put a request that is in no queue into its model's."""

@@ -36,6 +36,7 @@ def _model(model: Model) -> ModelStatus:
     if model.where is None:
         model.where = where(model)
     prepared_on, resident_on, failed_on = model.where
+    counts = model.counts
     return ModelStatus(
         name=model.name,
         pages=model.pages,
@@ -43,6 +44,10 @@ def _model(model: Model) -> ModelStatus:
         resident_on=resident_on,
         queued=model.waiting,
         failed_on=failed_on,
+        arrived=counts.arrived,
+        finished=counts.finished,
+        late=counts.late,
+        rejected=counts.rejected,
     )
 
 

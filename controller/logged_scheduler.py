@@ -15,10 +15,9 @@ import msgspec
 
 from mainspring.cluster.picture import Part
 from mainspring.controller.counters import Dropped
-from mainspring.controller.model_counters import ModelCounters
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
-from mainspring.messages.events import Event, Wakeup
+from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
 from mainspring.messages.operating import Wish
 from mainspring.messages.peers import ClusterStatus
@@ -52,12 +51,13 @@ class LoggedScheduler:
         """The highest action id that has come out so far."""
         self.records = SharedRecords(log)
         """The records since the observers' last batch, while there are observers."""
+        self.requests = 0
+        """Requests that came."""
         self._scheduler = scheduler
         self._log = log
         self._write: Callable[[int, Event | Command], None] | None = None
         self.observe(False)
         self._dropped = dropped
-        self._counters = ModelCounters()
         self._actions = ActionCounts(metrics_models)
         self._paused_until_ns = 0
         self._unwritten: list[tuple[int, Event | Command]] = []
@@ -66,6 +66,7 @@ class LoggedScheduler:
     def handle(self, now_ns: int, event: Event) -> None:
         """Hand an event to the scheduler; `settle` logs it."""
         self.dirty = True
+        self.requests += type(event) is RequestArrived
         self._unwritten.append((now_ns, event))
         try:
             self._scheduler.handle(now_ns, event)
@@ -121,9 +122,8 @@ class LoggedScheduler:
         if not self._unwritten:
             return
         entries, self._unwritten = self._unwritten, []
-        counters, actions, write = self._counters, self._actions, self._write
+        actions, write = self._actions, self._write
         for now_ns, entry in entries:
-            counters.take(entry)
             actions.take(entry)
             if write is not None:
                 try:
@@ -164,20 +164,14 @@ class LoggedScheduler:
         return self._scheduler.queued
 
     @property
-    def departures(self) -> int:
-        """Workers that left or were dropped, and models that were removed, up to the last `settle`."""
-        return self._counters.departures
-
-    @property
-    def requests(self) -> int:
-        """Requests that came, up to the last `settle`."""
-        return self._counters.requests
+    def departed(self) -> int:
+        """As `Scheduler.departed`."""
+        return self._scheduler.departed
 
     def status(self) -> ClusterStatus:
-        """Return the scheduler's status, with each model's counts and the number of unlogged records."""
+        """Return the scheduler's status, with the number of unlogged records."""
         self.settle()
         status = self._scheduler.status()
-        status = msgspec.structs.replace(status, models=tuple(map(self._counters.counted, status.models)))
         if self._log is None or self._log.problem is None:
             return status
         return msgspec.structs.replace(

@@ -90,7 +90,7 @@ class Controller:
         self._error_limit = AnswerLimit()
         self._arrived_ns = self._collected_ns = time.monotonic_ns()
         self._drain_until_ns = self._drain_check_ns = 0
-        self._departures = self._requests = 0
+        self._departed = self._requests = 0
         self._quiet_since_ns = self._collected_ns
         try:
             self._add(models, served)
@@ -201,9 +201,9 @@ class Controller:
         if self._requests != self._logged.requests:
             self._requests = self._logged.requests
             self._quiet_since_ns = now_ns
-        gone = self._logged.departures - self._departures
+        gone = self._logged.departed - self._departed
         if gone >= MOST_GONE or (gone and now_ns - self._quiet_since_ns >= QUIET_NS):
-            self._departures += gone
+            self._departed += gone
             gc.unfreeze()
         gc.collect()
         gc.freeze()

@@ -65,6 +65,8 @@ class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether ``former`` no longer shares its estimates of INFER with models that are served."""
     own_load_time: bool = False
     """Likewise for LOAD."""
+    own_counts: bool = False
+    """Whether its requests are not counted with those of the model that is served under its name."""
 
 
 class WorkerState(msgspec.Struct, frozen=True, tag="worker_state", omit_defaults=True):
@@ -200,6 +202,8 @@ class ModelState(msgspec.Struct, frozen=True, tag="model_state", omit_defaults=T
 
     model: str
     number: int
+    counts: tuple[int, int, int, int]
+    """Requests since it was added: arrived, executed in time, executed late, rejected."""
     overdue: dict[str, int] = {}
     """How often in a row an INFER cost each worker its place."""
     device_kinds: tuple[str, ...] | None = None

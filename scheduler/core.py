@@ -160,6 +160,13 @@ class Scheduler:
         """Requests that wait for an INFER."""
         return self._state.cluster.queued
 
+    @property
+    def departed(self) -> int:
+        """The number of workers that left or were dropped, and of models that were removed or replaced."""
+        cluster = self._state.cluster
+        seen = cluster.models_seen + cluster.workers_seen
+        return seen - len(cluster.models) - len(cluster.workers)
+
     def status(self) -> ClusterStatus:
         """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
         return cluster_status(self._state.cluster, self.config.policy)

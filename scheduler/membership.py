@@ -57,7 +57,7 @@ class Membership:
         cluster.estimates.hold(spec)
         if known is not None:
             self._take_off(now_ns, known)
-        for placement in add_model(cluster, spec):
+        for placement in add_model(cluster, spec, known):
             self._residency.want_prepared(placement)
             self._residency.prepare_next(now_ns, placement.worker)
         self._pins.enforce()

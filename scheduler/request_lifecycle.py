@@ -54,6 +54,7 @@ class RequestLifecycle:
             return
         refusal = self._refusal(event)
         if refusal is not None:
+            state.cluster.turned_away(event.model)
             state.emit(now_ns, Reject(event.request_id, *refusal))
             return
         model = state.cluster.models[event.model]
@@ -217,6 +218,7 @@ class RequestLifecycle:
         earliest_ns = None if finish_ns is None else finish_ns + state.ns.response_margin
         self._policy.refused(now_ns, model, event.rows)
         evidence = reject_evidence(model, found, model.waiting)
+        state.cluster.turned_away(event.model)
         state.emit(now_ns, Reject(event.request_id, reason, detail, earliest_ns, evidence))
         self._missed.want(model)
         return False

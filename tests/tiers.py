@@ -44,7 +44,6 @@ TIER_OF = {
     "controller/test_clock": "unit",
     "controller/test_sessions": "unit",
     "controller/test_shell": "unit",
-    "controller/test_model_counters": "unit",
     "emulator": "codegen",
     "examples": "cluster",
     "experiments": "lab",

@@ -37,6 +37,7 @@ def _model(model: Model) -> dict[str, Any]:
         "backlog": [request.id for request in model.backlog],
         "placements": list(model.placements),
         "usable": list(model.usable),
+        "counts": [getattr(model.counts, name) for name in ("arrived", "finished", "late", "rejected")],
         "overdue": model.overdue or {},
         "infer": {kind: list(times.ns) for kind, times in model.infer_times.items()},
         "inputs": {kind: list(times.transfer_ns) for kind, times in model.infer_times.items()},

@@ -18,7 +18,7 @@ from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.view import View
 from mainspring.messages.events import OperatorAsked, RequestArrived, Wakeup, WorkerLeft
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo
-from tests.console.view.streams import EVERYTHING, Watched, feed, tallied
+from tests.console.view.streams import EVERYTHING, Watched, feed, never_removed, tallied
 
 SECOND = 1_000_000_000
 
@@ -81,7 +81,6 @@ def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     view.take(view.now_ns + SECOND, Wakeup())
     shown = cluster(view)
     minute = shown.last_300s
-    names = list(watched.scheduler._state.cluster.models)
     book = view.traffic.book
     assert minute.seconds == len(shown.series.offered)
     assert minute.offered_rps * minute.seconds == pytest.approx(sum(shown.series.offered))
@@ -92,11 +91,11 @@ def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     assert (
         sum(minute.rejected.values()) == len(list(book.newest(("rejected",)))) == sum(shown.series.rejected)
     )
-    never_removed = [name for name in names if watched.counters._counts.get(name)]
+    state = watched.scheduler._state
     rows = {row.name: row for row in models(view, limit=1000).rows}
-    for name in never_removed:
+    for name in never_removed(state):
         row = rows[name]
-        assert (row.in_time, row.late, row.rejected) == tallied(watched.counters, name)[1:]
+        assert (row.in_time, row.late, row.rejected) == tallied(state, name)[1:]
     latencies = sorted(each.latency_ns or 0 for each in book.newest(("in_time", "late")))
     for percent, value in ((50, minute.p50_ms), (99, minute.p99_ms), (99.99, minute.p9999_ms)):
         rank = max(1, -(-len(latencies) * percent // 100))

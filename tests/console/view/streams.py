@@ -11,10 +11,8 @@ from mainspring.console.view.models import FAILED, RESIDENT
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import WorkerState
 from mainspring.controller.logged_scheduler import about
-from mainspring.controller.model_counters import ModelCounters
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
-from mainspring.messages.peers import ModelStatus
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario
 from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
@@ -27,7 +25,6 @@ class Watched:
     """A random cluster in virtual time, with its stream as the controller would write it."""
 
     def __init__(self, seed: int, policy: str = "mainspring", length_ns: int = SECOND) -> None:
-        self.counters = ModelCounters()
         self.records: list[tuple[int, Entry]] = []
         self.length_ns = length_ns
         self.simulation = random_scenario(
@@ -38,7 +35,6 @@ class Watched:
         self.records.insert(0, (0, header))
 
     def _record(self, now_ns: int, entry: Event | Command) -> None:
-        self.counters.take(entry)
         if not isinstance(entry, Wakeup):
             self.records.append((now_ns, entry))
 
@@ -125,10 +121,15 @@ def counted(view: View, name: str) -> tuple[int, int, int, int]:
     return arrived, in_time, late, rejected
 
 
-def tallied(counters: ModelCounters, name: str) -> tuple[int, int, int, int]:
-    """Return the same as the controller counts it."""
-    status = counters.counted(ModelStatus(name, 0, (), (), 0))
-    return status.arrived, status.finished, status.late, status.rejected
+def never_removed(state: SchedulerState) -> list[str]:
+    """Return the models that are served since the beginning: requests of one that was removed count apart."""
+    return [name for name, model in state.cluster.models.items() if name == f"m{model.number - 1}"]
+
+
+def tallied(state: SchedulerState, name: str) -> tuple[int, int, int, int]:
+    """Return the same as the scheduler's state has it."""
+    counts = state.cluster.models[name].counts
+    return counts.arrived, counts.finished, counts.late, counts.rejected
 
 
 def same(view: View, other: View) -> None:

@@ -14,7 +14,7 @@ from mainspring.messages.events import Event, ModelAdded, RequestArrived, Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.telemetry.log import FORMAT, SegmentHeader
-from tests.console.view.streams import EVERYTHING, Watched, check, counted, feed, same, tallied
+from tests.console.view.streams import EVERYTHING, Watched, check, counted, feed, never_removed, same, tallied
 from tests.scheduler.hand import MS, spec
 
 
@@ -34,8 +34,8 @@ def test_the_view_holds_what_the_scheduler_holds(seed: int, policy: str, step_ms
         check(view, state)
     feed(view, watched.everything())
     check(view, state)
-    for name in state.cluster.models:
-        assert counted(view, name) == tallied(watched.counters, name), name
+    for name in never_removed(state):
+        assert counted(view, name) == tallied(state, name), name
 
 
 @pytest.mark.parametrize("seed", range(6))
