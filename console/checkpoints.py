@@ -1,8 +1,8 @@
-"""How things stood at places throughout a run, so that any instant of it can be shown without all before it.
+"""The state at places throughout a run, so that any instant of it can be shown without all before it.
 
 One pass over the run from its beginning, a piece at a time, with only what is open in memory
-(`telemetry.lives`); every mebibyte or more it notes how things stand, as the entries of a picture
-(`messages.observing`). What a note holds is mostly shared with the others: names and models.
+(`telemetry.lifecycles`); every mebibyte or more it takes a snapshot of the state (`cluster.snapshot`).
+Snapshots share what does not change between them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mainspring.cluster.picture import picture
+from mainspring.cluster.snapshot import snapshot
 from mainspring.console.log_reader import LogReader, Place, Timed
 from mainspring.console.overview import RunOverview
-from mainspring.messages.events import ModelAdded
-from mainspring.messages.observing import OfPicture
+from mainspring.messages.snapshot import InferEstimate, LoadEstimate, ModelServed, ModelState, Told
 from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
@@ -36,15 +35,15 @@ class Checkpoint(msgspec.Struct, frozen=True):
     place: Place
     header: Timed | None
     """The last segment's."""
-    entries: tuple[tuple[int | None, Entry | OfPicture], ...]
-    """The state, as `cluster.picture` has it; None stands for ``at_ns``."""
+    entries: tuple[Told, ...]
+    """The state, as `cluster.snapshot.snapshot` has it."""
 
-    def picture(self) -> Iterator[tuple[int, Entry | OfPicture]]:
-        """Yield the entries of a snapshot with their instants."""
+    def snapshot(self) -> Iterator[tuple[int, Entry | Told]]:
+        """Yield a header and the state, as records."""
         if self.header is not None:
             yield self.header
-        for at_ns, entry in self.entries:
-            yield self.at_ns if at_ns is None else at_ns, entry
+        for entry in self.entries:
+            yield self.at_ns, entry
 
 
 class Checkpoints:
@@ -59,8 +58,8 @@ class Checkpoints:
         """What became of the requests of the part that has been gone through."""
         self._lifecycles = Lifecycles(on_request=self._count)
         self._header: Timed | None = None
-        self._models: dict[str, ModelAdded] = {}
-        """What each note says of a model, so that all notes share it."""
+        self._known: dict[tuple[object, ...], Told] = {}
+        """What the last note says of each subject, so that notes share what does not change."""
         self._since_bytes = 0
         self._found = [self._note(run.first_ns)]
 
@@ -101,15 +100,25 @@ class Checkpoints:
             self.overview.ended(life.arrived_ns, life.ended_ns, life.outcome)
 
     def _note(self, at_ns: int) -> Checkpoint:
-        parts = picture(self._lifecycles.cluster)
-        entries = tuple((at, self._shared(entry)) for part in parts for at, entry in part)
+        parts = snapshot(self._lifecycles.cluster)
+        entries = tuple([self._shared(entry) for part in parts for entry in part])
         return Checkpoint(at_ns=at_ns, place=self._reader.place, header=self._header, entries=entries)
 
-    def _shared(self, entry: Entry | OfPicture) -> Entry | OfPicture:
-        """Return what an earlier note has of a model, if it is the same."""
-        if not isinstance(entry, ModelAdded):
-            return entry
-        known = self._models.get(entry.model.name)
-        if known is None or known.model is not entry.model:
-            known = self._models[entry.model.name] = entry
-        return known
+    def _shared(self, entry: Told) -> Told:
+        """Return what the last note has of the same subject, if it is the same."""
+        match entry:
+            case ModelServed(model=spec):
+                subject: tuple[object, ...] = (ModelServed, spec.name)
+            case InferEstimate():
+                subject = InferEstimate, entry.device_kind, entry.executable, entry.batch_sizes
+            case LoadEstimate():
+                subject = LoadEstimate, entry.device_kind, entry.weights_bytes
+            case ModelState():
+                subject = ModelState, entry.model
+            case _:
+                return entry
+        known = self._known.get(subject)
+        if known == entry:
+            return known
+        self._known[subject] = entry
+        return entry

@@ -23,8 +23,8 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     point here."""
     token_file: str = ""
     """File of tokens, as `mainspring token new` writes it, with which operators may change what is served;
-    it is read again when it changes. Empty: the gateway's, beside `mainspring up`; else nobody may change
-    anything from here. Relative to the folder that the console is started in."""
+    it is read again when it changes. Empty: the gateway's, beside `mainspring up`; else nothing can be
+    changed from here. Relative to the folder that the console is started in."""
     token_reload_ms: float = 1_000.0
     """Between two looks at whether the file of tokens has changed."""
     reading_needs_token: bool = False
@@ -51,9 +51,9 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
     ping_interval_ms: float = 20_000.0
     """Between two signs of life that are asked of a page; one that gives none until the next is cut off."""
     operate_timeout_ms: float = 5_000.0
-    """How long the controller may take to answer a wish to change something."""
+    """How long the controller may take to answer an operator's command."""
     max_operations: int = 16
-    """Such wishes at one time; one more is refused."""
+    """Commands that wait at one time; one more is refused."""
     stop_timeout_ms: float = 2_000.0
     """On a stop, how long what is being answered may take."""
 
@@ -72,7 +72,7 @@ class ConsoleConfig(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.reading_needs_token and not self.token_file:
             raise ValueError(
-                "the console's reading_needs_token is set without a token_file: nobody could see anything"
+                "the console's reading_needs_token is set without a token_file: no page could be read"
             )
         parse_address(self.address)
 

@@ -17,12 +17,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, BadMessage, Codec, encode
 from mainspring.messages.events import Wakeup
-from mainspring.messages.observing import ObserverHello, OfPicture, Records, Stage
+from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello, Records, Stage
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome
 from mainspring.messages.roles import Role
+from mainspring.messages.snapshot import Told
 from mainspring.telemetry.log import Entry
 from mainspring.transport.bounds import Delivery, Limits
 from mainspring.transport.greeting import Pass
@@ -37,11 +37,11 @@ HELLO_NS = 500_000_000
 SILENCE_NS = 1_000_000_000
 """A controller that says nothing for this long is taken for lost; it says something ten times in it."""
 TICK_NS = 100_000_000
-"""At least so often it is looked at what is due."""
+"""The longest time between two looks at what is due."""
 LIMITS = Limits(part_bytes=256 << 20, backlog_bytes=16 << 20, backlog_messages=1_000)
 _WAKEUP = Wakeup()
 
-Observed = Entry | OfPicture
+Observed = Entry | Told
 """What the records of a stream hold."""
 State = Literal["connecting", "catching_up", "live"]
 
@@ -89,7 +89,7 @@ class LiveStream:
         operators are passed on, whom the caller has checked.
         """
         self.state: State = "connecting"
-        """``connecting`` while nothing is heard of the controller, ``catching_up`` until its picture is
+        """``connecting`` while the controller says nothing, ``catching_up`` until its picture is
         whole."""
         self.since_ns = clock()
         """When that began, on this process's clock."""
@@ -110,7 +110,7 @@ class LiveStream:
         self._told_ns = 0
 
     def poll(self, timeout_ns: int = 0) -> Batch | None:
-        """Return what comes next, waiting at most so long for it; None if nothing came."""
+        """Return what comes next, waiting for it for at most that time; None if nothing came."""
         until_ns = self._clock() + timeout_ns
         while True:
             batch = self._receive()
@@ -131,7 +131,7 @@ class LiveStream:
         return batch
 
     def send(self, message: msgspec.Struct) -> bool:
-        """Send a message; return False if nobody is there to receive it."""
+        """Send a message; return False without a connection."""
         return self.state != "connecting" and self._link.send((encode(message),)) is Delivery.SENT
 
     def close(self) -> None:
@@ -226,7 +226,7 @@ class LiveStream:
             self._reconnect(now_ns)
         elif self._session.hello_due(now_ns):
             self._session.hello_sent(now_ns)
-            self._link.send((encode(ObserverHello(PROTOCOL_VERSION, self._observer)),))
+            self._link.send((encode(ObserverHello(OBSERVER_VERSION, self._observer)),))
 
     def _reconnect(self, now_ns: int) -> None:
         """End a connection whose other end may be gone without notice, and begin another."""
@@ -249,7 +249,7 @@ class LiveStream:
 
 
 class Following:
-    """Hands what a stream brings to whoever takes it in."""
+    """Hands what a stream brings to a `Taker`."""
 
     def __init__(self, taker: Taker) -> None:
         self._taker = taker

@@ -17,7 +17,7 @@ class Head(msgspec.Struct, frozen=True):
     unix_ns: int
     """The same instant as Unix time."""
     state: str
-    """``live``, ``catching_up``, ``connecting`` (nothing is heard of the controller) or ``recorded``."""
+    """``live``, ``catching_up``, ``connecting`` (the controller does not answer) or ``recorded``."""
     policy: str = ""
     first_ns: int = 0
     """The earliest instant that can be shown."""

@@ -140,7 +140,7 @@ class Recording:
             return self._reads_from_the_beginning()
         self._read_from(self._checkpoints.before(self.at_ns).place)
         checkpoint = self._checkpoints.before(self.at_ns)
-        for at_ns, entry in checkpoint.picture():
+        for at_ns, entry in checkpoint.snapshot():
             self._taker.take(at_ns, entry)
         self._shown_ns = checkpoint.at_ns
         return True

@@ -28,7 +28,7 @@ def run(config: ConsoleConfig, stop: threading.Event, on_ready: Callable[[str], 
     whether a controller is there does not matter. Raises OSError if the address can't be had, ValueError if
     the file of tokens or the log can't be used.
     """
-    # What strangers send is no news for this process's log.
+    # What strangers send does not belong into this process's log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     tokens = TokenFile(config)
     listener, address = listen(config.address)
@@ -82,4 +82,4 @@ async def _until(
 
 
 def _nothing() -> None:
-    """Tell nobody."""
+    """Do nothing."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from mainspring.cluster.picture import Part
+from mainspring.cluster.snapshot import Part
 from mainspring.controller.counters import Dropped
 from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent

@@ -21,7 +21,7 @@ from mainspring.controller.peer_lifecycle import name_fault, protocol_detail
 from mainspring.controller.snapshot_stream import SnapshotStream
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
-from mainspring.messages.observing import ObserverHello, Records, Stage
+from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello, Records, Stage
 from mainspring.messages.operating import Operated
 from mainspring.messages.peers import Goodbye, Ping, Welcome
 from mainspring.telemetry.log import FORMAT, SegmentHeader
@@ -101,8 +101,9 @@ class Observers:
         """Begin a session, which a snapshot follows, or refuse it."""
         self.forget(peer)
         fault = name_fault(hello.observer)
-        if hello.protocol != PROTOCOL_VERSION:
-            self._outbox.refuse(now_ns, peer, "protocol_mismatch", protocol_detail(hello.protocol))
+        if hello.protocol != OBSERVER_VERSION:
+            detail = protocol_detail(hello.protocol, OBSERVER_VERSION)
+            self._outbox.refuse(now_ns, peer, "protocol_mismatch", detail)
         elif fault is not None:
             self._outbox.refuse(now_ns, peer, "bad_message", f"the hello is of no use: {fault}")
         elif len(self._observers) >= self._config.max_observers:

@@ -228,9 +228,9 @@ class PeerLifecycle:
         self._outbox.send(session, session.ping(now_ns))
 
 
-def protocol_detail(theirs: int) -> str:
+def protocol_detail(theirs: int, ours: int = PROTOCOL_VERSION) -> str:
     """Return the refusal for a peer of another protocol version."""
     return (
-        f"the controller speaks protocol {PROTOCOL_VERSION}, the peer protocol {theirs}; "
+        f"the controller speaks protocol {ours}, the peer protocol {theirs}; "
         "install the same release of Mainspring on both"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.cluster.picture import Part
+from mainspring.cluster.snapshot import Part
 from mainspring.messages.events import Wakeup
 from mainspring.messages.observing import Stage
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader
@@ -102,10 +102,10 @@ class SnapshotStream:
             self._records.append(now_ns, self._header)
         self.stage = Stage.PART
         for part in self._snapshot:
-            for at_ns, entry in part:
+            for entry in part:
                 # The log can't hold such a record either, and counts it.
                 with contextlib.suppress(OverflowError):
-                    self._records.append(now_ns if at_ns is None else at_ns, entry)
+                    self._records.append(now_ns, entry)
             if self._clock() >= until_ns:
                 return stage, self._records.take()
         # The first slice and the last are different messages, however short the snapshot is.

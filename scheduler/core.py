@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from mainspring.cluster.picture import Part, picture
 from mainspring.cluster.placements import PREPARED_STATES, Worker
 from mainspring.cluster.requests import Request
+from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.messages.actions import Result
 from mainspring.messages.commands import Command
@@ -172,8 +172,8 @@ class Scheduler:
         return cluster_status(self._state.cluster, self.config.policy)
 
     def snapshot(self) -> Iterator[Part]:
-        """Yield how things stand, part by part (`cluster.picture`)."""
-        return picture(self._state.cluster)
+        """Yield the cluster's state, part by part (`cluster.snapshot`)."""
+        return snapshot(self._state.cluster)
 
     def _ring(self, now_ns: int, alarm: Alarm, subject: Request | Worker | None) -> None:
         """Handle one alarm."""

@@ -32,6 +32,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
+from mainspring.messages.evidence import Evidence, RejectEvidence
 from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
@@ -86,6 +87,7 @@ class RequestLife:
         "detail",
         "earliest_finish_ns",
         "ended_ns",
+        "evidence",
         "infer",
         "outcome",
         "reason",
@@ -108,6 +110,8 @@ class RequestLife:
         self.reason = ""
         self.detail = ""
         self.earliest_finish_ns: int | None = None
+        self.evidence: Evidence | RejectEvidence | None = None
+        """What its last INFER, or its rejection, was computed from."""
 
 
 class Lifecycles:
@@ -262,6 +266,7 @@ class Lifecycles:
             life.reason = reject.reason.value
             life.detail = reject.detail
             life.earliest_finish_ns = reject.earliest_finish_ns
+            life.evidence = reject.evidence
             self._hand_out(life, "rejected", now_ns)
 
     def _cancelled(self, now_ns: int, event: RequestCancelled) -> None:
@@ -325,6 +330,7 @@ class Lifecycles:
         if life.infer is not None and isinstance(life.infer.action, Infer):
             action = life.infer.action
             life.cold = action.cold[action.request_ids.index(request.id)]
+            life.evidence = action.evidence
         return life
 
     def _unplaced(self) -> list[RequestLife]:

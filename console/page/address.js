@@ -1,5 +1,5 @@
 // What is looked at, as the address has it behind "#": /VIEW/WHAT?name=value. Reload, back and a link that is
-// sent to somebody show the same.
+// sent to a colleague show the same.
 
 /** The parts of an address: the view's name, what it is of, and the parameters. */
 export function parsed(hash) {

@@ -1,4 +1,4 @@
-// The connection to the console: one WebSocket, one show at a time, made anew by itself when it is lost.
+// The connection to the console: one WebSocket, one show at a time, which connects again by itself when it is lost.
 
 const FIRST_RETRY_MS = 300;
 const LONGEST_RETRY_MS = 1500;
@@ -42,7 +42,7 @@ async function inflated(data) {
  * Gets pictures of the show that was asked for last.
  *
  * `take(message)` is called for each picture at once, in order; `draw()` on the next frame after it, after which
- * the console is told that it was seen. `changed()` is called when the state of the connection changes.
+ * the console learns that it was seen. `changed()` is called when the state of the connection changes.
  */
 export class Link {
   constructor({ take, draw, failed, changed, needsToken }) {

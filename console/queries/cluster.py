@@ -12,10 +12,9 @@ from mainspring.console.payloads import (
 from mainspring.console.queries.happenings import happenings
 from mainspring.console.queries.recent import recent as recent_requests
 from mainspring.console.view.limits import SECOND_NS
-from mainspring.console.view.models import READY, RESIDENT
 from mainspring.console.view.seconds import Seconds
 from mainspring.console.view.view import View
-from mainspring.console.view.workers import WorkerState
+from mainspring.console.view.workers import Session, Standing
 from mainspring.messages.operating import described
 
 BUSY_SECONDS = 10
@@ -24,16 +23,15 @@ BUSY_SECONDS = 10
 
 def cluster(view: View, *, recent: int = 50) -> Cluster:
     """Return the cluster with at most ``recent`` rejected and late requests."""
-    fleet, traffic = view.fleet, view.traffic
-    workers = [*fleet.workers.values(), *fleet.gone().values()]
+    traffic = view.traffic
     return Cluster(
         last_10s=_attainment(traffic.seconds, 10),
         last_60s=_attainment(traffic.seconds, 60),
         last_300s=_attainment(traffic.seconds, 300),
         series=_series(traffic.seconds, view.limits.keep_ns // SECOND_NS),
-        workers=[worker_picture(view, worker) for worker in workers],
-        models=len(fleet.models),
-        queued=sum([model.queued for model in fleet.models.values()]),
+        workers=[worker_picture(view, worker) for worker in view.workers()],
+        models=len(view.cluster.models),
+        queued=view.cluster.queued,
         recent=recent_requests(view, limit=recent),
         operations=[
             OperationLine(each.at_ns, each.who, described(each.wish)) for each in view.operations.newest()
@@ -42,20 +40,20 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
     )
 
 
-def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
+def worker_picture(view: View, worker: Standing) -> WorkerPicture:
     """Return one worker as it is, or as it was when it was found to be gone."""
-    history, now_ns = worker.history, view.now_ns
-    gone = worker.left_ns is not None
-    detail = worker.detail if gone else _why_draining(view, worker)
+    history, now_ns = view.history(worker.name), view.now_ns
+    there = None if isinstance(worker, Session) else view.cluster.workers[worker.name]
+    detail = worker.why if isinstance(worker, Session) else _why_draining(view, worker.name)
     return WorkerPicture(
         name=worker.name,
         device_kind=worker.device_kind,
-        state="gone" if gone else "draining" if detail else "serving",
+        state="gone" if there is None else "draining" if detail else "serving",
         pages=worker.pages,
-        pages_free=worker.pages - worker.used,
-        resident=worker.states[RESIDENT],
-        prepared=sum([worker.states[state] for state in READY]),
-        outstanding=0 if gone else sum([len(lane.outstanding) for lane in history.lanes()]),
+        pages_free=worker.pages_free,
+        resident=len(worker.resident),
+        prepared=worker.prepared,
+        outstanding=0 if there is None else len(there.exec) + len(there.load) + len(there.others),
         exec_busy=history.exec.busy_share(now_ns, BUSY_SECONDS),
         load_busy=history.load.busy_share(now_ns, BUSY_SECONDS),
         infer_error_p99_us=_p99_us(sorted(history.errors_ns)),
@@ -66,12 +64,15 @@ def worker_picture(view: View, worker: WorkerState) -> WorkerPicture:
     )
 
 
-def _why_draining(view: View, worker: WorkerState) -> str:
+def _why_draining(view: View, name: str) -> str:
     """Return why a worker gets nothing more to do; empty if it does."""
-    if worker.stopping_seq:
+    worker = view.cluster.workers[name]
+    if worker.stopping:
         return "it is stopping and begins nothing more"
-    who = view.operations.drained.get(worker.name)
-    return "" if who is None else f"drained by {who}: it gets nothing more to do"
+    if not worker.draining:
+        return ""
+    _, asked = view.cluster.operations[("worker", name)]
+    return f"drained by {asked.who}: it gets nothing more to do"
 
 
 def _p99_us(ascending_ns: list[int]) -> float | None:

@@ -6,60 +6,39 @@ from itertools import islice
 
 from mainspring.console.payloads import Eviction, Extent, Memory
 from mainspring.console.queries.asking import Unknown
-from mainspring.console.view.models import LOADING, Placement
 from mainspring.console.view.view import View
-from mainspring.console.view.workers import WorkerState
+from mainspring.console.view.workers import Run, runs
 from mainspring.messages.model import PAGE_BYTES
 
 
 def memory(view: View, worker: str, *, evictions: int = 100) -> Memory:
-    """Return a worker's pages and at most so many evictions; raise `Unknown` if there is no such worker."""
-    known = view.fleet.workers.get(worker) or view.fleet.gone().get(worker)
-    if known is None:
-        there = ", ".join(sorted(view.fleet.workers)) or "none"
-        raise Unknown(f"there is no worker {worker!r}; there are: {there}")
-    indices: dict[str, int] = {}
-    used: list[int | None] = []
-    extents = _extents(known, indices, used)
+    """Return a worker's pages and at most ``evictions``; raise `Unknown` if there is no such worker."""
+    there = view.cluster.workers.get(worker)
+    gone = view.gone().get(worker)
+    if there is not None:
+        size, free, owned = there.pages.size, there.pages.free, runs(there)
+    elif gone is not None:
+        size, free, owned = gone.pages, gone.pages_free, [*gone.runs]
+    else:
+        names = ", ".join(sorted(view.cluster.workers)) or "none"
+        raise Unknown(f"there is no worker {worker!r}; there are: {names}")
+    used = {run.model: run.last_used_ns for run in owned if run.model}
+    indices = {model: index for index, model in enumerate(used)}
+    history = view.history(worker)
     return Memory(
         worker=worker,
-        pages=known.pages,
-        pages_free=known.pages - known.used,
+        pages=size,
+        pages_free=free,
         page_bytes=PAGE_BYTES,
-        models=[*indices],
-        extents=extents,
-        last_used_ns=used,
+        models=[*used],
+        extents=[Extent(run.first, run.count, indices.get(run.model, -1), _state(run)) for run in owned],
+        last_used_ns=[used_ns or None for used_ns in used.values()],
         evictions=[
             Eviction(each.at_ns, each.model, each.pages, each.for_model)
-            for each in islice(reversed(known.history.evictions), max(0, evictions))
+            for each in islice(reversed(history.evictions), max(0, evictions))
         ],
     )
 
 
-def _extents(worker: WorkerState, indices: dict[str, int], used: list[int | None]) -> list[Extent]:
-    """Return the runs of adjacent pages of one owner; enter each owner's index and when it was last used."""
-    extents: list[Extent] = []
-    first = 0
-    while first < worker.pages:
-        owner = worker.owner(first)
-        end = first + 1
-        while end < worker.pages and worker.owner(end) is owner:
-            end += 1
-        if owner is None:
-            extents.append(Extent(first, end - first, -1, "free"))
-        else:
-            extents.append(Extent(first, end - first, _index(owner, indices, used), _state(owner)))
-        first = end
-    return extents
-
-
-def _index(owner: Placement, indices: dict[str, int], used: list[int | None]) -> int:
-    name = owner.model.name
-    if name not in indices:
-        indices[name] = len(used)
-        used.append(owner.last_used_ns or None)
-    return indices[name]
-
-
-def _state(owner: Placement) -> str:
-    return "loading" if owner.state == LOADING else "resident"
+def _state(run: Run) -> str:
+    return "free" if not run.model else "loading" if run.loading else "resident"

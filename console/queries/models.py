@@ -6,37 +6,26 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from mainspring.cluster.placements import PREPARED_STATES, Model, State
 from mainspring.console.payloads import ModelLine, Models
 from mainspring.console.queries.asking import BadQuery
-from mainspring.console.view.models import (
-    BROKEN,
-    COLD,
-    EVICTIONS,
-    FAILED,
-    IN_TIME,
-    LATE,
-    LOADING,
-    LOADS,
-    READY,
-    REJECTED,
-    RESIDENT,
-    ModelState,
-)
+from mainspring.console.view.models import COLD, EVICTIONS, IN_TIME, LATE, LOADS, REJECTED, ModelHistory
 from mainspring.console.view.view import View
+from mainspring.messages.operating import SetDefaultSlo
 
-_KEYS: dict[str, Callable[[ModelState], Any]] = {
-    "name": lambda model: model.name,
-    "queued": lambda model: model.queued,
-    "demand": lambda model: model.demand,
-    "in_time": lambda model: model.counts[IN_TIME],
-    "late": lambda model: model.counts[LATE],
-    "rejected": lambda model: model.counts[REJECTED],
-    "cold": lambda model: model.counts[COLD],
-    "pages": lambda model: 0 if model.spec is None else model.spec.pages,
-    "resident": lambda model: len(model.where(RESIDENT)),
-    "last_load": lambda model: model.last_load_ns or 0,
-    "loads": lambda model: model.counts[LOADS],
-    "evictions": lambda model: model.counts[EVICTIONS],
+_KEYS: dict[str, Callable[[Model, ModelHistory], Any]] = {
+    "name": lambda model, _: model.name,
+    "queued": lambda model, _: model.waiting,
+    "demand": lambda _, seen: seen.demand,
+    "in_time": lambda _, seen: seen.counts[IN_TIME],
+    "late": lambda _, seen: seen.counts[LATE],
+    "rejected": lambda _, seen: seen.counts[REJECTED],
+    "cold": lambda _, seen: seen.counts[COLD],
+    "pages": lambda model, _: model.pages,
+    "resident": lambda model, _: len(where(model, State.RESIDENT)),
+    "last_load": lambda _, seen: seen.last_load_ns or 0,
+    "loads": lambda _, seen: seen.counts[LOADS],
+    "evictions": lambda _, seen: seen.counts[EVICTIONS],
 }
 SORTS = tuple(_KEYS)
 """By which columns the table can be sorted."""
@@ -66,49 +55,61 @@ def models(
             f"offset is {offset} and limit {limit}; they must be at least 0, limit at most {LIMIT}"
         )
     sought = search.casefold()
-    found = [model for model in view.fleet.models.values() if sought in model.name.casefold()]
+    found = [model for model in view.cluster.models.values() if sought in model.name.casefold()]
     found.sort(key=lambda model: model.name)
     if sort != "name" or descending:
-        found.sort(key=_KEYS[sort], reverse=descending)
+        key = _KEYS[sort]
+        found.sort(key=lambda model: key(model, view.traffic.model(model.name)), reverse=descending)
     kind = commonest_kind(view)
     rows = [model_line(view, model, kind) for model in found[offset : offset + limit]]
     return Models(total=len(found), offset=offset, rows=rows)
 
 
-def model_line(view: View, model: ModelState, kind: str) -> ModelLine:
+def model_line(view: View, model: Model, kind: str) -> ModelLine:
     """Return one row; ``kind`` is the kind of device whose estimates it shows."""
-    spec, counts = model.spec, model.counts
+    seen = view.traffic.model(model.name)
+    counts, times = seen.counts, model.infer_times.get(kind)
     minutes = max(1, view.traffic.seconds.in_window(300)) / 60
-    latencies_ns = sorted(model.latencies_ns or ())
-    seconds = max(1, view.traffic.seconds.in_window(10))
-    slo_ns = view.operations.slos_ns.get(model.name if spec is None else spec.public_name)
-    infer_ms: dict[int, float] = {}
-    if spec is not None and kind:
-        times = view.fleet.durations.infers(kind, spec).times
-        infer_ms = {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)}
+    latencies_ns = sorted(seen.latencies_ns or ())
     return ModelLine(
         name=model.name,
-        pages=0 if spec is None else spec.pages,
-        resident_on=model.where(RESIDENT),
-        loading_on=model.where(LOADING),
-        prepared_on=len(model.where(*READY)),
-        failed_on=len(model.where(FAILED, BROKEN)),
-        queued=model.queued,
-        demand_rps=model.demand / seconds,
+        pages=model.pages,
+        resident_on=where(model, State.RESIDENT),
+        loading_on=where(model, State.LOADING),
+        prepared_on=len(where(model, *PREPARED_STATES)),
+        failed_on=len(where(model, State.FAILED, State.BROKEN)),
+        queued=model.waiting,
+        demand_rps=seen.demand / max(1, view.traffic.seconds.in_window(10)),
         in_time=counts[IN_TIME],
         late=counts[LATE],
         rejected=counts[REJECTED],
         cold=counts[COLD],
-        last_load_ns=model.last_load_ns,
-        infer_ms=infer_ms,
-        pinned=model.name in view.operations.pinned,
-        slo_ms=None if slo_ns is None else slo_ns / 1e6,
+        last_load_ns=seen.last_load_ns,
+        infer_ms={}
+        if times is None
+        else {size: ns / 1e6 for size, ns in zip(times.sizes, times.ns, strict=True)},
+        pinned=model.name in view.cluster.pinned,
+        slo_ms=_slo_ms(view, model),
         loads_pm=counts[LOADS] / minutes,
         evictions_pm=counts[EVICTIONS] / minutes,
         p50_ms=_rank_ms(latencies_ns, 50),
         p99_ms=_rank_ms(latencies_ns, 99),
         thrashes=counts[EVICTIONS] >= THRASHES and 2 * counts[LOADS] >= counts[EVICTIONS],
     )
+
+
+def where(model: Model, *states: State) -> list[str]:
+    """Return the workers on which a model is in one of these states, and stays."""
+    placements = model.placements.items()
+    return [worker for worker, each in placements if each.state in states and not each.leaving]
+
+
+def _slo_ms(view: View, model: Model) -> float | None:
+    """Return the default SLO that an operator set for a model."""
+    _, asked = view.cluster.operations.get(("slo", model.spec.public_name), (0, None))
+    if asked is None or not isinstance(asked.wish, SetDefaultSlo) or asked.wish.slo_ns is None:
+        return None
+    return asked.wish.slo_ns / 1e6
 
 
 def _rank_ms(ascending_ns: list[int], percent: int) -> float | None:
@@ -118,5 +119,5 @@ def _rank_ms(ascending_ns: list[int], percent: int) -> float | None:
 
 def commonest_kind(view: View) -> str:
     """Return the kind of device that most workers have, the first by name among equals; empty for none."""
-    kinds = Counter(worker.device_kind for worker in view.fleet.workers.values() if worker.device_kind)
+    kinds = Counter(worker.device_kind for worker in view.cluster.workers.values() if worker.device_kind)
     return min(kinds, key=lambda kind: (-kinds[kind], kind), default="")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 
 from mainspring.console.payloads import RequestLine
 from mainspring.console.queries.asking import BadQuery
 from mainspring.console.queries.lines import request_line
-from mainspring.console.view.requests import CANCELLED, IN_TIME, NOTABLE
+from mainspring.console.view.requests import CANCELLED, IN_TIME, LOST, NOTABLE, Request
 from mainspring.console.view.view import View
 
-OUTCOMES = (*NOTABLE, IN_TIME, CANCELLED)
-"""Of requests that have ended."""
+OUTCOMES = (*NOTABLE, LOST, IN_TIME, CANCELLED)
 LIMIT = 1_000
 """Lines that one answer holds at most."""
 
@@ -34,7 +34,9 @@ def recent(
             raise BadQuery(f"there is no outcome {outcome!r}: choose of {', '.join(OUTCOMES)}")
     if not 0 <= limit <= LIMIT:
         raise BadQuery(f"limit is {limit}; it must be from 0 to {LIMIT}")
-    found = view.traffic.book.newest(outcomes, model)
+    found: Iterator[Request] = view.traffic.ended.newest(outcomes, model)
+    if LOST in outcomes:
+        found = chain(view.lost(model), found)
     if from_ns is not None and to_ns is not None:
         found = (each for each in found if from_ns <= each.ended_ns < to_ns)
     return [request_line(each) for each in islice(found, limit)]

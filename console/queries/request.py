@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import chain, islice
 
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.asking import BadQuery, Unknown
@@ -60,16 +60,16 @@ def request(view: View, which: str) -> Story:
 def explained(view: View, which: str) -> bool:
     """Return whether the request that is meant is there and has ended."""
     try:
-        return find_request(view, which).ended_seq > 0
+        return find_request(view, which).ended_ns > 0
     except (BadQuery, Unknown):
         return False
 
 
 def find_request(view: View, which: str) -> Request:
     """Return the request that is meant, as `request` says."""
-    book = view.traffic.book
     if which in LAST:
-        newest = next(book.newest(LAST[which]), None)
+        lost = view.lost() if LOST in LAST[which] else iter(())
+        newest = next(chain(lost, view.traffic.ended.newest(LAST[which])), None)
         if newest is None:
             _, _, how = which.partition("-")
             seconds = view.limits.keep_ns / 1e9
@@ -79,10 +79,11 @@ def find_request(view: View, which: str) -> Request:
         return newest
     if not which.isdecimal() or len(which) > 20:
         raise BadQuery(f"{which[:80]!r} is no request's id; give a whole number or one of {', '.join(LAST)}")
-    exact = book.get(int(which))
+    exact = view.find(int(which))
     if exact is not None:
         return exact
-    fitting = [each for each in book.ids() if str(each).startswith(which)]
+    ids = chain(view.cluster.requests, view.traffic.ended.ids())
+    fitting = [each for each in ids if str(each).startswith(which)]
     if not fitting:
         seconds = view.limits.keep_ns / 1e9
         raise Unknown(
@@ -92,13 +93,9 @@ def find_request(view: View, which: str) -> Request:
     if len(fitting) > 1:
         some = ", ".join(map(str, islice(fitting, 5)))
         raise BadQuery(f"{len(fitting)} requests' ids begin with {which}: {some} and so on; give more of it")
-    return _known(view, fitting[0])
-
-
-def _known(view: View, request_id: int) -> Request:
-    found = view.traffic.book.get(request_id)
-    assert found is not None
-    return found
+    known = view.find(fitting[0])
+    assert known is not None, "its id was found just now"
+    return known
 
 
 def _decided_ns(view: View, found: Request, infer: Action | None) -> int:
@@ -143,9 +140,8 @@ def _alternative(
 def _found_gone(view: View, found: Request, worker: str) -> str:
     """Say that a worker was found to be gone soon after a choice: it may have been silent already."""
     decided_ns = _decided_ns(view, found, last_infer(view, found))
-    for session in view.fleet.sessions:
-        left_ns = session.left_ns or 0
-        if session.name == worker and session.joined_ns <= decided_ns <= left_ns <= decided_ns + SOON_NS:
-            why = f": {session.detail}" if session.detail else ""
-            return f"; it was found to be gone {ms(left_ns - decided_ns)} later{why}"
+    for session in view.sessions:
+        if session.name == worker and decided_ns <= session.left_ns <= decided_ns + SOON_NS:
+            why = f": {session.why}" if session.why else ""
+            return f"; it was found to be gone {ms(session.left_ns - decided_ns)} later{why}"
     return ""

@@ -41,7 +41,7 @@ def schedule(
     whole = after is None or not view.reset_seq <= after <= view.seq
     since = 0 if whole or after is None else after
     found = heapq.merge(
-        *[_newest(index, lane, from_ns, to_ns, since) for index, lane in enumerate(lanes)],
+        *[_newest(view, index, lane, from_ns, to_ns, since) for index, lane in enumerate(lanes)],
         key=lambda each: each[0],
         reverse=True,
     )
@@ -62,7 +62,7 @@ def schedule(
         whole=whole,
         happenings=[each for each in happenings(view, workers) if whole or from_ns <= each.at_ns <= to_ns],
         waiting=waiting(view, workers) if to_ns >= view.now_ns else [],
-        waiting_requests=sum([model.queued for model in view.fleet.models.values()]),
+        waiting_requests=view.cluster.queued,
     )
 
 
@@ -90,13 +90,13 @@ def action_line(lane: int, action: Action) -> ActionLine:
 
 
 def _lanes(view: View, workers: tuple[str, ...]) -> list[Executor]:
-    histories = view.fleet.histories
+    histories = view.histories
     for worker in workers:
         if worker not in histories:
             there = ", ".join(sorted(histories)) or "none"
             raise Unknown(f"there is no worker {worker!r}; there are: {there}")
     names = workers or tuple(sorted(histories, key=_natural))
-    return [lane for name in names for lane in histories[name].lanes()]
+    return [lane for name in names for lane in histories[name].lanes]
 
 
 def _natural(name: str) -> tuple[str, int, str]:
@@ -107,13 +107,13 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def _newest(
-    index: int, lane: Executor, from_ns: int, to_ns: int, since: int
+    view: View, index: int, lane: Executor, from_ns: int, to_ns: int, since: int
 ) -> Iterator[tuple[int, int, Action]]:
     """Yield a lane's actions with the record that they last changed with, the newest first."""
-    waiting = [(each.sent_seq, index, each) for each in lane.outstanding.values() if each.sent_seq > since]
+    sent = ((lane.sent.get(each.id, view.reset_seq), index, each) for each in view.outstanding(lane))
+    waiting = sorted([each for each in sent if each[0] > since], key=lambda each: each[0], reverse=True)
     ended = ((each.done_seq, index, each) for each in lane.ended_in(from_ns, to_ns, since))
-    merged = heapq.merge(reversed(waiting), ended, key=lambda each: each[0], reverse=True)
-    for entry in merged:
+    for entry in heapq.merge(waiting, ended, key=lambda each: each[0], reverse=True):
         if _lies_in(entry[2], from_ns, to_ns):
             yield entry
 

@@ -12,10 +12,10 @@ from mainspring.console.view.requests import (
     LATE,
     LOST,
     REJECTED,
-    RUNNING,
     Request,
 )
 from mainspring.console.view.view import View
+from mainspring.console.view.workers import History
 from mainspring.messages.codes import Reason
 from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness, RejectEvidence
 
@@ -50,41 +50,37 @@ _BY_WORKERS = (
 
 def last_infer(view: View, found: Request) -> Action | None:
     """Return the INFER that a request was last in; None if there was none or it is not remembered."""
-    history = view.fleet.histories.get(found.worker)
+    history = view.histories.get(found.worker)
     if history is None:
         return None
-    outstanding = history.exec.outstanding.get(found.action_id)
-    if outstanding is not None or found.outcome == RUNNING:
-        return outstanding
-    if found.outcome in (IN_TIME, LATE):
-        return history.exec.ended_with(found.ended_seq, found.id)
-    if found.tries:
-        return history.exec.ended_with(found.tries[-1][1], found.id)
-    return None
+    return view.action(history.exec, found.action_id, found.arrived_ns, found.ended_ns or view.now_ns)
 
 
 def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
     """Return what happened to a request, in the order of time."""
     told_of = [Step(found.arrived_ns, "arrived", _arrival(found)), *_loads(view, found)]
-    failed = []
-    for worker, seq in found.tries:
-        history = view.fleet.histories.get(worker)
-        action = None if history is None else history.exec.ended_with(seq, found.id)
-        if action is not None:
-            failed.append(action.id)
-            told_of += _ran(found, worker, action)
-    if infer is not None and infer.id not in failed:
-        told_of += _ran(found, found.worker, infer)
+    for worker, action in _infers_of(view, found, infer):
+        told_of += _ran(found, worker, action)
     if found.outcome == REJECTED:
         told_of.append(Step(found.ended_ns, "rejected", f"{found.reason}: {found.detail}"))
     elif found.outcome == CANCELLED:
         told_of.append(Step(found.ended_ns, "cancelled", _cancellation(found)))
     elif found.outcome == LOST:
-        text = (
-            f"nothing was heard of it for {ms(found.ended_ns - (found.deadline_ns or 0))} after its deadline"
-        )
-        told_of.append(Step(found.ended_ns, "lost", text))
+        text = f"it has not ended {ms(view.now_ns - (found.deadline_ns or 0))} after its deadline"
+        told_of.append(Step(view.now_ns, "lost", text))
     return sorted(told_of, key=lambda step: step.at_ns)
+
+
+def _infers_of(view: View, found: Request, last: Action | None) -> list[tuple[str, Action]]:
+    """Return the INFERs that a request was in, with their workers, as far as they are remembered."""
+    known = [] if last is None else [(found.worker, last)]
+    if found.attempts <= len(known):
+        return known
+    until_ns = found.ended_ns or view.now_ns
+    for worker, history in view.histories.items():
+        ended = history.exec.ended_in(found.arrived_ns, until_ns)
+        known += [(worker, action) for action in ended if found.id in action.requests and action != last]
+    return known
 
 
 def summary(view: View, found: Request, infer: Action | None) -> str:
@@ -108,13 +104,18 @@ def summary(view: View, found: Request, infer: Action | None) -> str:
 
 def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duration_ns: int) -> str:
     """Return in words what decided when a worker could run a request, and after what."""
-    history = view.fleet.histories.get(worker)
-    exec_, load = (None, None) if history is None else (history.exec, history.load)
+    history = view.histories.get(worker)
     by_ns = max(evidence.exec_free_ns, evidence.weights_ns)
     begin_ns = max(by_ns, evidence.inputs_ns)
-    parts = [_weights(found, evidence, load)]
+    parts = [_weights(view, found, evidence, history)]
     if evidence.exec_after:
-        work = _work("INFER", evidence.exec_after, evidence.exec_ahead, exec_, evidence.exec_free_ns)
+        work = _work(
+            view,
+            None if history is None else history.exec,
+            evidence.exec_after,
+            evidence.exec_ahead,
+            evidence.exec_free_ns,
+        )
         parts.append(f"EXEC busy until {_at(evidence.exec_free_ns, found)} with {work}")
     else:
         parts.append("EXEC idle")
@@ -131,7 +132,7 @@ def of_candidate(found: Request, each: Candidate) -> str:
     return _WHY_NOT[each.readiness] + (f": {each.detail}" if each.detail else "")
 
 
-def _weights(found: Request, evidence: Evidence, load: Lane | None) -> str:
+def _weights(view: View, found: Request, evidence: Evidence, history: History | None) -> str:
     if not evidence.weights_ns:
         return "resident"
     there = f"weights there at {_at(evidence.weights_ns, found)}"
@@ -140,27 +141,19 @@ def _weights(found: Request, evidence: Evidence, load: Lane | None) -> str:
     behind = ""
     if evidence.load_after:
         free_ns = evidence.weights_ns - evidence.load_ns
-        behind = f" behind {_work('LOAD', evidence.load_after, evidence.load_ahead, load, free_ns)}"
+        lane = None if history is None else history.load
+        behind = f" behind {_work(view, lane, evidence.load_after, evidence.load_ahead, free_ns)}"
     return f"not resident: LOAD takes {ms(evidence.load_ns)}{behind}, {there}"
 
 
-def _work(kind: str, last: int, ahead: int, lane: Lane | None, end_ns: int) -> str:
+def _work(view: View, lane: Lane | None, last: int, ahead: int, end_ns: int) -> str:
     """Name what stands before a plan: the last action, which was to end at ``end_ns``, and how many more."""
-    action = None if lane is None else _find(lane, last, end_ns)
-    what = ""
+    action = None if lane is None else view.action(lane, last, end_ns - LONGEST_NS, end_ns + LONGEST_NS)
+    what = f"action {last}"
     if action is not None:
         size = f" of batch {action.batch_size}" if action.batch_size else ""
-        what = f" ({action.model}{size})"
-    rest = f" and {ahead - 1} before it" if ahead > 1 else ""
-    return f"{kind} {last}{what}{rest}"
-
-
-def _find(lane: Lane, action_id: int, end_ns: int) -> Action | None:
-    outstanding = lane.outstanding.get(action_id)
-    if outstanding is not None:
-        return outstanding
-    near = lane.ended_in(end_ns - LONGEST_NS, end_ns + LONGEST_NS)
-    return next((action for action in near if action.id == action_id), None)
+        what = f"{action.kind} {last} ({action.model}{size})"
+    return what + (f" and {ahead - 1} before it" if ahead > 1 else "")
 
 
 def _rejection(view: View, found: Request) -> str:
@@ -212,7 +205,7 @@ def _given(found: Request) -> str:
 def _meanwhile(view: View, found: Request) -> str:
     """Say what executors did while a request waited."""
     parts = []
-    for name, history in view.fleet.histories.items():
+    for name, history in view.histories.items():
         own = others = busy_ns = 0
         for action in history.exec.ended_in(found.arrived_ns, found.ended_ns):
             ran_ns = min(action.end_ns, found.ended_ns) - max(action.begin_ns, found.arrived_ns)
@@ -321,10 +314,10 @@ def _loads_of(view: View, found: Request) -> list[tuple[str, Action]]:
     """Return the LOADs of a request's model that were under way while it was there, with their workers."""
     until_ns = found.ended_ns or view.now_ns
     loads = []
-    for name, history in view.fleet.histories.items():
+    for name, history in view.histories.items():
         lane = history.load
         latest_ns = until_ns + lane.longest_ns
-        near = (*lane.outstanding.values(), *lane.ended_in(found.arrived_ns, latest_ns))
+        near = (*view.outstanding(lane), *lane.ended_in(found.arrived_ns, latest_ns))
         loads += [(name, each) for each in near if each.model == found.model and each.sent_ns <= until_ns]
     return sorted(loads, key=lambda each: each[1].sent_ns)[-LOADS:]
 

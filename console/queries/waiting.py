@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
+from mainspring.cluster.placements import State
+from mainspring.cluster.requests import Place
 from mainspring.console.payloads import Waiting
-from mainspring.console.queries.models import commonest_kind
-from mainspring.console.view.models import LOADING, RESIDENT
-from mainspring.console.view.requests import WAITING
+from mainspring.console.queries.models import commonest_kind, where
 from mainspring.console.view.view import View
 
 LOOKED_AT = 4_000
@@ -23,11 +23,12 @@ def waiting(view: View, workers: tuple[str, ...] = ()) -> list[Waiting]:
     With ``workers`` those alone that they hold or load, or that no worker does.
     """
     found: dict[str, list[int]] = {}
-    for request in islice(view.traffic.book.open.values(), LOOKED_AT):
-        if request.outcome == WAITING:
-            group = found.setdefault(request.model, [0, _FAR_NS])
+    for request in islice(view.cluster.requests.values(), LOOKED_AT):
+        if request.place is not Place.DISPATCHED:
+            group = found.setdefault(request.model.name, [0, _FAR_NS])
             group[0] += 1
-            group[1] = min(group[1], _FAR_NS if request.deadline_ns is None else request.deadline_ns)
+            deadline_ns = request.event.deadline_ns
+            group[1] = min(group[1], _FAR_NS if deadline_ns is None else deadline_ns)
     kind = commonest_kind(view)
     lines = [_line(view, kind, model, *group) for model, group in found.items()]
     if workers:
@@ -37,14 +38,13 @@ def waiting(view: View, workers: tuple[str, ...] = ()) -> list[Waiting]:
 
 
 def _line(view: View, kind: str, name: str, requests: int, deadline_ns: int) -> Waiting:
-    model = view.fleet.models.get(name)
-    places = [] if model is None else model.where(RESIDENT, LOADING)
+    model = view.cluster.models.get(name)
+    places = [] if model is None else where(model, State.RESIDENT, State.LOADING)
     slack_ns = None
     if deadline_ns != _FAR_NS:
         slack_ns = deadline_ns - view.now_ns
-        if model is not None and model.spec is not None and kind:
-            durations = view.fleet.durations
-            slack_ns -= durations.infers(kind, model.spec).times.ns[0]
+        if model is not None and kind in model.infer_times:
+            slack_ns -= model.infer_times[kind].ns[0]
             if not places:
-                slack_ns -= durations.loads(kind, model.spec).time.ns
+                slack_ns -= model.load_times[kind].ns
     return Waiting(name, requests, None if deadline_ns == _FAR_NS else deadline_ns, slack_ns, places)

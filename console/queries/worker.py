@@ -10,14 +10,13 @@ from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import worker_picture
 from mainspring.console.queries.happenings import happenings
 from mainspring.console.view.limits import SECOND_NS
-from mainspring.console.view.models import RESIDENT
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
 
 
 def worker(view: View, name: str) -> WorkerPage:
     """Return one worker, there or gone; raise `Unknown` for a worker that there is not."""
-    everyone = {**view.fleet.gone(), **view.fleet.workers}
+    everyone = {each.name: each for each in view.workers()}
     known = everyone.get(name)
     if known is None:
         raise Unknown(
@@ -26,14 +25,14 @@ def worker(view: View, name: str) -> WorkerPage:
     pictures = {each.name: worker_picture(view, each) for each in everyone.values()}
     own = pictures.pop(name)
     first = max(view.first_ns, view.now_ns - WORST_SECONDS * SECOND_NS) // SECOND_NS
-    infers, loads = _series(known.history, first, view.now_ns // SECOND_NS)
+    infers, loads = _series(view.history(name), first, view.now_ns // SECOND_NS)
     return WorkerPage(
         picture=own,
         norm=_norm([each for each in pictures.values() if each.device_kind == own.device_kind]),
         first_ns=first * SECOND_NS,
         infer_worst_ms=infers,
         load_worst_ms=loads,
-        resident=sorted([model for model, each in known.placements.items() if each.state == RESIDENT]),
+        resident=sorted(known.resident),
         happenings=happenings(view, (name,)),
     )
 

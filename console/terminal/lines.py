@@ -25,7 +25,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def cut(text: str, width: int, *, right: bool = False) -> str:
-    """Return a text that takes exactly so many cells; what does not fit ends in an ellipsis."""
+    """Return a text that takes exactly ``width`` cells; what does not fit ends in an ellipsis."""
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, max(0, width))
     return text.rjust(width - cell_len(text) + len(text)) if right else set_cell_size(text, width)

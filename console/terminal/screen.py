@@ -23,7 +23,7 @@ from mainspring.console.view.view import View
 ViewName = Literal["cluster", "memory", "schedule", "models"]
 VIEWS: tuple[ViewName, ...] = ("cluster", "memory", "schedule", "models")
 FRAME_LINES = 3
-"""Lines of the screen that are no view's: head, tabs, keys."""
+"""Lines of the screen outside the view: head, tabs, keys."""
 SPANS_MS = (20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
 """Lengths of the schedule that zooming goes through."""
 AHEAD = 0.3
@@ -57,9 +57,9 @@ class Screen:
         self.known = True
         """Whether a picture was ever whole; before, nothing is shown that would look like one."""
         self.seek_ns = 0
-        """How far a log is to be moved; whoever does it sets it to 0."""
+        """How far a log is to be moved; the reader sets it to 0."""
         self.play = False
-        """Whether a log is to play or stand still instead; whoever does it resets it."""
+        """Whether a log is to play or stand still instead; the reader resets it."""
         self.search = ""
         self.sort = "demand"
         self.descending = True
@@ -93,7 +93,7 @@ class Screen:
         elif name in self._keys:
             self._keys[name]()
         if name != "space" and (self.shown == "models" or name not in _SCROLLING):
-            # What is asked for otherwise is asked for anew, also where the picture stands still.
+            # A changed query is asked again, also where the picture stands still.
             self._kept = None
 
     def lines(self, view: View, width: int, height: int | None) -> list[Text]:
@@ -297,7 +297,7 @@ class Screen:
 
 
 def _cropped(line: Text, width: int) -> Text:
-    """Return a line that is no wider: some parts have a least width, below which no terminal is of use."""
+    """Return a line that is not wider: some parts have a least width, below which no terminal is of use."""
     if line.cell_len <= width:
         return line
     shorter = line.copy()

@@ -22,7 +22,7 @@ class Source(Protocol):
     view: View
 
     def work(self, at_most_s: float) -> None:
-        """Take in what there is, waiting for it at most so long."""
+        """Take in what has come, waiting for it for ``at_most_s`` at most."""
 
     def head(self) -> Head:
         """Return what a picture of this moment is of."""
@@ -53,7 +53,7 @@ class LiveSource:
         self._following = Following(self.view)
 
     def work(self, at_most_s: float) -> None:
-        """Take in what comes in the next so many seconds."""
+        """Take in what comes within ``at_most_s``."""
         until_s = time.monotonic() + at_most_s
         while (left_s := until_s - time.monotonic()) > 0:
             batch = self._stream.poll(round(left_s * 1e9))
@@ -97,7 +97,7 @@ class RecordedSource:
         self._recording.seek(last_ns if at_ns is None else at_ns, playing=False)
 
     def work(self, at_most_s: float) -> None:
-        """Read on, at most for so long."""
+        """Read on for ``at_most_s`` at most."""
         until_s = time.monotonic() + at_most_s
         while (left_s := until_s - time.monotonic()) > 0:
             idle_s = self._recording.work(min(_SLICE_NS, round(left_s * 1e9)))

@@ -12,7 +12,10 @@ from struct import Struct, error
 
 import msgspec
 
+from mainspring.messages.actions import Action as Command
+from mainspring.messages.actions import Infer, Load, Prepare
 from mainspring.messages.codes import Status
+from mainspring.telemetry.lifecycles import ActionLife
 
 LOST = "lost"
 """How an action ended that went with its worker."""
@@ -20,7 +23,7 @@ KINDS = ("INFER", "LOAD", "UNLOAD", "PREPARE", "RELEASE")
 _STATUSES = (*(status.value for status in Status), LOST)
 _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
-_HEAD = Struct("<qqqqqqqqqqqqqIHHHHBB")
+_HEAD = Struct("<qqqqqqqqqqqIHHHHBB")
 _DONE_SEQ = Struct("<q")
 _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
@@ -37,19 +40,15 @@ class Action(msgspec.Struct, gc=False):
     batch_size: int
     rows: int
     requests: tuple[int, ...]
-    sent_seq: int
-    """Which record of the stream it was (`View.seq`)."""
     sent_ns: int
     earliest_ns: int
     latest_ns: int
     predicted_begin_ns: int
     predicted_duration_ns: int
-    transfer_ns: int = 0
-    """How long an INFER's inputs were expected to keep the way to the worker busy."""
     pages: int = 0
     """Number of pages that a LOAD was given."""
     done_seq: int = 0
-    """Which record of the stream its result was; 0 while it is outstanding."""
+    """Which record of the stream its result was (`View.seq`); 0 while it is outstanding."""
     done_ns: int = 0
     """When its result reached the controller."""
     begin_ns: int = 0
@@ -71,6 +70,44 @@ class Action(msgspec.Struct, gc=False):
         return self.begin_ns > 0
 
 
+def planned(command: Command, sent_ns: int) -> Action:
+    """Return an action as it was sent."""
+    kind = type(command).__name__.upper()
+    if isinstance(command, Infer | Load):
+        infer = command if isinstance(command, Infer) else None
+        return Action(
+            id=command.action_id,
+            kind=kind,
+            model=command.model,
+            batch_size=0 if infer is None else infer.batch_size,
+            rows=0 if infer is None else sum(infer.rows),
+            requests=() if infer is None else infer.request_ids,
+            sent_ns=sent_ns,
+            earliest_ns=command.earliest_ns,
+            latest_ns=command.latest_ns,
+            predicted_begin_ns=command.predicted_begin_ns,
+            predicted_duration_ns=command.predicted_duration_ns,
+            pages=len(command.pages) if isinstance(command, Load) else 0,
+        )
+    model = command.model.name if isinstance(command, Prepare) else command.model
+    return Action(command.action_id, kind, model, 0, 0, (), sent_ns, sent_ns, sent_ns, sent_ns, 0)
+
+
+def ended(life: ActionLife, seq: int) -> Action:
+    """Return an action that has ended with a record of the stream, or went with its worker."""
+    action = planned(life.action, life.sent_ns)
+    action.done_seq, action.done_ns = seq, life.ended_ns or 0
+    result = life.result
+    if result is None:
+        action.status, action.detail = LOST, life.lost
+        return action
+    action.begin_ns, action.end_ns = result.begin_ns, result.end_ns
+    action.inputs_ns, action.detail = result.inputs_ns, result.detail
+    # As `value`, which is a call.
+    action.status = result.status._value_
+    return action
+
+
 def pack(action: Action) -> bytes:
     """Return an ended action's bytes; raise `struct.error` if a number does not fit."""
     requests = action.requests
@@ -79,13 +116,11 @@ def pack(action: Action) -> bytes:
         action.done_seq,
         action.done_ns,
         action.id,
-        action.sent_seq,
         action.sent_ns,
         action.earliest_ns,
         action.latest_ns,
         action.predicted_begin_ns,
         action.predicted_duration_ns,
-        action.transfer_ns,
         action.begin_ns,
         action.end_ns,
         action.inputs_ns,
@@ -103,7 +138,7 @@ def pack(action: Action) -> bytes:
 def unpack(data: bytes) -> Action:
     """Return the action of `pack`'s bytes."""
     head = _HEAD.unpack_from(data)
-    rows, size, count, model_bytes, detail_bytes, kind, status = head[13:]
+    rows, size, count, model_bytes, detail_bytes, kind, status = head[11:]
     at = _HEAD.size + 8 * count
     requests = memoryview(data)[_HEAD.size : at].cast("Q")
     name = KINDS[kind]
@@ -114,19 +149,17 @@ def unpack(data: bytes) -> Action:
         batch_size=0 if name == "LOAD" else size,
         rows=rows,
         requests=tuple(requests),
-        sent_seq=head[3],
-        sent_ns=head[4],
-        earliest_ns=head[5],
-        latest_ns=head[6],
-        predicted_begin_ns=head[7],
-        predicted_duration_ns=head[8],
-        transfer_ns=head[9],
+        sent_ns=head[3],
+        earliest_ns=head[4],
+        latest_ns=head[5],
+        predicted_begin_ns=head[6],
+        predicted_duration_ns=head[7],
         pages=size if name == "LOAD" else 0,
         done_seq=head[0],
         done_ns=head[1],
-        begin_ns=head[10],
-        end_ns=head[11],
-        inputs_ns=head[12],
+        begin_ns=head[8],
+        end_ns=head[9],
+        inputs_ns=head[10],
         status=_STATUSES[status],
         detail=data[at + model_bytes : at + model_bytes + detail_bytes].decode(errors="replace"),
     )
@@ -143,14 +176,14 @@ def _done_ns(data: bytes) -> int:
 
 
 class Lane:
-    """One executor of one worker, whoever comes by that name."""
+    """What one executor of one worker has done, over all sessions of that name."""
 
     def __init__(self, worker: str, executor: str) -> None:
         self.worker = worker
         self.executor = executor
         """``EXEC``, ``LOAD`` or ``OTHER``."""
-        self.outstanding: dict[int, Action] = {}
-        """By id, in the order in which they were sent."""
+        self.sent: dict[int, int] = {}
+        """Which record of the stream (`View.seq`) each outstanding action was, by id."""
         self.busy_ns: dict[int, int] = {}
         """Time in which actions ran, by second of the controller's clock; the last seconds only."""
         self._ended: list[bytes] = []
@@ -165,11 +198,12 @@ class Lane:
         return len(self._ended) - self._first
 
     def end(self, action: Action) -> None:
-        """Remember an action that has ended; it is taken out of `outstanding` by who calls."""
+        """Remember an action that has ended."""
+        self.sent.pop(action.id, None)
         try:
             self._ended.append(pack(action))
         except (error, OverflowError):
-            # Its numbers are nobody's clock and nobody's ids: there is nothing to show.
+            # Its numbers are beyond any clock and any id: there is nothing to show.
             return
         self.longest_ns = max(self.longest_ns, action.done_ns - action.sent_ns)
         if action.status == "ok":
@@ -185,31 +219,6 @@ class Lane:
         """Yield the ended actions, the newest result first."""
         for index in range(len(self._ended) - 1, self._first - 1, -1):
             yield unpack(self._ended[index])
-
-    def before(self, seq: int) -> Iterator[Action]:
-        """Yield the ended actions whose results came before a record of the stream, the newest first."""
-        for index in range(
-            bisect_left(self._ended, seq, self._first, key=_done_seq) - 1, self._first - 1, -1
-        ):
-            yield unpack(self._ended[index])
-
-    def since(self, seq: int) -> Iterator[Action]:
-        """Yield the ended actions whose results came at or after a record of the stream, the oldest first."""
-        for index in range(bisect_left(self._ended, seq, self._first, key=_done_seq), len(self._ended)):
-            yield unpack(self._ended[index])
-
-    def ended_with(self, seq: int, request_id: int) -> Action | None:
-        """Return the action of a request that a record of the stream ended, if it is remembered.
-
-        With a worker all end at once that it had been told to do.
-        """
-        for index in range(bisect_left(self._ended, seq, self._first, key=_done_seq), len(self._ended)):
-            if _done_seq(self._ended[index]) != seq:
-                break
-            action = unpack(self._ended[index])
-            if request_id in action.requests:
-                return action
-        return None
 
     def ended_in(self, from_ns: int, to_ns: int, after: int = 0) -> Iterator[Action]:
         """Yield the ended actions of which a part may lie in a span of time, the newest result first.
@@ -232,13 +241,6 @@ class Lane:
         if first > _HIDDEN_MOST and 2 * first > len(ended):
             del ended[:first]
             self._first = 0
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.outstanding.clear()
-        self.busy_ns.clear()
-        self._ended.clear()
-        self._first = self.longest_ns = 0
 
     def _busy(self, begin_ns: int, end_ns: int) -> None:
         """Enter a time in which an action ran, split over the seconds that it touches."""

@@ -45,7 +45,7 @@ class Happenings:
     """The newest of what happened, in the order of time."""
 
     def __init__(self, most: int) -> None:
-        """Remember at most so many."""
+        """Remember at most ``most``."""
         self._log: deque[Happening] = deque(maxlen=most)
         self._left_unix_ns: dict[str, int] = {}
         self._slow_unix_ns: dict[tuple[str, str], int] = {}
@@ -66,6 +66,11 @@ class Happenings:
         if self._run and run != self._run:
             self._add(Happening(unix_ns, CONTROLLER, "", "the controller started again"))
         self._run = run
+
+    def contradicted(self, unix_ns: int, text: str) -> None:
+        """Remember that a record contradicts what is known."""
+        text = f"a record contradicts what is known here, so what is shown may be wrong ({text[:200]})"
+        self._add(Happening(unix_ns, CONTROLLER, "", text))
 
     def left(self, unix_ns: int, worker: str, reason: str) -> None:
         """A worker is gone."""
@@ -113,7 +118,7 @@ class Happenings:
         self._add(Happening(unix_ns, FAILED, worker, f"{action.kind} of {action.model} failed{why}{end}"))
 
     def _add(self, happening: Happening) -> None:
-        """Put one into its place; a log that is played again tells of the same once more."""
+        """Put one into its place; a log that is played again repeats them."""
         later = []
         while self._log and self._log[-1].unix_ns > happening.unix_ns:
             later.append(self._log.pop())

@@ -15,13 +15,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     actions: int = 600_000
     """Ended actions, those of all executors together: five minutes of 2,000 a second, at 170 bytes each."""
     notable_requests: int = 60_000
-    """Requests that were rejected, late or lost."""
+    """Requests that were rejected or late."""
     other_requests: int = 60_000
     """Requests that ended in time or were cancelled."""
-    open_requests: int = 1_000_000
-    """Requests that have not ended; of more than these the oldest count as lost."""
     requests_of_model: int = 16
-    """Newest requests that each model's page lists."""
+    """Newest requests that have ended, for each model's page."""
     evictions: int = 1_000
     """Of each worker."""
     sessions: int = 32

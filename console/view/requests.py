@@ -1,20 +1,26 @@
-"""Requests: those that have not ended, and the newest of those that have."""
+"""Requests as the console shows them: those that are open, from the fold, and the newest that have ended."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
 import msgspec
 
+from mainspring.cluster.requests import Place
+from mainspring.cluster.requests import Request as OpenRequest
+from mainspring.cluster.state import Cluster
+from mainspring.messages.actions import Infer
 from mainspring.messages.evidence import Evidence, RejectEvidence
-from mainspring.messages.model import ModelSpec
+from mainspring.telemetry.lifecycles import RequestLife
 
 WAITING, RUNNING = "waiting", "running"
 IN_TIME, LATE, REJECTED, CANCELLED, LOST = "in_time", "late", "rejected", "cancelled", "lost"
-NOTABLE = (REJECTED, LATE, LOST)
-"""Outcomes that somebody may ask about, and that are remembered in a ring of their own."""
+NOTABLE = (REJECTED, LATE)
+"""Outcomes that operators ask about; requests of these have a ring of their own."""
+LOST_AFTER_NS = 30_000_000_000
+"""An open request counts as lost this long after its deadline."""
 
 
 class Request(msgspec.Struct, gc=False):
@@ -25,11 +31,7 @@ class Request(msgspec.Struct, gc=False):
     rows: int
     priority: int
     arrived_ns: int
-    arrived_seq: int
-    """Which record of the stream its arrival was (`View.seq`)."""
     deadline_ns: int | None
-    spec: ModelSpec | None = None
-    """Its model as it was when it arrived."""
     outcome: str = WAITING
     reason: str = ""
     detail: str = ""
@@ -38,17 +40,17 @@ class Request(msgspec.Struct, gc=False):
     evidence: Evidence | RejectEvidence | None = None
     """What its last INFER, or its rejection, was computed from."""
     ended_ns: int = 0
-    """End of EXEC, or when it was rejected, cancelled, or found to be lost; 0 before."""
+    """End of EXEC, or when it was rejected or cancelled; 0 before."""
     ended_seq: int = 0
-    """Which record of the stream that was; 0 before."""
+    """Which record of the stream that was (`View.seq`); 0 before."""
     cold: bool = False
-    """Whether its model was resident nowhere when it arrived, as its INFER says."""
+    """Whether its model was resident nowhere when it arrived."""
     worker: str = ""
     """Where its last INFER was sent."""
     action_id: int = 0
     """That INFER; 0 if there was none."""
-    tries: tuple[tuple[str, int], ...] = ()
-    """Its INFERs that ended without outputs: worker, and which record of the stream the result was."""
+    attempts: int = 0
+    """INFERs that it was in."""
 
     @property
     def latency_ns(self) -> int | None:
@@ -56,28 +58,70 @@ class Request(msgspec.Struct, gc=False):
         return self.ended_ns - self.arrived_ns if self.outcome in (IN_TIME, LATE) else None
 
 
-class RequestBook:
-    """All requests that are remembered; who waits in which queue is the models' part."""
+def ended(life: RequestLife, seq: int) -> Request:
+    """Return a request that has ended with a record of the stream."""
+    event, infer = life.request, life.infer
+    return Request(
+        *(event.request_id, event.model, event.rows, event.priority, life.arrived_ns, event.deadline_ns),
+        *(life.outcome, life.reason, life.detail, life.earliest_finish_ns, life.evidence),
+        ended_ns=life.ended_ns or 0,
+        ended_seq=seq,
+        cold=life.cold,
+        worker="" if infer is None else infer.action.worker,
+        action_id=0 if infer is None else infer.action.action_id,
+        attempts=life.attempts,
+    )
+
+
+def still_open(cluster: Cluster, request: OpenRequest, now_ns: int) -> Request:
+    """Return a request that has not ended, as it stands."""
+    event = request.event
+    found = Request(
+        *(request.id, event.model, event.rows, event.priority, request.arrived_ns, event.deadline_ns)
+    )
+    if request.place is Place.DISPATCHED:
+        found.outcome = RUNNING
+        infer = _infer_of(cluster, request)
+        if infer is not None:
+            found.worker, found.action_id, found.evidence = infer.worker, infer.action_id, infer.evidence
+    if is_lost(request, now_ns):
+        found.outcome = LOST
+    found.cold = request.cold
+    return found
+
+
+def is_lost(request: OpenRequest, now_ns: int) -> bool:
+    """Return whether an open request should have been answered long ago."""
+    deadline_ns = request.event.deadline_ns
+    return deadline_ns is not None and deadline_ns < now_ns - LOST_AFTER_NS
+
+
+def _infer_of(cluster: Cluster, request: OpenRequest) -> Infer | None:
+    """Return the outstanding INFER that a request is in."""
+    for action_id, batch in cluster.running.items():
+        if request in batch:
+            for worker in cluster.workers.values():
+                slot = worker.exec.get(action_id)
+                if slot is not None:
+                    return slot.action
+    return None
+
+
+class EndedRequests:
+    """The newest requests that have ended."""
 
     def __init__(self, notable: int, others: int) -> None:
-        """At most so many that ended are remembered: rejected, late or lost, and others."""
-        self.open: dict[int, Request] = {}
-        """By id, in the order of arrival."""
+        """Remember at most ``notable`` that were rejected or late, and ``others`` beside them."""
         self._most = {True: notable, False: others}
         self._rings: dict[bool, deque[Request]] = {True: deque(), False: deque()}
         self._ended: dict[int, Request] = {}
 
     def get(self, request_id: int) -> Request | None:
         """Return a request by id."""
-        return self.open.get(request_id) or self._ended.get(request_id)
+        return self._ended.get(request_id)
 
-    def ended(self, request_id: int) -> bool:
-        """Return whether a request is remembered to have ended."""
-        return request_id in self._ended
-
-    def end(self, request: Request) -> None:
-        """Move a request, whose outcome and end are set, to those that ended."""
-        self.open.pop(request.id, None)
+    def add(self, request: Request) -> None:
+        """Remember a request that has ended."""
         notable = request.outcome in NOTABLE
         ring = self._rings[notable]
         ring.append(request)
@@ -86,18 +130,16 @@ class RequestBook:
             self._forget(ring.popleft())
 
     def newest(self, outcomes: Iterable[str], model: str = "") -> Iterator[Request]:
-        """Yield ended requests of these outcomes, the newest first."""
+        """Yield the requests of these outcomes, the newest first."""
         wanted = tuple(outcomes)
         rings = [reversed(self._rings[key]) for key in (True, False) if self._concerns(key, wanted)]
-        merged = rings[0] if len(rings) == 1 else _merged(rings)
-        for request in merged:
+        for request in heapq.merge(*rings, key=lambda each: each.ended_seq, reverse=True):
             if request.outcome in wanted and (not model or request.model == model):
                 yield request
 
     def ids(self) -> Iterator[int]:
         """Yield the ids of all that are remembered."""
-        yield from self.open
-        yield from self._ended
+        return iter(self._ended)
 
     def forget(self, before_ns: int) -> None:
         """Forget what ended before an instant."""
@@ -105,18 +147,9 @@ class RequestBook:
             while ring and ring[0].ended_ns < before_ns:
                 self._forget(ring.popleft())
 
-    def older(self, before_ns: int, most: int) -> list[Request]:
-        """Return open requests that arrived before an instant, and the oldest of more than ``most``."""
-        over = len(self.open) - most
-        found = []
-        for index, request in enumerate(islice(self.open.values(), max(over, 1_000))):
-            if request.arrived_ns < before_ns or index < over:
-                found.append(request)
-        return found
-
     def __len__(self) -> int:
         """Return how many requests are remembered."""
-        return len(self.open) + len(self._ended)
+        return len(self._ended)
 
     def _forget(self, request: Request) -> None:
         if self._ended.get(request.id) is request:
@@ -125,14 +158,3 @@ class RequestBook:
     @staticmethod
     def _concerns(notable: bool, wanted: tuple[str, ...]) -> bool:
         return any((outcome in NOTABLE) == notable for outcome in wanted)
-
-
-def _merged(rings: list[Iterator[Request]]) -> Iterator[Request]:
-    """Yield requests of several rings, the one that ended with the newest record first."""
-    heads = [(ring, next(ring, None)) for ring in rings]
-    while any(head is not None for _, head in heads):
-        newest = max(range(len(heads)), key=lambda each: -1 if (h := heads[each][1]) is None else h.ended_seq)
-        ring, request = heads[newest]
-        assert request is not None
-        yield request
-        heads[newest] = ring, next(ring, None)

@@ -66,7 +66,7 @@ class Seconds:
     """The second that is going on, those that are over, and totals of the last ones."""
 
     def __init__(self, keep: int) -> None:
-        """Keep so many seconds, at least as many as the longest window has."""
+        """Keep ``keep`` seconds, at least as many as the longest window has."""
         self._keep = max(keep, WINDOWS[-1])
         self.now = Totals()
         """Of the second that is going on."""

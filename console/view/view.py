@@ -1,47 +1,52 @@
-"""The state of a cluster as its event stream tells it, with some minutes of history."""
+"""What a console knows of a cluster: the fold of its event stream, and some minutes of history.
+
+How things stand is `View.cluster`, kept by the scheduler's own `cluster.apply`; nothing of it is kept here
+again. Beside it the view remembers what the fold forgets: what has ended, and counts by second.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mainspring.console.view.actions import LOST, Action, Lane
-from mainspring.console.view.ending import Ending, close, take_out
-from mainspring.console.view.fleet import Fleet
+from mainspring.cluster.apply import settle
+from mainspring.cluster.placements import State
+from mainspring.cluster.state import Cluster
+from mainspring.console.view.actions import Action, Lane, planned
+from mainspring.console.view.actions import ended as ended_action
 from mainspring.console.view.happenings import Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
-from mainspring.console.view.models import BROKEN, EVICTIONS, FAILED, LOADS
-from mainspring.console.view.operations import Operations
+from mainspring.console.view.models import EVICTIONS, LOADS
+from mainspring.console.view.operations import Operation, Operations
+from mainspring.console.view.requests import Request, is_lost, still_open
+from mainspring.console.view.requests import ended as ended_request
 from mainspring.console.view.traffic import Traffic
-from mainspring.console.view.workers import WorkerState
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
-from mainspring.messages.codes import Reason, Status
-from mainspring.messages.commands import DropWorker, Reject
+from mainspring.console.view.workers import History, Session, Standing, left, standing
+from mainspring.messages.actions import Action as Command
+from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.codes import Status
+from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
-    GatewayLeft,
-    ModelAdded,
     ModelRemoved,
     OperatorAsked,
     RequestArrived,
-    RequestCancelled,
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.observing import Estimated, Holding
 from mainspring.messages.operating import DrainWorker, ResumeWorker
+from mainspring.messages.snapshot import OperatorState, WorkerState
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
-_OK = Status.OK.value
-_ENGINE_ERROR = Status.ENGINE_ERROR.value
-_UNREACHABLE = Reason.DEADLINE_UNREACHABLE
+_GIVEN_UP = (State.FAILED, State.BROKEN)
 
 
 class View:
-    """A reducer: `take` every record in the order of the stream, ask `console.queries` at any time.
+    """A reader of the stream: `take` every record in order, ask `console.queries` at any time.
 
-    It copes with a stream whose beginning is missing (actions of workers and models that were never told
-    of are learnt as they come) and with a record that comes twice in a row. It never raises on a record,
+    It copes with a stream whose beginning is missing (`cluster.follow`), and never raises on a record,
     whatever the record says. Not safe for several threads at once.
     """
 
@@ -53,43 +58,46 @@ class View:
         self.seq = 0
         """How many records were taken; a record's own number is what this is while it is taken."""
         self.reset_seq = 0
-        """What it was when the last picture began."""
+        """What it was when the last snapshot began."""
         self.run = 0
         """Which run of a controller this is of (`SegmentHeader.run`); 0 while no header has said."""
         self.settings = Settings()
         """Of the scheduler, as the header says."""
-        self.fleet = Fleet(self.limits.evictions)
-        self.traffic = Traffic(self.limits, self.fleet)
+        self.traffic = Traffic(self.limits)
+        self.histories: dict[str, History] = {}
+        """By worker, of those that are there and those of `sessions`."""
+        self.sessions: deque[Session] = deque()
+        """Workers that left, the newest last."""
         self.operations = Operations(self.limits.operations)
         self.happenings = Happenings(self.limits.happenings)
+        self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = 0
         self._unix_offset_ns = 0
-        self._pictured_ns = 0
-        """What happened before it a picture may tell of, as something that is so."""
         self._second_ends_ns = 0
-        self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
-        self._last_ended: dict[int, None] = {}
-        self._handlers: dict[type, Callable[[int, Any], None]] = {
-            RequestArrived: self._arrived,
-            RequestCancelled: self._cancelled,
-            GatewayLeft: self._gateway_left,
-            Infer: self._infer,
-            Load: self._load,
-            Prepare: self._other,
-            Release: self._other,
-            Unload: self._other,
-            Result: self._result,
-            Reject: self._reject,
-            ModelAdded: lambda _, event: self.fleet.model_added(self.seq, event.model),
-            ModelRemoved: self._model_removed,
-            WorkerJoined: self._joined,
-            WorkerLeft: self._left,
-            DropWorker: self._left,
-            Holding: lambda now_ns, holding: self.fleet.holds(now_ns, self.seq, holding),
-            Estimated: lambda _, estimated: self.fleet.estimated(estimated),
-            OperatorAsked: self._asked,
-            SegmentHeader: self._header,
+        self._contradicted = False
+        self._before: dict[type, Callable[[int, Any], None]] = {
+            RequestArrived: self._arrives,
+            Load: self._loads,
+            Unload: self._unloads,
+            WorkerJoined: self._leaves,
+            WorkerLeft: self._leaves,
+            DropWorker: self._leaves,
         }
+        """What looks at how things stand before the record changes that."""
+        self._after: dict[type, Callable[[int, Any], None]] = {
+            **dict.fromkeys((Infer, Load, Prepare, Release, Unload), self._sent),
+            ModelRemoved: lambda _, event: self.traffic.forget_model(event.name),
+            WorkerJoined: lambda now_ns, event: self._there(now_ns, event.worker),
+            OperatorAsked: self._asked,
+            WorkerState: lambda now_ns, state: self._there(now_ns, state.worker),
+            OperatorState: self._set_before,
+        }
+
+    @property
+    def cluster(self) -> Cluster:
+        """How things stand; requests that nothing has rejected wait."""
+        settle(self._lifecycles.cluster)
+        return self._lifecycles.cluster
 
     @property
     def policy(self) -> str:
@@ -101,38 +109,54 @@ class View:
         """The earliest instant of which something is remembered; 0 before the first record."""
         return max(self._began_ns, self.now_ns - self.limits.keep_ns)
 
-    def take(self, now_ns: int, entry: object) -> None:
-        """Take one record in: an event, a command, a `SegmentHeader`, or what only pictures have.
+    def gone(self) -> dict[str, Session]:
+        """Return the last session of each worker that is not there any more."""
+        return {each.name: each for each in self.sessions if each.name not in self.cluster.workers}
 
-        A `Wakeup` says that nothing happened up to its instant; what is no such record is passed over. A
+    def take(self, now_ns: int, entry: object) -> None:
+        """Take one record in: an event, a command, a `SegmentHeader`, or what only snapshots have.
+
+        A `Wakeup` says that nothing happened up to its instant; other objects are passed over. A
         header of another run than before does what ``reset(keep_history=False)`` does.
         """
         self.seq += 1
+        kind = type(entry)
+        if isinstance(entry, SegmentHeader):
+            self._header(now_ns, entry)
         # A log that was written in virtual time has its header at an instant of another clock.
-        if now_ns > self.now_ns and type(entry) is not SegmentHeader:
+        elif now_ns > self.now_ns:
             self.now_ns = now_ns
             if now_ns >= self._second_ends_ns:
                 self._reach(now_ns)
-        handler = self._handlers.get(type(entry))
-        if handler is not None:
-            handler(now_ns, entry)
+        try:
+            before, after = self._before.get(kind), self._after.get(kind)
+            if before is not None:
+                before(now_ns, entry)
+            self._lifecycles.take(now_ns, entry)
+            if after is not None:
+                after(now_ns, entry)
+        except Exception as error:
+            self._contradiction(now_ns, entry, error)
 
     def reset(self, *, keep_history: bool) -> None:
-        """A picture of how things stand begins (`messages.observing`): forget how they stood.
+        """Forget how things stand, because a snapshot begins (`messages.observing`).
 
-        Workers, models and requests that wait are forgotten until the picture tells of them again; what is
-        over is remembered with ``keep_history``, and forgotten without.
+        What is over is remembered with ``keep_history``, and forgotten without.
         """
         self.seq += 1
         self.reset_seq = self.seq
-        self._last_ended.clear()
-        self.fleet.forget(keep_history)
-        self.traffic.forget(keep_history)
-        self.operations.forget(keep_history)
+        self._lifecycles.reset()
+        self._contradicted = False
+        for history in self.histories.values():
+            for lane in history.lanes:
+                lane.sent.clear()
         self.happenings.forget(keep_history)
-        self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
         if not keep_history:
-            self.run = self.now_ns = self._began_ns = self._second_ends_ns = self._pictured_ns = 0
+            self.traffic = Traffic(self.limits)
+            self.histories.clear()
+            self.sessions.clear()
+            self.operations.clear()
+            self.run = self.now_ns = self._began_ns = self._second_ends_ns = 0
 
     def happened(self) -> Iterator[tuple[int, Happening]]:
         """Yield what happened up to now with its instant on the controller's clock, the newest first."""
@@ -145,184 +169,168 @@ class View:
         """Return an instant of the controller's clock as Unix time; 0 while that is not known."""
         return now_ns + self._unix_offset_ns if self._unix_offset_ns else 0
 
-    # --- requests ---
+    def history(self, worker: str) -> History:
+        """Return what is remembered of a worker."""
+        known = self.histories.get(worker)
+        if known is None:
+            known = self.histories[worker] = History(worker, self.limits.evictions)
+        return known
 
-    def _arrived(self, now_ns: int, event: RequestArrived) -> None:
-        self.traffic.arrived(now_ns, self.seq, event, now_ns >= self._pictured_ns)
+    def find(self, request_id: int) -> Request | None:
+        """Return a request that has not ended, or that is remembered; None if nothing is known of it."""
+        known = self.cluster.requests.get(request_id)
+        if known is not None:
+            return still_open(self.cluster, known, self.now_ns)
+        return self.traffic.ended.get(request_id)
 
-    def _cancelled(self, now_ns: int, event: RequestCancelled) -> None:
-        self.traffic.cancelled(now_ns, self.seq, event.request_id)
+    def outstanding(self, lane: Lane) -> list[Action]:
+        """Return what an executor was told to do and has not ended, in the order in which it was sent."""
+        worker = self.cluster.workers.get(lane.worker)
+        if worker is None:
+            return []
+        if lane.executor == "OTHER":
+            return [planned(action, sent_ns) for action, sent_ns in worker.others.values()]
+        if lane.executor == "EXEC":
+            return [planned(infer, infer.earliest_ns) for infer in worker.exec.actions()]
+        return [planned(load, load.earliest_ns) for load in worker.load.actions()]
 
-    def _gateway_left(self, now_ns: int, event: GatewayLeft) -> None:
-        self.traffic.gateway_left(now_ns, self.seq, event.number)
+    def action(self, lane: Lane, action_id: int, from_ns: int, to_ns: int) -> Action | None:
+        """Return an action that is outstanding, or ended in a span of time; None if neither is known."""
+        for action in (*self.outstanding(lane), *lane.ended_in(from_ns, to_ns)):
+            if action.id == action_id:
+                return action
+        return None
 
-    def _reject(self, now_ns: int, command: Reject) -> None:
-        request = self.traffic.rejected(now_ns, self.seq, command)
-        if request is not None and command.reason is _UNREACHABLE:
-            model = self.fleet.models.get(request.model)
-            if model is not None and model.spec is not None:
-                # It was done when the request came, before anything that came with it.
-                fleet = self.fleet
-                fleet.durations.doubt(request.arrived_ns, request.arrived_seq - 1, model.spec, fleet.kinds())
+    def lost(self, model: str = "") -> Iterator[Request]:
+        """Yield the open requests that should have been answered long ago, the newest first."""
+        for each in reversed(self.cluster.requests.values()):
+            if is_lost(each, self.now_ns) and (not model or each.event.model == model):
+                yield still_open(self.cluster, each, self.now_ns)
 
-    # --- actions ---
+    def workers(self) -> list[Standing]:
+        """Return what each worker has, and what those had that are gone."""
+        return [*map(standing, self.cluster.workers.values()), *self.gone().values()]
 
-    def _infer(self, now_ns: int, command: Infer) -> None:
-        worker = self.fleet.worker(command.worker, now_ns, self.seq)
-        lane = worker.history.exec
-        if command.action_id in lane.outstanding or command.action_id in self._last_ended:
+    # --- before a record changes how things stand ---
+
+    def _arrives(self, now_ns: int, event: RequestArrived) -> None:
+        if event.request_id not in self._lifecycles.cluster.requests:
+            self.traffic.arrived(now_ns, event, served=event.model in self._lifecycles.cluster.models)
+
+    def _loads(self, now_ns: int, action: Load) -> None:
+        self.history(action.worker).loading(action.model, action.pages)
+        self._moved(now_ns, action.model, LOADS)
+
+    def _unloads(self, now_ns: int, action: Unload) -> None:
+        worker = self._lifecycles.cluster.workers.get(action.worker)
+        placement = None if worker is None else worker.placements.get(action.model)
+        if placement is not None:
+            self.history(action.worker).unloaded(now_ns, action.model, placement.pages)
+        self._moved(now_ns, action.model, EVICTIONS)
+
+    def _moved(self, now_ns: int, model: str, what: int) -> None:
+        if model in self._lifecycles.cluster.models:
+            self.traffic.moved(now_ns, model, what)
+
+    def _leaves(self, now_ns: int, entry: WorkerJoined | WorkerLeft | DropWorker) -> None:
+        worker = self._lifecycles.cluster.workers.get(entry.worker)
+        if worker is not None:
+            why = "joined again" if isinstance(entry, WorkerJoined) else entry.reason
+            self.sessions.append(left(worker, now_ns, why))
+            self.happenings.left(self._unix_offset_ns + now_ns, worker.name, why)
+
+    # --- after it has ---
+
+    def _request_ended(self, life: RequestLife) -> None:
+        served = life.request.model in self._lifecycles.cluster.models
+        self.traffic.add(ended_request(life, self.seq), served=served)
+
+    def _action_ended(self, life: ActionLife) -> None:
+        action, worker = ended_action(life, self.seq), life.action.worker
+        history, unix_ns = self.history(worker), self._unix_offset_ns + action.done_ns
+        history.ended(action.done_ns, action)
+        result = life.result
+        if result is None:
             return
-        soonest_ns, requests = now_ns + self.settings.dispatch_delay_ns, self.traffic.book.open
-        transfer_ns = self.fleet.infer(now_ns, worker, command, self.seq, soonest_ns, requests)
-        lane.outstanding[command.action_id] = Action(
-            id=command.action_id,
-            kind="INFER",
-            model=command.model,
-            batch_size=command.batch_size,
-            rows=sum(command.rows),
-            requests=command.request_ids,
-            sent_seq=self.seq,
-            sent_ns=now_ns,
-            earliest_ns=command.earliest_ns,
-            latest_ns=command.latest_ns,
-            predicted_begin_ns=command.predicted_begin_ns,
-            predicted_duration_ns=command.predicted_duration_ns,
-            transfer_ns=transfer_ns,
-        )
-        self.traffic.dispatched(command)
+        if result.status is Status.STOPPING and not history.stopping:
+            history.stopping = True
+            self.happenings.stopping(unix_ns, worker)
+        if result.status is Status.OK:
+            self.happenings.ran(unix_ns, worker, action)
+        elif action.kind != "INFER" and (result.status is Status.ENGINE_ERROR or action.kind == "PREPARE"):
+            there = self._lifecycles.cluster.workers.get(worker)
+            placement = None if there is None else there.placements.get(action.model)
+            left_out = placement is not None and placement.state in _GIVEN_UP
+            self.happenings.failed(unix_ns, worker, action, left_out=left_out)
 
-    def _load(self, now_ns: int, command: Load) -> None:
-        worker = self.fleet.worker(command.worker, now_ns, self.seq)
-        lane = worker.history.load
-        if command.action_id in lane.outstanding or command.action_id in self._last_ended:
-            return
-        self.fleet.load(now_ns, worker, command, self.seq)
-        self.traffic.moved(command.model, LOADS)
-        lane.outstanding[command.action_id] = Action(
-            id=command.action_id,
-            kind="LOAD",
-            model=command.model,
-            batch_size=0,
-            rows=0,
-            requests=(),
-            sent_seq=self.seq,
-            sent_ns=now_ns,
-            earliest_ns=command.earliest_ns,
-            latest_ns=command.latest_ns,
-            predicted_begin_ns=command.predicted_begin_ns,
-            predicted_duration_ns=command.predicted_duration_ns,
-            pages=len(command.pages),
-        )
+    def _sent(self, _now_ns: int, command: Command) -> None:
+        kind = type(command).__name__.upper()
+        self.history(command.worker).lane(kind).sent[command.action_id] = self.seq
 
-    def _other(self, now_ns: int, command: Prepare | Release | Unload) -> None:
-        fleet = self.fleet
-        worker = fleet.worker(command.worker, now_ns, self.seq)
-        lane = worker.history.other
-        if command.action_id in lane.outstanding or command.action_id in self._last_ended:
-            return
-        match command:
-            case Prepare():
-                kind, model = "PREPARE", fleet.prepare(worker, command)
-            case Release():
-                kind, model = "RELEASE", fleet.release(worker, command)
-            case Unload():
-                kind, model = "UNLOAD", fleet.unload(now_ns, worker, command)
-                self.traffic.moved(model, EVICTIONS)
-        lane.outstanding[command.action_id] = Action(
-            command.action_id, kind, model, 0, 0, (), self.seq, now_ns, now_ns, now_ns, now_ns, 0
-        )
+    def _there(self, now_ns: int, worker: str) -> None:
+        """Begin a worker's session, or go on with it after a snapshot."""
+        self.history(worker).joined(now_ns)
+        self.happenings.joined(self._unix_offset_ns + now_ns, worker)
 
-    def _result(self, now_ns: int, result: Result) -> None:
-        worker = self.fleet.workers.get(result.worker)
-        found = None if worker is None else take_out(worker, result)
-        if worker is None or found is None:
-            return
-        lane, action = found
-        close(now_ns, self.seq, action, result)
-        was_stopping = worker.stopping_seq
-        self._ending.ended(now_ns, self.seq, worker, action, self.traffic.book.open)
-        if worker.stopping_seq and not was_stopping:
-            self.happenings.stopping(self._unix_offset_ns + now_ns, worker.name)
-        self._remember(lane, action)
-        if action.kind == "INFER":
-            if action.status == _OK:
-                self.happenings.ran(self._unix_offset_ns + now_ns, worker.name, action)
-                self.traffic.executed(self.seq, action)
-            else:
-                self.traffic.failed(self.seq, worker.name, action)
-        elif action.kind == "LOAD" and action.status == _OK:
-            self.happenings.ran(self._unix_offset_ns + now_ns, worker.name, action)
-        elif action.status == _ENGINE_ERROR or (action.kind == "PREPARE" and action.status != _OK):
-            placement = worker.placements.get(action.model)
-            left_out = placement is not None and placement.state in (BROKEN, FAILED)
-            self.happenings.failed(self._unix_offset_ns + now_ns, worker.name, action, left_out=left_out)
-
-    def _remember(self, lane: Lane, action: Action) -> None:
-        lane.end(action)
-        last = self._last_ended
-        last[action.id] = None
-        if len(last) > 1_000:
-            del last[next(iter(last))]
-
-    # --- models and workers ---
-
-    def _model_removed(self, _now_ns: int, event: ModelRemoved) -> None:
-        self.fleet.model_removed(event.name)
-        self.operations.model_removed(event.name)
-
-    def _joined(self, now_ns: int, event: WorkerJoined) -> None:
-        if event.worker in self.fleet.workers:
-            self._gone(now_ns, event.worker, "joined again")
-        self.fleet.joined(now_ns, self.seq, event)
-        self.happenings.joined(self._unix_offset_ns + now_ns, event.worker)
+    def _set_before(self, _now_ns: int, state: OperatorState) -> None:
+        for at_ns, event in state.operations:
+            self.operations.add(Operation(at_ns, event.who, event.wish))
 
     def _asked(self, now_ns: int, event: OperatorAsked) -> None:
-        self.operations.asked(now_ns, event.who, event.wish)
+        self.operations.add(Operation(now_ns, event.who, event.wish))
         match event.wish:
             case DrainWorker(worker=worker):
                 self.happenings.drained(self._unix_offset_ns + now_ns, worker, event.who)
             case ResumeWorker(worker=worker):
                 self.happenings.resumed(self._unix_offset_ns + now_ns, worker, event.who)
 
-    def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
-        if isinstance(entry, DropWorker) and entry.unanswered is not None:
-            self.fleet.unanswered(now_ns, self.seq, entry.worker, entry.unanswered)
-        self._gone(now_ns, entry.worker, entry.reason)
-
-    def _gone(self, now_ns: int, name: str, reason: str) -> None:
-        worker: WorkerState | None = self.fleet.workers.get(name)
-        if worker is not None:
-            self.happenings.left(self._unix_offset_ns + now_ns, name, reason)
-        for action in self.fleet.left(now_ns, self.seq, name, reason):
-            action.done_seq, action.done_ns = self.seq, now_ns
-            action.status, action.detail = LOST, reason
-            assert worker is not None
-            history = worker.history
-            lane = {"INFER": history.exec, "LOAD": history.load}.get(action.kind, history.other)
-            lane.end(action)
-            if action.kind == "INFER":
-                self.traffic.failed(self.seq, name, action)
-
     # --- runs and time ---
 
     def _header(self, now_ns: int, header: SegmentHeader) -> None:
         if self.run and header.run != self.run:
             self.reset(keep_history=False)
-        elif self.reset_seq and self.reset_seq == self.seq - 1:
-            self._pictured_ns = now_ns
-        if header.first_of_run:
-            self.fleet.complete = True
         self.run = header.run
         self._unix_offset_ns = header.unix_ns - now_ns
         self.happenings.run(header.unix_ns, header.run)
         self.settings = Settings.of(header.about)
-        self.fleet.durations.ranked(self.settings.estimate_rank)
-        self._ending = Ending(self.fleet.durations, self.settings.dispatch_delay_ns)
+
+    def _contradiction(self, now_ns: int, entry: object, error: Exception) -> None:
+        """Go on after a record that contradicts what is known, and say so once."""
+        if not self._contradicted:
+            self._contradicted = True
+            text = f"{type(entry).__name__}: {type(error).__name__}: {error}"
+            self.happenings.contradicted(self._unix_offset_ns + now_ns, text)
 
     def _reach(self, now_ns: int) -> None:
-        """Whole seconds have ended: count them, and forget what is old."""
+        """Count the whole seconds that have ended, and forget what is old."""
         self._began_ns = self._began_ns or now_ns
         passed = (now_ns - self._second_ends_ns) // SECOND_NS + 1 if self._second_ends_ns else 0
         self._second_ends_ns = (now_ns // SECOND_NS + 1) * SECOND_NS
-        self.traffic.reach(now_ns, self.seq, passed)
-        self.fleet.forget_before(now_ns - self.limits.keep_ns, self.limits)
+        self.traffic.reach(now_ns, passed)
+        self._forget_before(now_ns - self.limits.keep_ns)
+
+    def _forget_before(self, before_ns: int) -> None:
+        """Forget which actions ended and workers left before an instant, and what is over the bounds."""
+        lanes = [lane for each in self.histories.values() for lane in each.lanes]
+        most = self.limits.actions
+        if sum(map(len, lanes)) > most:
+            most = level([len(lane) for lane in lanes], most)
+        for lane in lanes:
+            lane.forget(before_ns, most)
+        sessions = self.sessions
+        while sessions and (len(sessions) > self.limits.sessions or sessions[0].left_ns < before_ns):
+            sessions.popleft()
+        known = {*self._lifecycles.cluster.workers, *self.gone()}
+        for name in [name for name in self.histories if name not in known]:
+            del self.histories[name]
+
+
+def level(lengths: list[int], total: int) -> int:
+    """Return the greatest length to which all may be cut so that they sum up to at most ``total``."""
+    left, count = total, len(lengths)
+    for length in sorted(lengths):
+        if length * count > left:
+            return left // count
+        left -= length
+        count -= 1
+    return max(lengths, default=0)

@@ -1,16 +1,16 @@
-"""Workers: their pages and executors, and who gave pages up for whom."""
+"""What is remembered of each worker beside the fold: what it did, and how well predictions held."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
 
-from mainspring.console.view.actions import Lane
-from mainspring.console.view.limits import SECOND_NS
-from mainspring.console.view.models import Placement
+import msgspec
 
-MOST_PAGES = 1 << 20
-"""A worker that names a page beyond this is not believed: 16 TiB of weights."""
+from mainspring.cluster.placements import State, Worker
+from mainspring.console.view.actions import LOST, Action, Lane
+from mainspring.console.view.limits import SECOND_NS
+
 EXECUTORS = ("EXEC", "LOAD", "OTHER")
 """An executor's name by the lane that its actions are in; UNLOAD, PREPARE and RELEASE are in the last."""
 WORST_SECONDS = 300
@@ -34,23 +34,79 @@ class Evicted:
         """What was loaded into one of its pages next."""
 
 
-class History:
-    """What is remembered under one worker's name, whichever session it was in."""
+class Run(msgspec.Struct, frozen=True):
+    """Adjacent pages of one owner."""
 
-    __slots__ = (
-        "errors_ns",
-        "evictions",
-        "exec",
-        "failed",
-        "last_result_ns",
-        "load",
-        "load_errors_ns",
-        "other",
-        "worst",
-    )
+    first: int
+    count: int
+    model: str
+    """Empty for free pages."""
+    loading: bool = False
+    last_used_ns: int = 0
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a worker has."""
+
+    name: str
+    device_kind: str
+    pages: int
+    pages_free: int
+    prepared: int
+    """Models that it could run or load."""
+    resident: tuple[str, ...]
+
+
+class Session(Standing, frozen=True):
+    """A worker as it was when it was found to be gone."""
+
+    left_ns: int
+    why: str
+    runs: tuple[Run, ...]
+
+
+def standing(worker: Worker) -> Standing:
+    """Return what a worker has now."""
+    return Standing(*_has(worker))
+
+
+def left(worker: Worker, left_ns: int, why: str) -> Session:
+    """Return what a worker has as it leaves."""
+    return Session(*_has(worker), left_ns, why, tuple(runs(worker)))
+
+
+def _has(worker: Worker) -> tuple[str, str, int, int, int, tuple[str, ...]]:
+    pages = worker.pages
+    return worker.name, worker.device_kind, pages.size, pages.free, worker.prepared, tuple(worker.lru)
+
+
+def runs(worker: Worker) -> list[Run]:
+    """Return a worker's pages as runs of one owner each, in the order of pages."""
+    found: list[Run] = []
+    owner, size = worker.pages.owner, worker.pages.size
+    first = 0
+    while first < size:
+        model = owner(first)
+        end = first + 1
+        while end < size and owner(end) == model:
+            end += 1
+        placement = None if model is None else worker.placements.get(model)
+        if placement is None:
+            found.append(Run(first, end - first, model or ""))
+        else:
+            loading = placement.state is State.LOADING
+            found.append(Run(first, end - first, placement.model.name, loading, placement.last_used_ns))
+        first = end
+    return found
+
+
+class History:
+    """What is remembered under one worker's name, over all its sessions."""
 
     def __init__(self, worker: str, evictions: int) -> None:
-        self.exec, self.load, self.other = (Lane(worker, executor) for executor in EXECUTORS)
+        """Remember at most ``evictions`` of them."""
+        self.exec, self.load, self.other = self.lanes = tuple(Lane(worker, each) for each in EXECUTORS)
+        """Its lanes in the order of `EXECUTORS`."""
         self.evictions: deque[Evicted] = deque(maxlen=evictions)
         """The newest last."""
         self.failed: Counter[str] = Counter()
@@ -63,8 +119,51 @@ class History:
         """By second in which actions ended, the newest last: the second, and the longest that an INFER and a
         LOAD took beyond their predictions in it, or the shortest if none took longer."""
         self.last_result_ns: int | None = None
+        self.joined_ns = 0
+        """When its present session, or its last one, began; 0 if that is not known."""
+        self.stopping = False
+        """Whether it said that it begins nothing more."""
+        self._vacated: dict[int, Evicted] = {}
+        """By page, who had it last and was not followed by another model."""
 
-    def erred(self, now_ns: int, error_ns: int, *, load: bool) -> None:
+    def lane(self, kind: str) -> Lane:
+        """Return the lane that actions of a kind are in."""
+        return self.exec if kind == "INFER" else self.load if kind == "LOAD" else self.other
+
+    def joined(self, now_ns: int) -> None:
+        """Begin a session."""
+        self.joined_ns = now_ns
+        self.stopping = False
+        self._vacated.clear()
+
+    def ended(self, now_ns: int, action: Action) -> None:
+        """Remember an action that has ended; ``now_ns`` is when its result came."""
+        self.lane(action.kind).end(action)
+        if action.status == LOST:
+            return
+        self.last_result_ns = now_ns
+        if action.status != "ok":
+            self.failed[f"{action.kind} {action.status}"] += 1
+        elif action.kind in ("INFER", "LOAD"):
+            error_ns = action.end_ns - action.begin_ns - action.predicted_duration_ns
+            self._erred(now_ns, error_ns, load=action.kind == "LOAD")
+
+    def unloaded(self, now_ns: int, model: str, pages: Iterable[int]) -> None:
+        """Remember that a model gives its pages up."""
+        evicted = Evicted(now_ns, model, len(pages := [*pages]))
+        if pages:
+            self.evictions.append(evicted)
+        for page in pages:
+            self._vacated[page] = evicted
+
+    def loading(self, model: str, pages: Iterable[int]) -> None:
+        """Remember for which model others gave its pages up."""
+        for page in pages:
+            evicted = self._vacated.pop(page, None)
+            if evicted is not None and not evicted.for_model:
+                evicted.for_model = model
+
+    def _erred(self, now_ns: int, error_ns: int, *, load: bool) -> None:
         """Remember by how much longer an INFER, or a LOAD, took than was predicted."""
         (self.load_errors_ns if load else self.errors_ns).append(abs(error_ns))
         second = now_ns // SECOND_NS
@@ -72,95 +171,3 @@ class History:
             self.worst.append([second, NO_ERROR, NO_ERROR])
         worst = self.worst[-1]
         worst[1 + load] = max(worst[1 + load], error_ns)
-
-    def lanes(self) -> tuple[Lane, Lane, Lane]:
-        """Return its lanes in the order of `EXECUTORS`."""
-        return self.exec, self.load, self.other
-
-
-class WorkerState:
-    """One session of a worker, from its joining on."""
-
-    def __init__(
-        self,
-        name: str,
-        device_kind: str,
-        pages: int,
-        joined_ns: int,
-        joined_seq: int,
-        history: History,
-    ) -> None:
-        self.name = name
-        self.device_kind = device_kind
-        """Empty if the stream never told of it."""
-        self.pages = pages
-        self.history = history
-        self.joined_ns = joined_ns
-        self.joined_seq = joined_seq
-        """Which record of the stream that was (`View.seq`)."""
-        self.left_ns: int | None = None
-        """When it was found to be gone."""
-        self.left_seq = 0
-        self.detail = ""
-        self.stopping_seq = 0
-        """Which record said that it begins nothing more; 0 if none did."""
-        self.placements: dict[str, Placement] = {}
-        self.states: Counter[str] = Counter()
-        """How many of them are in each state."""
-        self.used = 0
-        """Pages that have an owner."""
-        self.inputs_seen_ns = 0
-        """When the way of its inputs was last seen free."""
-        self._owners: list[Placement | None] = [None] * min(pages, MOST_PAGES)
-        self._vacated: dict[int, Evicted] = {}
-        """By page, who had it last and was not followed by anybody."""
-
-    def strike(self, placement: Placement) -> None:
-        """Take a placement out."""
-        if self.placements.pop(placement.model.name, None) is placement:
-            self.states[placement.state] -= 1
-
-    def had(self, seq: int) -> bool:
-        """Return whether a record of the stream came while the session lasted."""
-        return seq >= self.joined_seq and (self.left_ns is None or seq <= self.left_seq)
-
-    def owner(self, page: int) -> Placement | None:
-        """Return what owns a page."""
-        return self._owners[page] if page < len(self._owners) else None
-
-    def take(self, placement: Placement, pages: Iterable[int]) -> None:
-        """Give pages to a model; another that is still there loses them."""
-        owners = self._owners
-        placement.pages = tuple([page for page in pages if 0 <= page < MOST_PAGES])
-        for page in placement.pages:
-            if page >= len(owners):
-                owners.extend([None] * (page + 1 - len(owners)))
-                self.pages = max(self.pages, page + 1)
-            self.used += owners[page] is None
-            owners[page] = placement
-
-    def give_back(self, placement: Placement) -> None:
-        """Free a model's pages."""
-        owners = self._owners
-        for page in placement.pages:
-            if owners[page] is placement:
-                owners[page] = None
-                self.used -= 1
-        placement.pages = ()
-
-    def vacate(self, now_ns: int, placement: Placement) -> None:
-        """Free a model's pages, and remember it."""
-        if placement.pages:
-            evicted = Evicted(now_ns, placement.model.name, len(placement.pages))
-            self.history.evictions.append(evicted)
-            for page in placement.pages:
-                self._vacated[page] = evicted
-        self.give_back(placement)
-
-    def fill(self, placement: Placement, pages: Iterable[int]) -> None:
-        """Give pages to a model that is loaded, and remember for whom others gave them up."""
-        self.take(placement, pages)
-        for page in placement.pages:
-            evicted = self._vacated.pop(page, None)
-            if evicted is not None and not evicted.for_model:
-                evicted.for_model = placement.model.name

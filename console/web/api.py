@@ -50,7 +50,7 @@ class Api:
         ]
 
     def refused(self, shown: Credential) -> str:
-        """Return why whoever shows this may see nothing; empty if it may."""
+        """Return why the bearer of this token may see nothing; empty if it may."""
         if not self._config.reading_needs_token:
             return ""
         self._tokens.tick(monotonic_ns())

@@ -51,5 +51,5 @@ class Web:
             self.pages -= 1
 
     def _refused(self, token: str | None) -> str:
-        """Return why whoever shows this token may see nothing; empty if it may."""
+        """Return why the bearer of this token may see nothing; empty if it may."""
         return self._api.refused(credential(token or ""))

@@ -1,6 +1,6 @@
 """What operators ask for: ``POST api/operate`` with a token that may change what is served.
 
-The console checks the token and passes the wish on to the controller, which grants it or says why not, and
+The console checks the token and passes the command on to the controller, which grants it or says why not, and
 records it with the token's name.
 """
 
@@ -27,11 +27,11 @@ from mainspring.transport.tokens import Credential, from_header
 EVERYTHING = "*"
 """What a token must be for that is to see the console, or to change what concerns all models."""
 Refusal = tuple[Reason, str]
-"""Why a wish is not passed on, as a code and for a person."""
+"""Why a command is not passed on, as a code and for a person."""
 _STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
 _WISHES = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(Wish))
 TURN_ON = (
-    "nobody may change anything from this console, because it has no file of tokens: write one with "
+    "nothing may be changed from this console, because it has no file of tokens: write one with "
     "`mainspring token new NAME --admin >> tokens.toml` and set token_file in the table [console]"
 )
 
@@ -54,7 +54,7 @@ class BadRequest(ValueError):
 
 
 class Changes:
-    """Takes operators' wishes."""
+    """Takes operators' commands."""
 
     def __init__(self, config: ConsoleConfig, source: Source, tokens: TokenFile) -> None:
         self._config = config
@@ -63,7 +63,7 @@ class Changes:
         self._waiting = 0
 
     async def operate(self, request: Request) -> Response:
-        """Answer one wish."""
+        """Answer one command."""
         if not self._tokens.gate.closed:
             return failure(404, TURN_ON)
         try:
@@ -76,9 +76,9 @@ class Changes:
         return await self._pass_on(wish, from_header(request.headers.get("authorization")))
 
     async def _pass_on(self, wish: Wish, shown: Credential) -> Response:
-        # Counted from here on: who may not ask, or sends slowly, keeps nobody from asking.
+        # Counted from here on: a caller that may not ask, or sends slowly, keeps no other from asking.
         if self._waiting >= self._config.max_operations:
-            return failure(503, f"{self._waiting} wishes are waiting for the controller; try again")
+            return failure(503, f"{self._waiting} commands are waiting for the controller; try again")
         self._waiting += 1
         try:
             return answer(await self._source.operate(wish, self._tokens.gate.name(shown)))
@@ -101,7 +101,7 @@ class Changes:
             raise BadRequest(f"the body is no JSON: {error}") from None
 
     def _refusal(self, header: str | None, wish: Wish) -> Refusal | None:
-        """Return why whoever shows this may not have the wish, or None."""
+        """Return why the bearer of this token may not give the command, or None."""
         now_ns = monotonic_ns()
         self._tokens.tick(now_ns)
         named = getattr(wish, "model", None)
@@ -123,7 +123,7 @@ class Changes:
 
 
 def _check_fields(wish: Wish, sent: dict[str, object]) -> None:
-    """Raise `BadRequest` for a field that the wish does not have: what was meant by it would not be done."""
+    """Raise `BadRequest` for a field that the command does not have, for it would be ignored."""
     fields = ("type", *wish.__struct_fields__)
     strange = [name for name in sent if name not in fields]
     if strange:

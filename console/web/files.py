@@ -35,7 +35,7 @@ _SQUEEZED = {".css", ".html", ".js", ".json", ".svg", ".txt", ".webmanifest"}
 
 class _File(NamedTuple):
     stamp: tuple[int, int]
-    """Time of the last change and size: what differs when a file was written anew."""
+    """Time of the last change and size: what differs when a file was written again."""
     etag: str
     kind: str
     plain: bytes

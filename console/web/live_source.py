@@ -38,7 +38,7 @@ class LiveSource:
         self._operable = operable
         self._run: int | None = None
         self._asked: dict[int, asyncio.Future[Granted]] = {}
-        """Wishes that wait for the controller's answer, by their token."""
+        """Commands that wait for the controller's answer, by their token."""
         self._tokens = itertools.count(1)
         self._patience_s = config.operate_timeout_ms / 1e3
         self._stream.on_answer = self._answered
@@ -89,7 +89,7 @@ class LiveSource:
             del self._asked[token]
 
     def _answered(self, message: msgspec.Struct) -> None:
-        """Hand the controller's answer on to whoever waits for it."""
+        """Hand the controller's answer to the caller that waits for it."""
         if isinstance(message, Operated):
             waiting = self._asked.get(message.token)
             if waiting is not None and not waiting.done():

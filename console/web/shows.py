@@ -147,7 +147,7 @@ class Asked(NamedTuple):
     values: Any
     """Of the struct of its parameters."""
     params: bytes
-    """The same as JSON, with the defaults: equal for whoever asks for the same."""
+    """The same as JSON, with the defaults: equal for all who ask for the same."""
 
 
 def _schedule(view: View, params: ScheduleParams, after: int | None) -> Any:

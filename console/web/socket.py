@@ -46,7 +46,7 @@ _SAID = msgspec.json.Decoder(Said)
 
 
 async def turn_away(socket: WebSocket, text: str) -> None:
-    """Tell a page for which there is no room."""
+    """Refuse a page because there is no room for it."""
     with contextlib.suppress(WebSocketDisconnect):
         await socket.accept()
         await socket.send_text(encode({"error": {"text": text}}).decode())
@@ -129,7 +129,7 @@ class PageSocket:
                     await self._obey(said)
 
     async def _hear(self) -> Said | None:
-        """Return the page's next message; None for one that can't be understood, of which it is told."""
+        """Return the page's next message; None for one that can't be understood, which the page learns."""
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1000))

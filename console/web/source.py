@@ -1,4 +1,4 @@
-"""What the web server shows, whoever keeps it up to date: a controller's stream or a recorded log."""
+"""What the web server shows: a view that a controller's stream or a recorded log keeps up to date."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Seek(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """What became of an operator's wish."""
+    """What became of an operator's command."""
 
     done: bool
     detail: str
@@ -47,7 +47,7 @@ class Unanswered(Exception):
     def __init__(self, text: str, *, at_once: bool) -> None:
         super().__init__(text)
         self.at_once = at_once
-        """Whether nothing was asked; else the wish may have been granted, or may be yet."""
+        """Whether nothing was asked; else the command may have been granted, or may be yet."""
 
 
 class Source(Protocol):

@@ -10,9 +10,8 @@ import select
 import sys
 import time
 
-from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
-from mainspring.messages.observing import ObserverHello, Records, Stage
+from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello, Records, Stage
 from mainspring.messages.peers import Goodbye, Ping, Pong
 from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass
@@ -44,7 +43,7 @@ class Sinks:
             self._count += 1
             name = f"sink-{self._count}".encode()
             link = Link(self._hub, self._address, LIMITS, name=name, keeps=True, shows=Pass("observer"))
-            link.send((encode(ObserverHello(PROTOCOL_VERSION, "sink")),))
+            link.send((encode(ObserverHello(OBSERVER_VERSION, "sink")),))
             self._began[id(link)] = time.monotonic()
             self._links.append(link)
         self.received_bytes, self.picture_s = 0, 0.0

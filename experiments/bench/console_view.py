@@ -1,7 +1,7 @@
 """How many records a second the console's view takes in on one core, and what its history and queries cost.
 
-Twelve devices and 4,026 models under 3,000 requests a second, played in virtual time; the view takes the
-stream of some seconds as often as minutes need. ``make bench-console-view`` runs it.
+Twelve devices and 4,026 models under 3,000 requests a second, played in virtual time.
+``make bench-console-view`` runs it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ from mainspring.console.view.actions import Lane
 from mainspring.console.view.view import View
 from mainspring.controller.logged_scheduler import about
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
-from mainspring.messages.commands import Reject
-from mainspring.messages.events import RequestArrived, Wakeup
+from mainspring.messages.events import Wakeup
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.run import simulate
 from mainspring.simulator.spec import DeviceGroup, ModelGroup, SimulationSpec, WorkloadSpec
@@ -38,8 +36,6 @@ TARGET = 60_000.0
 """Records a second."""
 INFER_MS = {"1": 2.6, "2": 3.9, "4": 6.0, "8": 10.0, "16": 17.3}
 SECOND_NS = 1_000_000_000
-SPACE = 1 << 30
-"""Ids of one repetition of the stream are so far from those of the next."""
 
 Stream = list[tuple[int, Entry]]
 
@@ -73,28 +69,12 @@ def recorded(rate: float, seconds: float) -> Stream:
     return stream
 
 
-def again(stream: Stream, turn: int) -> Stream:
-    """Return what the stream's requests and actions would be if they happened later, as others."""
-    length_ns = stream[-1][0] + SECOND_NS // 1000
-    later_ns, ids = turn * length_ns, turn * SPACE
-    shifted: Stream = []
-    for now_ns, entry in stream:
-        changes: dict[str, object] = {}
-        if not isinstance(
-            entry, RequestArrived | Reject | Infer | Load | Unload | Prepare | Release | Result
-        ):
-            continue
-        for name in ("action_id", "request_id"):
-            if hasattr(entry, name):
-                changes[name] = getattr(entry, name) + ids
-        if isinstance(entry, Infer):
-            changes["request_ids"] = tuple(each + ids for each in entry.request_ids)
-        for name in entry.__struct_fields__:
-            instant = getattr(entry, name)
-            if name.endswith("_ns") and name not in ("predicted_duration_ns", "device_ns") and instant:
-                changes[name] = instant + later_ns
-        shifted.append((now_ns + later_ns, msgspec.structs.replace(entry, **changes)))
-    return shifted
+def filled(rate: float, seconds: float) -> View:
+    """Play a cluster, and return a view that has followed it."""
+    spec, view = cluster_of(rate, seconds), View()
+    view.take(0, SegmentHeader(FORMAT, 1, True, 0, about(spec.scheduler)))
+    simulate(spec, analyse=False, record=view.take)
+    return view
 
 
 def taken_in(view: View, stream: Stream) -> float:
@@ -121,7 +101,7 @@ def queries(view: View) -> list[Figure]:
     """Return what a picture costs of each kind."""
     now_ns = view.now_ns
     version = view.seq - 900
-    rejected = next(view.traffic.book.newest(("rejected",)))
+    rejected = next(view.traffic.ended.newest(("rejected",)))
     asked: dict[str, Callable[[], object]] = {
         "cluster": lambda: cluster(view),
         "memory, 1,984 pages": lambda: memory(view, "worker-0"),
@@ -147,33 +127,29 @@ def main(
     """Measure, print a table, write it as JSON."""
     stream = recorded(rate, seconds)
     speed = statistics.median([taken_in(View(), stream) for _ in range(3)])
-    view = View()
-    taken_in(view, stream)
+    a_second = len(stream) / seconds
+    del stream
     base_bytes = psutil.Process().memory_info().rss
-    turns = int(minutes * 60 / seconds)
-    speeds = [taken_in(view, again(stream, turn)) for turn in range(1, turns + 1)]
+    view = filled(rate, minutes * 60)
     gc.collect()
     grown_bytes = psutil.Process().memory_info().rss - base_bytes
-    a_second = len(stream) / seconds
     figures = [
         Figure("records taken in", speed, "records/s", TARGET, at_least=True),
         Figure("records a second of the cluster", a_second, "records/s"),
         Figure("share of a core that taking them in needs", 100 * a_second / speed, "%"),
     ]
-    if speeds:
-        figures += [
-            Figure("records taken in, full history", statistics.median(speeds[-5:]), "records/s"),
-            Figure("resident set grown by history and the benchmark's own", grown_bytes / 1e6, "MB"),
-            Figure("actions remembered", sum(map(len, lanes(view))), "actions"),
-            Figure("requests remembered", len(view.traffic.book), "requests"),
-        ]
+    figures += [
+        Figure("resident set grown by history and the simulated cluster", grown_bytes / 1e6, "MB"),
+        Figure("actions remembered", sum(map(len, lanes(view))), "actions"),
+        Figure("requests remembered", len(view.traffic.ended), "requests"),
+    ]
     title = f"The console's view: 12 devices, 4,026 models, {rate:,.0f} requests a second"
     publish("console_view", title, figures + queries(view), output)
 
 
 def lanes(view: View) -> list[Lane]:
     """Return every executor's lane."""
-    return [lane for history in view.fleet.histories.values() for lane in history.lanes()]
+    return [lane for history in view.histories.values() for lane in history.lanes]
 
 
 if __name__ == "__main__":

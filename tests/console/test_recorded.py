@@ -30,19 +30,16 @@ class Screen:
     def __init__(self) -> None:
         self.replica = Replica()
         self.now_ns = 0
-        self.asked: list[object] = []
         self.resets = 0
 
     def reset(self, *, keep_history: bool) -> None:
         assert not keep_history
         self.resets += 1
-        self.replica, self.now_ns, self.asked = Replica(), 0, []
+        self.replica, self.now_ns = Replica(), 0
 
     def take(self, now_ns: int, entry: Observed) -> None:
         self.now_ns = max(self.now_ns, now_ns)
-        self.replica.take(entry)
-        if isinstance(entry, OperatorAsked):
-            self.asked.append(entry.wish)
+        self.replica.take(now_ns, entry)
 
 
 class Clock:
@@ -78,7 +75,7 @@ def played(folder: Path, at_ns: int) -> dict[str, object]:
     replica = Replica()
     for now_ns, entry in read_entries(folder):
         if now_ns <= at_ns or isinstance(entry, SegmentHeader):
-            replica.take(entry)
+            replica.take(now_ns, entry)
     return replica.stands()
 
 
@@ -154,7 +151,10 @@ def test_what_operators_set_holds_at_a_later_instant(tmp_path: Path, monkeypatch
     recording = Recording(tmp_path, screen, clock=Clock())
     recording.seek(19_000)
     settle(recording)
-    assert screen.asked == [PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
+    cluster = screen.replica.cluster
+    asked = [event.wish for _, event in cluster.operations.values()]
+    assert asked == [PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
+    assert (list(cluster.drained), list(cluster.pinned)) == (["w1"], ["a"])
 
 
 def test_an_instant_outside_the_run_means_its_nearest_end(folder: Path) -> None:

@@ -15,7 +15,7 @@ from mainspring.experiments.blocking import Client
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import TO_OBSERVER, encode
 from mainspring.messages.events import RequestArrived, Wakeup
-from mainspring.messages.observing import ObserverHello
+from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello
 from mainspring.messages.observing import Stage as Part
 from mainspring.messages.peers import (
     Arrival,
@@ -54,8 +54,8 @@ class Watcher:
             if batch.stage is Part.BEGIN:
                 self.replica = Replica()
             self.batches.append(batch)
-            for _, entry in batch.records:
-                self.replica.take(entry)
+            for now_ns, entry in batch.records:
+                self.replica.take(now_ns, entry)
                 if isinstance(entry, RequestArrived):
                     self.last = entry.request_id
 
@@ -84,7 +84,7 @@ class Deaf:
 
     def __init__(self, address: str, name: bytes = b"deaf") -> None:
         self.socket = Client(address, name, role="observer")
-        self.socket.send([encode(ObserverHello(PROTOCOL_VERSION, "deaf"))])
+        self.socket.send([encode(ObserverHello(OBSERVER_VERSION, "deaf"))])
 
     def next(self, kind: type[msgspec.Struct]) -> Any:
         """Read until a message of a kind comes, and return it."""
@@ -291,8 +291,8 @@ def test_without_observers_nothing_is_kept(stage: Stage, watch: Any) -> None:
     ("message", "words"),
     [
         (Arrival(1, "m0", 1, None), "an observer may not send Arrival"),
-        (ObserverHello(PROTOCOL_VERSION, ""), "its name has 0 characters; it must have 1 to 128"),
-        (ObserverHello(PROTOCOL_VERSION + 1, "console"), "install the same release"),
+        (ObserverHello(OBSERVER_VERSION, ""), "its name has 0 characters; it must have 1 to 128"),
+        (ObserverHello(OBSERVER_VERSION + 1, "console"), "install the same release"),
     ],
 )
 def test_what_an_observer_may_not_say_is_refused_with_why(

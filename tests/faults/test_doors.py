@@ -17,7 +17,7 @@ from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.messages import PROTOCOL_VERSION
 from mainspring.messages.codec import encode
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.observing import ObserverHello
+from mainspring.messages.observing import OBSERVER_VERSION, ObserverHello
 from mainspring.messages.operating import Operate, SetDefaultSlo
 from mainspring.messages.peers import AdminRequest, Arrival, GatewayHello, Input, WorkerHello
 from mainspring.transport.bounds import Ended
@@ -33,7 +33,7 @@ FORGED = (
     ("worker", WorkerHello(PROTOCOL_VERSION, "w0", "cpu", 8, PAGE_BYTES, "tcp://203.0.113.9:80")),
     ("gateway", GatewayHello(PROTOCOL_VERSION, "g9")),
     ("gateway", AdminRequest(1, remove="m0")),
-    ("observer", ObserverHello(PROTOCOL_VERSION, "o")),
+    ("observer", ObserverHello(OBSERVER_VERSION, "o")),
     ("operator", Operate(1, "admin (forged)", SetDefaultSlo("m0", 1))),
 )
 

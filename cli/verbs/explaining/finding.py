@@ -121,7 +121,7 @@ def _played(run: Run, request_id: int | None) -> View:
     view = View(Limits(keep_ns=max(300 * SECOND_NS, run.last_ns - run.first_ns + SECOND_NS)))
     for count, (now_ns, entry) in enumerate(read_run(run)):
         view.take(now_ns, entry)
-        if request_id is not None and count % LOOKED_AFTER == 0 and view.traffic.book.ended(request_id):
+        if request_id is not None and count % LOOKED_AFTER == 0 and view.traffic.ended.get(request_id):
             break
     return view
 

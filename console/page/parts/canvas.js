@@ -1,4 +1,4 @@
-// A canvas as sharp as the screen, which is drawn anew when its size, its theme or its data changed.
+// A canvas as sharp as the screen, which is drawn again when its size, its theme or its data changed.
 
 /**
  * Put a canvas into `holder`, which has a height of its own, and call `paint(context, width, height)` on the next

@@ -15,7 +15,7 @@ const COLUMNS = [
 ];
 const FALLING = new Set(["resident", "queued", "demand", "in_time", "late", "rejected", "cold", "pages", "last_load", "loads", "evictions"]);
 
-/** How long one row takes; all sizes are told where the pointer is. */
+/** How long one row takes; all sizes appear where the pointer is. */
 function infer(line) {
   const sizes = Object.keys(line.infer_ms).map(Number).sort((a, b) => a - b);
   return { text: sizes.length ? ms(line.infer_ms[sizes[0]]) : "–", all: sizes.map((size) => `batch of ${size}: ${ms(line.infer_ms[size])}`).join("\n") };

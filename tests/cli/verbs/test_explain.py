@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from mainspring.cli.main import build_app
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.commands import Reject
-from mainspring.messages.events import RequestArrived
+from mainspring.messages.events import ModelAdded, RequestArrived
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from mainspring.telemetry.log import EventLogWriter, read_log
+from tests.scheduler.hand import spec
 
 SEED = 0
 
@@ -67,6 +68,7 @@ def test_an_id_or_its_beginning_names_a_request(log: Path) -> None:
 
 def test_several_requests_that_begin_alike_are_named(log: Path, tmp_path: Path) -> None:
     writer = EventLogWriter(tmp_path, about={})
+    writer.append(7000, ModelAdded(spec("m")))
     for request_id in (7100, 7101, 7200):
         writer.append(request_id, RequestArrived(request_id, "m", 1, None))
     writer.close()

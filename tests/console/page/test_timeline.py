@@ -69,3 +69,38 @@ def test_an_action_is_chosen_with_the_keyboard(open_page: Open, site: Site) -> N
         arg=first,
     )
     assert "worker-0" in box.inner_text()
+
+
+JOINED = """async ([actions, lanes]) => {
+  const { ID, LANE, joined } = await import("/parts/actions.js");
+  return joined(actions, (action) => lanes[action[LANE]]).map(([load, infer]) => [load[ID], infer[ID]]);
+}"""
+"""Which LOADs the page joins with which INFERs by a line."""
+
+
+def line(
+    action_id: int, lane: int, kind: str, model: str, begin_ms: int, end_ms: int, status: str
+) -> list[object]:
+    """Return an action as the page gets it (`ActionLine`), done if it has a status and planned without."""
+    begin_ns, end_ns = begin_ms * 10**6, end_ms * 10**6
+    ran = [begin_ns, end_ns] if status else [None, None]
+    return [action_id, lane, kind, model, 1, 1, [], 0, 0, begin_ns, begin_ns, end_ns, *ran, status, ""]
+
+
+def test_a_load_is_joined_with_the_first_infer_that_it_made_possible(open_page: Open, site: Site) -> None:
+    page = open_page("#/schedule")
+    # Lanes 0 and 1 are LOAD and EXEC of one worker, 2 is EXEC of another.
+    actions = [
+        line(1, 0, "LOAD", "a", 0, 10, "ok"),
+        line(2, 1, "INFER", "a", 5, 8, "ok"),
+        line(3, 2, "INFER", "a", 11, 12, "ok"),
+        line(4, 1, "INFER", "b", 11, 12, "ok"),
+        line(5, 1, "INFER", "a", 20, 25, "ok"),
+        line(6, 1, "INFER", "a", 12, 18, "ok"),
+        line(7, 0, "LOAD", "b", 10, 30, "engine_error"),
+        line(8, 1, "INFER", "b", 31, 33, "ok"),
+        line(9, 0, "LOAD", "a", 40, 50, ""),
+        line(10, 1, "INFER", "a", 50, 55, ""),
+    ]
+    found = page.evaluate(JOINED, [actions, ["w0", "w0", "w1"]])
+    assert sorted(found) == [[1, 6], [9, 10]]

@@ -69,7 +69,7 @@ def test_pages_models_and_workers_are_the_schedulers(seed: int) -> None:
 
 
 def _kind(view: View) -> str:
-    kinds = [worker.device_kind for worker in view.fleet.workers.values()]
+    kinds = [worker.device_kind for worker in view.cluster.workers.values()]
     return min(set(kinds), key=lambda kind: (-kinds.count(kind), kind))
 
 
@@ -81,7 +81,7 @@ def test_attainment_adds_up_to_what_the_controller_counts(seed: int) -> None:
     view.take(view.now_ns + SECOND, Wakeup())
     shown = cluster(view)
     minute = shown.last_300s
-    book = view.traffic.book
+    book = view.traffic.ended
     assert minute.seconds == len(shown.series.offered)
     assert minute.offered_rps * minute.seconds == pytest.approx(sum(shown.series.offered))
     assert sum(shown.series.offered) == len(book)
@@ -158,12 +158,12 @@ def test_a_schedule_holds_the_newest_actions_of_its_time_and_says_if_there_are_m
 
 def test_models_are_searched_sorted_and_cut() -> None:
     view, _ = at(0, 900)
-    total = len(view.fleet.models)
+    total = len(view.cluster.models)
     assert models(view).total == total
     for sort in SORTS:
         up = [row.name for row in models(view, sort=sort, limit=1000).rows]
         down = [row.name for row in models(view, sort=sort, descending=True, limit=1000).rows]
-        assert sorted(up) == sorted(down) == sorted(view.fleet.models)
+        assert sorted(up) == sorted(down) == sorted(view.cluster.models)
     busiest = models(view, sort="in_time", descending=True).rows
     assert [row.in_time for row in busiest] == sorted((row.in_time for row in busiest), reverse=True)
     assert busiest[0].in_time > 0
@@ -176,7 +176,7 @@ def test_evictions_say_for_whom() -> None:
     for seed in range(6):
         watched, view = Watched(seed), View(EVERYTHING)
         feed(view, watched.everything())
-        for worker in view.fleet.workers:
+        for worker in view.cluster.workers:
             found += memory(view, worker).evictions
             instants = [each.at_ns for each in memory(view, worker).evictions]
             assert instants == sorted(instants, reverse=True)
@@ -186,7 +186,7 @@ def test_evictions_say_for_whom() -> None:
 
 def test_operators_are_shown_and_what_they_set() -> None:
     view, _ = at(4, 500)
-    name, served = next(iter(view.fleet.workers)), next(iter(view.fleet.models))
+    name, served = next(iter(view.cluster.workers)), next(iter(view.cluster.models))
     now_ns = view.now_ns
     for wish in (DrainWorker(name), PinModel(served), SetDefaultSlo(served, 25_000_000)):
         view.take(now_ns, OperatorAsked("ada", wish))

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
-
-from mainspring.cluster.placements import Worker
 from mainspring.console.view.limits import Limits
-from mainspring.console.view.models import BROKEN as GIVEN_UP
-from mainspring.console.view.models import FAILED, RESIDENT
 from mainspring.console.view.view import View
-from mainspring.console.view.workers import WorkerState
 from mainspring.controller.logged_scheduler import about
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.state import SchedulerState
 from mainspring.simulator.scenario import LONGEST_WAIT_NS, random_scenario
 from mainspring.telemetry.log import FORMAT, Entry, SegmentHeader
+from tests.cluster.described import described
 
 SECOND = 1_000_000_000
 EVERYTHING = Limits(keep_ns=1000 * SECOND)
@@ -54,70 +49,27 @@ class Watched:
         return self.drain()
 
 
-def feed(view: View, records: list[tuple[int, Entry]], times: int = 1) -> None:
-    """Let a view take records, each so many times in a row."""
+def feed(view: View, records: list[tuple[int, Entry]]) -> None:
+    """Let a view take records that a controller has written, none of which contradicts what is known."""
     for now_ns, entry in records:
-        for _ in range(times):
-            view.take(now_ns, entry)
+        view.take(now_ns, entry)
+    assert not [each for _, each in view.happened() if "contradicts" in each.text]
 
 
-def check(view: View, state: SchedulerState, *, but_leaving: bool = False) -> None:
-    """Compare a view with the scheduler's own state; raise AssertionError at the first difference.
-
-    ``but_leaving``: but for copies of models that were removed and added anew, of which a picture does not
-    say that they are old.
-    """
-    models = state.cluster.models
-    assert list(view.fleet.models) == list(models)
-    assert set(view.fleet.workers) == set(state.cluster.workers)
-    for name, worker in state.cluster.workers.items():
-        _check_worker(view.fleet.workers[name], worker)
-    for name, model in models.items():
-        seen = view.fleet.models[name]
-        assert seen.queued == model.waiting, f"{name}: {seen.queued} wait, not {model.waiting}"
-        assert seen.spec == model.spec
-        where = {each.worker.name: each.state.value for each in model.placements.values()}
-        known = {worker: placement.state for worker, placement in seen.placements.items()}
-        for worker in state.cluster.workers.values():
-            old = worker.placements.get(name)
-            if but_leaving and old is not None and old.leaving:
-                known.pop(worker.name, None)
-                where.pop(worker.name, None)
-        told = {worker: state for worker, state in where.items() if state != "known"}
-        assert {worker: "failed" if s == GIVEN_UP else s for worker, s in known.items()} == {
-            worker: "failed" if s == GIVEN_UP else s for worker, s in told.items()
-        }, f"{name}: {known}, not {told}"
-    assert set(view.traffic.book.open) == set(state.cluster.requests)
-    for request_id, request in state.cluster.requests.items():
-        mine = view.traffic.book.open[request_id]
-        place = {"queued": "waiting", "dispatched": "running"}[request.place.value]
-        assert mine.outcome == place, f"{mine} is {request}"
-        assert mine.arrived_ns == request.arrived_ns
-
-
-def _check_worker(seen: WorkerState, worker: Worker) -> None:
-    name, lanes = worker.name, seen.history
-    assert seen.device_kind == worker.device_kind
-    owners = [worker.pages.owner(page) for page in range(worker.pages.size)]
-    mine = [seen.owner(page) for page in range(worker.pages.size)]
-    assert [None if each is None else each.model.name for each in mine] == owners, f"pages of {name}"
-    assert seen.used == worker.pages.size - worker.pages.free
-    assert [*lanes.exec.outstanding] == [each.action_id for each in worker.exec.actions()], f"EXEC of {name}"
-    assert [*lanes.load.outstanding] == [each.action_id for each in worker.load.actions()], f"LOAD of {name}"
-    assert set(lanes.other.outstanding) == set(worker.others), f"others of {name}"
-    resident = {model for model, each in seen.placements.items() if each.state == RESIDENT}
-    assert resident == set(worker.lru), f"residents of {name}"
-    assert bool(seen.stopping_seq) == worker.stopping
-    for model, placement in worker.placements.items():
-        if model in seen.placements:
-            assert seen.placements[model].infers == placement.infers, f"{placement}"
-        else:
-            assert placement.state.value in ("known", FAILED), f"{placement}"
+def check(view: View, state: SchedulerState) -> None:
+    """Compare a view with the scheduler's own state; raise AssertionError at the first difference."""
+    mine, own = described(view.cluster), described(state.cluster)
+    for key, value in own.items():
+        assert mine[key] == value, key
+    for name in state.cluster.workers:
+        sent = {action_id for lane in view.histories[name].lanes for action_id in lane.sent}
+        told = {action.id for lane in view.histories[name].lanes for action in view.outstanding(lane)}
+        assert sent <= told, f"{name}: ended actions count as outstanding"
 
 
 def counted(view: View, name: str) -> tuple[int, int, int, int]:
     """Return a model's requests that arrived, ended in time, ended late and were rejected."""
-    arrived, in_time, late, rejected, *_ = view.fleet.models[name].counts
+    arrived, in_time, late, rejected, *_ = view.traffic.model(name).counts
     return arrived, in_time, late, rejected
 
 
@@ -130,37 +82,3 @@ def tallied(state: SchedulerState, name: str) -> tuple[int, int, int, int]:
     """Return the same as the scheduler's state has it."""
     counts = state.cluster.models[name].counts
     return counts.arrived, counts.finished, counts.late, counts.rejected
-
-
-def same(view: View, other: View) -> None:
-    """Check that two views show the same; raise AssertionError if not."""
-    mine, others = fingerprint(view), fingerprint(other)
-    for key, value in mine.items():
-        assert value == others[key], f"{key}: {value} and {others[key]}"
-
-
-def fingerprint(view: View) -> dict[str, object]:
-    """Return what a view holds, without what hangs on how many records there were."""
-    traffic, fleet = view.traffic, view.fleet
-    return {
-        "now": view.now_ns,
-        "open": {each.id: (each.model, each.outcome) for each in traffic.book.open.values()},
-        "ended": [
-            (each.id, each.outcome, each.ended_ns)
-            for each in traffic.book.newest(("rejected", "late", "lost", "in_time", "cancelled"))
-        ],
-        "models": {model.name: (model.counts, model.queued) for model in fleet.models.values()},
-        "workers": {
-            name: [
-                None if (own := each.owner(page)) is None else own.model.name for page in range(each.pages)
-            ]
-            for name, each in fleet.workers.items()
-        },
-        "actions": {
-            (name, lane.executor): [
-                msgspec.structs.replace(action, sent_seq=0, done_seq=0) for action in lane.newest()
-            ]
-            for name, history in fleet.histories.items()
-            for lane in history.lanes()
-        },
-    }

@@ -7,11 +7,12 @@ from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.cluster import cluster_lines
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
-from mainspring.messages.actions import Load, Result
+from mainspring.messages.actions import Load, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.events import OperatorAsked, WorkerJoined, WorkerLeft
+from mainspring.messages.events import ModelAdded, OperatorAsked, WorkerJoined, WorkerLeft
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.telemetry.log import FORMAT, SegmentHeader
+from tests.scheduler.hand import spec
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -29,6 +30,7 @@ def load(view: View, now_ns: int, number: int, took_ms: int, predicted_ms: int =
     end_ns = now_ns + took_ms * MS
     view.take(now_ns, Load(number, "w0", "m", (0,), now_ns, now_ns, now_ns, predicted_ms * MS))
     view.take(end_ns, Result(number, "w0", Status.OK, now_ns, end_ns))
+    view.take(end_ns, Unload(100 + number, "w0", "m"))
 
 
 def test_a_worker_that_was_away_is_marked_as_gone_and_as_back() -> None:
@@ -76,6 +78,7 @@ def test_what_operators_did_to_a_worker_is_marked() -> None:
 def test_a_far_slower_action_is_marked_once_in_a_while() -> None:
     view = View()
     view.take(0, header(1))
+    view.take(1 * SECOND, ModelAdded(spec("m")))
     view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
     for number, (at_s, took_ms) in enumerate([(2, 25), (3, 90), (4, 95), (20, 300)]):
         load(view, at_s * SECOND, number, took_ms)

@@ -34,17 +34,18 @@ def test_a_model_is_shown_as_pinned_as_long_as_the_scheduler_has_it_pinned() -> 
     assert seen == [False, False, True, True, False, False]
 
 
-def test_wishes_that_a_picture_tells_of_again_stand_where_they_did() -> None:
+def test_commands_that_a_snapshot_repeats_stand_where_they_did() -> None:
     view = View(Limits(operations=3))
     wishes: list[Wish] = [DrainWorker("w0"), *[LoadOn(f"m{number}") for number in range(4)]]
+    view.take(0, WorkerJoined("w0", "gpu", 8))
     for at_ns, wish in enumerate(wishes, 1):
         view.take(at_ns, OperatorAsked("ann", wish))
     newest = [line.at_ns for line in cluster(view).operations]
     assert newest == [5, 4, 3]
+    assert list(view.cluster.drained) == ["w0"]
     view.reset(keep_history=True)
     view.take(1, OperatorAsked("ann", wishes[0]))
     assert [line.at_ns for line in cluster(view).operations] == newest
-    assert view.operations.drained == {"w0": "ann"}
     larger = View(Limits(operations=10))
     for at_ns in (2, 5, 1):
         larger.take(at_ns, OperatorAsked("ann", wishes[at_ns - 1]))

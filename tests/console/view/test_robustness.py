@@ -30,9 +30,10 @@ from mainspring.messages.events import (
     WorkerLeft,
 )
 from mainspring.messages.model import Artifact, ModelSpec, Profile
-from mainspring.messages.observing import Estimated, Holding
+from mainspring.messages.snapshot import ModelServed, RecencyState, WorkerState
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.console.view.streams import EVERYTHING, Watched, feed
+from tests.scheduler.hand import spec
 
 SECOND = 1_000_000_000
 names = st.sampled_from(["a", "b", ""])
@@ -85,8 +86,9 @@ entries = st.one_of(
     ),
     st.builds(Result, ids, names, st.sampled_from(Status), instants, instants, instants, names, instants),
     st.builds(Reject, ids, st.sampled_from(Reason), names, st.none() | instants),
-    st.builds(Holding, names, st.just(("a",)), st.dictionaries(names, pages), st.just({"b": "why"})),
-    st.builds(Estimated, st.just("gpu"), names, st.just((1, 2)), st.just((0, 0)), instants),
+    st.builds(ModelServed, specs),
+    st.builds(WorkerState, names, ids, st.just("gpu"), st.integers(0, 9)),
+    st.builds(RecencyState, names, st.lists(names, max_size=2).map(tuple)),
     st.builds(SegmentHeader, st.just(FORMAT), st.integers(1, 2), st.booleans(), instants, st.just({})),
     st.builds(Wakeup),
     st.just("no record at all"),
@@ -97,12 +99,12 @@ def ask_everything(view: View) -> None:
     """Ask each query once; each has to answer."""
     cluster(view)
     models(view)
-    for worker in view.fleet.workers:
+    for worker in view.cluster.workers:
         memory(view, worker)
     schedule(view, 0, max(view.now_ns, 0) + SECOND)
     for line in recent(view, outcomes=("rejected", "late", "lost", "in_time", "cancelled"), limit=20):
         request(view, line.id)
-    for request_id in list(view.traffic.book.open)[:20]:
+    for request_id in list(view.cluster.requests)[:20]:
         request(view, str(request_id))
 
 
@@ -111,7 +113,7 @@ def ask_everything(view: View) -> None:
 def test_no_record_whatever_it_says_stops_the_view_or_a_query(
     stream: list[tuple[int, object]], reset_at: int
 ) -> None:
-    view = View(Limits(notable_requests=3, other_requests=3, open_requests=3, sessions=2, actions=5))
+    view = View(Limits(notable_requests=3, other_requests=3, sessions=2, actions=5))
     for index, (now_ns, entry) in enumerate(stream):
         if index == reset_at:
             view.reset(keep_history=bool(reset_at % 2))
@@ -128,14 +130,15 @@ def test_a_stream_whose_beginning_is_missing_is_learnt(seed: int) -> None:
     feed(view, records[half:])
     ask_everything(view)
     told = {entry.worker for _, entry in records[half:] if isinstance(entry, Infer | Load)}
-    assert told <= {*view.fleet.workers, *view.fleet.gone()}
+    assert told <= {*view.cluster.workers, *view.gone()}
     joined = {entry.worker for _, entry in records[half:] if isinstance(entry, WorkerJoined)}
-    assert {name for name, each in view.fleet.workers.items() if each.device_kind} <= joined
+    assert {name for name, each in view.cluster.workers.items() if each.device_kind} <= joined
 
 
 def test_what_is_over_is_forgotten_in_time_and_by_number() -> None:
     limits = Limits(keep_ns=20 * SECOND, notable_requests=50, other_requests=40, actions=60, sessions=2)
     view = View(limits)
+    view.take(0, ModelAdded(spec("m")))
     view.take(0, WorkerJoined("w", "gpu", 10))
     for number in range(1, 2_000):
         now_ns = number * SECOND // 10
@@ -150,18 +153,18 @@ def test_what_is_over_is_forgotten_in_time_and_by_number() -> None:
         view.take(now_ns, Result(10_000 + number, "w", Status.OK, now_ns, now_ns + 5))
         view.take(now_ns, Unload(20_000 + number, "w", "m"))
         view.take(now_ns, Result(20_000 + number, "w", Status.OK, now_ns, now_ns))
-    history = view.fleet.histories["w"]
-    remembered = sum(len(lane) for lane in history.lanes())
+    history = view.histories["w"]
+    remembered = sum(len(lane) for lane in history.lanes)
     # What came since the last whole second is not cut off yet.
     assert 40 <= remembered <= limits.actions + 30
-    book = view.traffic.book
+    book = view.traffic.ended
     assert 40 <= len(list(book.newest(("rejected",)))) <= limits.notable_requests
     assert 30 <= len(list(book.newest(("in_time",)))) <= limits.other_requests
     assert len(view.traffic.seconds.past) <= 300
     assert view.first_ns == view.now_ns - limits.keep_ns
-    assert sum(view.fleet.models["m"].counts[:1]) <= 10 * 35
+    assert sum(view.traffic.model("m").counts[:1]) <= 10 * 35
     view.take(view.now_ns + 100 * SECOND, Wakeup())
     assert len(book) == 0
-    assert sum(len(lane) for lane in history.lanes()) == 0
-    assert view.fleet.models["m"].counts == [0] * (EVICTIONS + 1)
-    assert view.fleet.models["m"].demand == 0
+    assert sum(len(lane) for lane in history.lanes) == 0
+    assert view.traffic.model("m").counts == [0] * (EVICTIONS + 1)
+    assert view.traffic.model("m").demand == 0
