@@ -385,6 +385,7 @@ class Estimates:
         """Know what others knew."""
         if isinstance(state, LoadRates):
             self._load_ns_per_byte = dict(state.ns_per_byte)
+            self._prune()
             return
         self._kinds[state.device_kind] = None
         if isinstance(state, InferEstimate):
@@ -399,6 +400,12 @@ class Estimates:
             if time is None:
                 time = self._load[load_key] = LoadTime(0, self.rank)
             time.restore(state)
+
+    def _prune(self) -> None:
+        """Drop what no model holds."""
+        infer, load = self._infer_holders, self._load_holders
+        self._infer = {key: times for key, times in self._infer.items() if key[1:] in infer}
+        self._load = {key: time for key, time in self._load.items() if key[1] in load}
 
     def forget_kind(self, kind: str) -> None:
         """Drop all estimates of a kind of device."""

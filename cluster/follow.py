@@ -19,9 +19,9 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked
-from mainspring.messages.events import Event, RequestArrived, Wakeup
+from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.snapshot import Told
 
@@ -33,16 +33,12 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
             apply(cluster, now_ns, entry)
         case Infer():
             settle(cluster)
-            _infer(cluster, now_ns, entry)
-        case Load():
-            _make_room(_placement(cluster, entry.worker, entry.model), entry.pages)
-            apply(cluster, now_ns, entry)
-        case Unload() | Release():
-            _left(cluster, entry.worker, entry.model)
-            apply(cluster, now_ns, entry)
-        case Prepare():
-            _know_model(cluster, entry)
-            apply(cluster, now_ns, entry)
+            if not _outstanding(cluster, entry):
+                _infer(cluster, now_ns, entry)
+        case Load() | Unload() | Release() | Prepare():
+            if not _outstanding(cluster, entry):
+                _action(cluster, entry)
+                apply(cluster, now_ns, entry)
         case Ranked(request_id=request_id):
             if request_id in cluster.requests:
                 apply(cluster, now_ns, entry)
@@ -51,12 +47,37 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
                 apply(cluster, now_ns, entry)
         case DropWorker():
             apply(cluster, now_ns, _known_of(cluster, entry))
+        case WorkerJoined():
+            if cluster.last_joined != (now_ns, entry):
+                cluster.last_joined = now_ns, entry
+                apply(cluster, now_ns, entry)
         case _:
             if isinstance(entry, Told):
                 settle(cluster)
                 restore(cluster, entry)
             else:
                 apply(cluster, now_ns, entry)
+
+
+def _outstanding(cluster: Cluster, action: Action) -> bool:
+    """Return whether an action is outstanding already: its entry came twice."""
+    worker, action_id = cluster.workers.get(action.worker), action.action_id
+    if worker is None:
+        return False
+    if isinstance(action, Infer):
+        return worker.exec.get(action_id) is not None
+    return action_id in worker.others or worker.load.get(action_id) is not None
+
+
+def _action(cluster: Cluster, action: Load | Unload | Release | Prepare) -> None:
+    """Know what an action is about."""
+    match action:
+        case Load():
+            _make_room(_placement(cluster, action.worker, action.model), action.pages)
+        case Unload() | Release():
+            _left(cluster, action.worker, action.model)
+        case Prepare():
+            _know_model(cluster, action)
 
 
 def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:

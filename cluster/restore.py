@@ -39,10 +39,8 @@ def restore(cluster: Cluster, entry: Told) -> None:
         case Numbering():
             cluster.models_seen, cluster.workers_seen = entry.models, entry.workers
             _sort(cluster)
-        case ModelServed(model=spec):
-            known = cluster.models.get(spec.name)
-            if known is None or known.spec != spec:
-                serve(cluster, cluster.new_model(spec))
+        case ModelServed():
+            _served(cluster, entry)
         case WorkerState():
             _worker(cluster, entry)
         case OutstandingState():
@@ -81,6 +79,15 @@ def _number_of_model(model: Model) -> int:
 
 def _number_of_worker(worker: Worker) -> int:
     return worker.number
+
+
+def _served(cluster: Cluster, entry: ModelServed) -> None:
+    model = cluster.models.get(entry.model.name)
+    if model is None or model.spec != entry.model:
+        model = Model(entry.model, entry.number)
+        serve(cluster, model)
+    model.number = entry.number
+    model.overdue = dict(entry.overdue) or None
 
 
 def serve(cluster: Cluster, model: Model) -> None:

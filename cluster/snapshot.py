@@ -39,9 +39,7 @@ Part = list[Told]
 def snapshot(cluster: Cluster) -> Iterator[Part]:
     """Yield the whole state, part by part."""
     yield [_numbering(cluster)]
-    for model in list(cluster.models.values()):
-        if cluster.models.get(model.name) is model:
-            yield [ModelServed(model.spec)]
+    yield from _served(cluster)
     for worker in list(cluster.workers.values()):
         if cluster.workers.get(worker.name) is worker:
             yield [_worker(cluster, worker), _outstanding(cluster, worker)]
@@ -53,6 +51,18 @@ def snapshot(cluster: Cluster) -> Iterator[Part]:
     yield [OperatorState(tuple(cluster.drained), tuple(cluster.pinned), operations)]
     yield from _requests(cluster)
     yield from _models(cluster)
+    yield [_numbering(cluster)]
+
+
+def _served(cluster: Cluster) -> Iterator[Part]:
+    """Yield the models in the order of their numbers, with those that come meanwhile."""
+    number = 0
+    while later := [model for model in cluster.models.values() if model.number > number]:
+        number = later[-1].number
+        for model in later:
+            if cluster.models.get(model.name) is model:
+                yield [ModelServed(model.number, model.spec, dict(model.overdue or {}))]
+    # A model that came meanwhile has its number; one that was told twice does not count.
     yield [_numbering(cluster)]
 
 

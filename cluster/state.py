@@ -7,7 +7,7 @@ from typing import Final
 from mainspring.cluster.estimates import RANK, Estimates
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.requests import Place, Request, add_to_backlog
-from mainspring.messages.events import OperatorAsked, RequestArrived
+from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
 
 _QUEUED: Final = Place.QUEUED
@@ -52,6 +52,8 @@ class Cluster:
         """How many have come; a model's number is how many had come with it."""
         self.workers_seen = 0
         """Likewise."""
+        self.last_joined: tuple[int, WorkerJoined] | None = None
+        """The last worker that joined by `follow`, and when: the entry may come twice."""
 
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""

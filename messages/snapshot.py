@@ -6,14 +6,15 @@ while the scheduler goes on: a part holds how things are at the instant at which
 behind it hold what changes since. The parts come in this order:
 
 1. `Numbering`.
-2. `ModelServed` for each model.
+2. `ModelServed` for each model, in the order of their numbers, then `Numbering` again.
 3. For each worker `WorkerState`, and with it `OutstandingState`.
-4. `LoadRates`, then `InferEstimate` and `LoadEstimate` for everything that is estimated.
+4. `LoadRates`, then `InferEstimate` and `LoadEstimate` for everything that is estimated: estimates of what no
+   served model has are void.
 5. For each worker `PlacementStates`, with the last of them `RecencyState`, and `OutstandingState` again: the
    inputs of what was sent meanwhile are timed by estimates.
 6. `OperatorState`.
 7. `RequestState` for each request that is neither answered nor rejected.
-8. `Numbering` again, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
+8. `Numbering`, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
 
 A reader that meets a worker, model or request that it was not told of yet makes it up
 (`cluster.follow`); its own entry follows.
@@ -35,10 +36,13 @@ class Numbering(msgspec.Struct, frozen=True, tag="numbering"):
     workers: int
 
 
-class ModelServed(msgspec.Struct, frozen=True, tag="model_served"):
+class ModelServed(msgspec.Struct, frozen=True, tag="model_served", omit_defaults=True):
     """A model is served; `ModelState` says the rest of it."""
 
+    number: int
     model: ModelSpec
+    overdue: dict[str, int] = {}
+    """How often in a row an INFER cost each worker its place."""
 
 
 class PlacementState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -173,3 +173,24 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
     late.go_on(0, 1_000_000)
     assert late.whole
     assert described(late.cluster) == described(source)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
+    entries: list[tuple[int, Event | Command]] = []
+    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    disturb(simulation, seed)
+    run_to_end(simulation)
+    config = simulation.scheduler.config
+    # The second reader has missed the beginning, so that it makes things up.
+    for begin in (0, len(entries) // 3):
+        once, twice = reader(config), reader(config)
+        for count, (now_ns, entry) in enumerate(entries[begin:]):
+            follow(once, now_ns, entry)
+            follow(twice, now_ns, entry)
+            follow(twice, now_ns, entry)
+            if count % 100 == 0:
+                settle(once)
+                settle(twice)
+                assert described(once) == described(twice)
+        assert described(once) == described(twice)
