@@ -131,7 +131,7 @@ def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
         worker.device_kind,
         worker.pages.size,
         worker.stopping,
-        {state: tuple(names) for state, names in states.items()},
+        {each: tuple(found) for each, found in states.items()},
         tuple(former),
     )
 
