@@ -85,9 +85,11 @@ class Connection:
         token: str | None = None,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
         send_queue: int = 10_000,
+        longest_retry_ms: int = 1_000,
     ) -> None:
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
+        ``longest_retry_ms`` bounds the pause between two attempts, which doubles with each that fails.
         ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
         """
         self.address = address
@@ -114,7 +116,7 @@ class Connection:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, longest_retry_ms)
         self.monitor: zmq.Socket[bytes] = self.socket.get_monitor_socket(_LINK_EVENTS)
         self._poller = zmq.Poller()
         self._poller.register(self.socket, zmq.POLLIN)

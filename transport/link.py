@@ -29,7 +29,7 @@ from mainspring.transport.hub import Hub
 LOG = logging.getLogger(__name__)
 
 FIRST_RETRY_NS = 50_000_000
-LONGEST_RETRY_NS = 1_000_000_000
+LONGEST_RETRY_NS = 250_000_000
 CONNECT_NS = 3_000_000_000
 """The time after which an attempt is given up."""
 IDLE_NS = 1 << 61

@@ -32,7 +32,8 @@ class Readiness:
         """Models that some worker has prepared."""
         self._workers = workers
         self._models = models
-        self._connection = Connection(address, name="mainspring up", token=token)
+        # A gateway on this machine may come at any moment; nothing else waits for its port.
+        self._connection = Connection(address, name="mainspring up", token=token, longest_retry_ms=100)
         self._key = 0
         self._polls_left = 0
 

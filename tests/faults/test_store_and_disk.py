@@ -220,6 +220,7 @@ def test_an_altered_store_ends_the_start_with_a_remedy_that_works(tmp_path: Path
     config = read_config(
         {
             "cluster": {"store": str(store), "run_dir": str(tmp_path / "run"), "ready_timeout_s": 90},
+            "worker": {"pages": 2},
             "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
             "controller": {"address": f"tcp://127.0.0.1:{controller}"},
         },
