@@ -26,6 +26,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.messages.codes import Reason
+from mainspring.worker.config import MIB
 from tests.patience import PATIENCE_S
 
 SLO_MS = 10_000
@@ -88,7 +89,7 @@ def served(store: Path, **worker: int) -> Iterator[tuple[LocalCluster, Client]]:
     config = read_config(
         {
             "cluster": {"store": str(store), "run_dir": str(store.parent / "run"), "ready_timeout_s": 90},
-            "worker": {"pages": 8, "realtime": False, **worker},
+            "worker": {"pages": 8, "io_bytes": 16 * MIB, "realtime": False, **worker},
             "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
             "controller": {"address": f"tcp://127.0.0.1:{controller}"},
         },

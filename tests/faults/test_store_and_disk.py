@@ -22,6 +22,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.events import RequestCancelled
 from mainspring.telemetry.log import EventLogWriter, read_log
+from mainspring.worker.config import MIB
 from tests.controller.peers import Stage, spec
 
 NOBODY = 65534
@@ -220,7 +221,7 @@ def test_an_altered_store_ends_the_start_with_a_remedy_that_works(tmp_path: Path
     config = read_config(
         {
             "cluster": {"store": str(store), "run_dir": str(tmp_path / "run"), "ready_timeout_s": 90},
-            "worker": {"pages": 2},
+            "worker": {"pages": 2, "io_bytes": MIB},
             "gateway": {"address": f"tcp://127.0.0.1:{gateway}"},
             "controller": {"address": f"tcp://127.0.0.1:{controller}"},
         },

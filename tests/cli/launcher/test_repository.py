@@ -31,6 +31,7 @@ from mainspring.gateway.repository import ModelRepository, RepositoryError
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.greeting import write_secret
+from mainspring.worker.config import MIB
 from tests.repository.nets import COLUMNS, configure, put
 
 ONES = {"x": np.ones((1, COLUMNS), np.float32)}
@@ -76,7 +77,7 @@ class Site:
         config = read_config(
             {
                 "cluster": {"run_dir": str(self.run_dir), "ready_timeout_s": 90, "log_level": "INFO"},
-                "worker": {"pages": 4},
+                "worker": {"pages": 4, "io_bytes": 16 * MIB},
                 "gateway": {"address": f"tcp://127.0.0.1:{gateway}", "http_address": self.http},
                 "controller": {"address": f"tcp://127.0.0.1:{controller}"},
                 "repository": {
