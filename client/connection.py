@@ -89,8 +89,7 @@ class Connection:
     ) -> None:
         """Begin to connect to ``address``; ``send_queue`` bounds the messages that wait to be sent.
 
-        ``longest_retry_ms`` bounds the pause between two attempts, which doubles with each that fails.
-        ``token`` is for gateways that need one; None for the environment's ``MAINSPRING_TOKEN``.
+        ``longest_retry_ms``: between attempts. ``token``: None for the environment's ``MAINSPRING_TOKEN``.
         """
         self.address = address
         self.name = name or f"{sockets.gethostname()}:{os.getpid()}"

@@ -143,7 +143,9 @@ def test_a_refusal_that_is_repeated_is_logged_once(
 ) -> None:
     cluster.refuse_code = "name_taken"
     with gateway(cluster.address, hello_interval_ms=5.0):
-        wait_until(lambda: len(cluster.hellos) > 5)
+        wait_until(lambda: "name_taken" in caplog.text)
+        more = len(cluster.hellos) + 5
+        wait_until(lambda: len(cluster.hellos) > more)
         assert caplog.text.count("name_taken") == 1
         cluster.refuse_code = "too_many_peers"
         wait_until(lambda: "too_many_peers" in caplog.text)
