@@ -74,7 +74,7 @@ class Plan:
             self.inputs_ns,
             self.weights_ns,
             0 if slot is None else slot.action.action_id,
-            exec_.last_id(),
+            exec_.last_id,
             len(exec_),
         )
 
@@ -87,19 +87,19 @@ class Plan:
             self.inputs_ns,
             self.weights_ns,
             0 if slot is None else slot.action.action_id,
-            worker.exec.last_id(),
+            worker.exec.last_id,
             len(worker.exec),
             worker.name,
             self.begin_ns,
             self.duration_ns,
             self.load_ns,
-            worker.load.last_id() if loads_first else 0,
+            worker.load.last_id if loads_first else 0,
             len(worker.load) if loads_first else 0,
         )
 
 
 def plans(cluster: Cluster, now_ns: int, model: Model, rows: int, due_ns: int | None) -> list[Plan]:
-    """Return the plans of workers for a request of so many rows, of those that hold the model first.
+    """Return the plans of workers for a request of ``rows``, those of workers that hold the model first.
 
     The search ends with the first plan that ends by ``due_ns``; 0 tries all. A LOAD is planned only if no
     worker holds the model, or none that does ends by then.
@@ -145,12 +145,15 @@ def reject_evidence(model: Model, found: list[Plan], waiting: int) -> RejectEvid
     best = soonest(found)
     others: list[Plan] = []
     for plan in found:
-        if plan is not best and (len(others) < CANDIDATES or plan.finish_ns < others[-1].finish_ns):
-            at = len(others)
-            while at and plan.finish_ns < others[at - 1].finish_ns:
-                at -= 1
+        if plan is best:
+            continue
+        at = len(others)
+        while at and plan.finish_ns < others[at - 1].finish_ns:
+            at -= 1
+        if at < CANDIDATES:
             others.insert(at, plan)
-            del others[CANDIDATES:]
+            if len(others) > CANDIDATES:
+                others.pop()
     named = [_candidate(plan.placement, plan.finish_ns) for plan in others]
     if len(found) < len(model.placements) and len(named) < CANDIDATES:
         planned = {plan.placement.worker.name for plan in found}

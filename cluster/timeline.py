@@ -36,7 +36,7 @@ class Slot(Generic[Windowed]):
 class Timeline(Generic[Windowed]):
     """The outstanding actions of one executor in the order in which it will begin them."""
 
-    __slots__ = ("_first_end_ns", "_grace_ns", "_slots", "free_ns")
+    __slots__ = ("_first_end_ns", "_grace_ns", "_slots", "free_ns", "last_id")
 
     def __init__(self, grace_ns: int = 0) -> None:
         """``grace_ns`` is how long a result is on its way, for which its action is not overdue."""
@@ -44,6 +44,8 @@ class Timeline(Generic[Windowed]):
         self._slots: dict[int, Slot[Windowed]] = {}
         self.free_ns = 0
         """Predicted end of the last outstanding action, or the end of the last finished one."""
+        self.last_id = 0
+        """The last outstanding action; 0 if there is none."""
         self._first_end_ns = NEVER_NS
         """Predicted end of the first outstanding action."""
 
@@ -63,6 +65,7 @@ class Timeline(Generic[Windowed]):
         self._slots = {slot.action.action_id: slot for slot in slots}
         self._first_end_ns = slots[0].end_ns if slots else NEVER_NS
         self.free_ns = free_ns
+        self.last_id = slots[-1].action.action_id if slots else 0
 
     def get(self, action_id: int) -> Slot[Windowed] | None:
         """Return the slot of an outstanding action."""
@@ -71,10 +74,6 @@ class Timeline(Generic[Windowed]):
     def first(self) -> Slot[Windowed] | None:
         """Return the slot that the executor is at, or will begin next."""
         return next(iter(self._slots.values()), None)
-
-    def last_id(self) -> int:
-        """Return the id of the last outstanding action; 0 if there is none."""
-        return next(reversed(self._slots), 0)
 
     def available_ns(self, now_ns: int, soonest_ns: int) -> int:
         """Return when a new action could begin: after what is outstanding, and not before ``soonest_ns``.
@@ -119,7 +118,8 @@ class Timeline(Generic[Windowed]):
         slot = Slot(action, action.predicted_begin_ns, action.predicted_duration_ns)
         if not self._slots:
             self._first_end_ns = slot.end_ns
-        self._slots[action.action_id] = slot
+        self.last_id = action.action_id
+        self._slots[self.last_id] = slot
         self.free_ns = slot.end_ns
         return slot
 
@@ -136,6 +136,8 @@ class Timeline(Generic[Windowed]):
         else:
             self._first_end_ns = NEVER_NS
             self.free_ns = end_ns
+        if action_id == self.last_id:
+            self.last_id = next(reversed(slots), 0)
         return slot
 
     def _retime(self, first_begin_ns: int | None) -> None:
@@ -163,6 +165,8 @@ class Timeline(Generic[Windowed]):
         assert first_end_ns == self._first_end_ns, (
             f"{where}: the first ends at {first_end_ns}, not {self._first_end_ns}"
         )
+        last_id = next(reversed(self._slots), 0)
+        assert self.last_id == last_id, f"{where}: the last is {last_id}, not {self.last_id}"
         previous = None
         for slot in self._slots.values():
             assert previous is None or slot.begin_ns >= previous, (

@@ -31,7 +31,7 @@ class Unanswered(msgspec.Struct, frozen=True):
 
 
 class DropWorker(msgspec.Struct, frozen=True, tag="drop_worker", omit_defaults=True):
-    """Break with a worker that left an action unanswered; it may join again."""
+    """Drop a worker that left an action unanswered; it may join again."""
 
     worker: str
     reason: str

@@ -1,7 +1,7 @@
 """What a decision was computed from: the scheduler's own numbers, in the command that it brought about.
 
-Evidence is for whoever asks why: it is in the event log (from version 3 of its format on) and in the stream
-to observers. What is sent to workers and gateways has none. Instants are on the controller's clock.
+Evidence is in the event log (from version 3 of its format on) and in the stream to observers. What is sent
+to workers and gateways has none. Instants are on the controller's clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LoadReason(StrEnum):
     DEMAND = "demand"
     """Requests wait for it."""
     MISSED = "missed"
-    """Requests asked for it in vain, and LOAD is idle."""
+    """Requests that needed it were rejected, and LOAD is idle."""
     REPLICATION = "replication"
     """The workers that hold it are busy, and LOAD is idle."""
 

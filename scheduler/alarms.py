@@ -1,8 +1,8 @@
 """The scheduler's timers: one heap of instants, each with what it is for.
 
-An alarm can't be taken back: who handles it checks what is true then. Only those of requests that left
-their queue are known to be pointless; they are passed over at the top of the heap, and swept out of the
-rest of it once they are the greater part.
+An alarm can't be taken back: its handler checks what is true then. Only the alarms of requests that left
+their queue are known to be pointless; `Alarms` skips those at the top of the heap, and sweeps the rest of
+the heap once most alarms in it are pointless.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Alarm(enum.IntEnum):
     POLICY = 5
     """The policy asked for it."""
     STALL = 6
-    """What a worker is at may take far longer than predicted."""
+    """The action that an executor runs may take far longer than predicted."""
 
 
 Entry = tuple[int, int, Alarm, "Request | Worker | None"]
-"""(instant, count of alarms so far, what for, whom it is about)"""
+"""(instant, number of the alarm, purpose, request or worker that it is about)"""
 
 
 class Alarms:
@@ -54,7 +54,7 @@ class Alarms:
         self._others = 0
         """Alarms that are not about requests."""
         self._sweep_from = SWEPT_FROM
-        """So long that a sweep of what the last one left is not worth it below."""
+        """The length below which another sweep would not pay."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,8 +62,8 @@ class Alarms:
     def set_expiry(self, when_ns: int, request: Request, queued: int) -> None:
         """Ask for `Alarm.EXPIRE`; ``queued`` is how many requests are in any queue.
 
-        It says how many alarms of requests have a point (a request that was tried again may have two), and
-        so when to sweep.
+        That number bounds how many alarms of requests have a purpose (a request that was tried again may
+        have two), and so says when to sweep.
         """
         self._count += 1
         entries = self._entries

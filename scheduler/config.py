@@ -23,18 +23,18 @@ MAY_BE_ZERO = (
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may set of the scheduler. Durations are in milliseconds, as in the paper."""
+    """The scheduler's settings. Durations are in milliseconds, as in the paper."""
 
     policy: str = "mainspring"
     """Name of the scheduling policy."""
     policy_options: dict[str, bool | int | float | str] = {}
-    """What the policy lets one set of it; docs/policies.md has each one's options."""
+    """The policy's own options; docs/policies.md lists those of each policy."""
     lookahead_ms: float | None = None
-    """Work that each executor is given in advance; as the policy says if it is not set (Clockwork,
+    """Work that each executor is given in advance; the policy's own default if it is not set (Clockwork,
     appendix B: 5 ms)."""
     dispatch_delay_ms: float = 0.5
-    """From a decision until the action and small inputs are at the worker; nothing can begin earlier. What
-    larger inputs need beyond it is measured."""
+    """From a decision until the action and small inputs are at the worker; nothing can begin earlier. The
+    scheduler measures what larger inputs need beyond it."""
     response_margin_ms: float = 3.0
     """Taken off each deadline for the way back: outputs to the gateway, and what varies on it."""
     action_window_ms: float = 10.0
@@ -49,16 +49,17 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     largest (Clockwork, section 5.3), 2 for the second largest. A higher rank serves more requests in time,
     and a few of them late."""
     pad_batches: bool | None = None
-    """Run a larger batch with empty rows where that finishes sooner than two smaller batches; as the
-    policy says if it is not set."""
+    """Run a larger batch with empty rows where that finishes sooner than two smaller batches; the policy's
+    own default if it is not set."""
     idle_loads: bool | None = None
-    """Let idle LOAD executors load models that were asked for but can't be loaded within their SLO; as the
-    policy says if it is not set. Those that only best-effort requests wait for are loaded in any case."""
+    """Let idle LOAD executors load models that requests asked for and that can't be loaded within the SLO;
+    the policy's own default if it is not set. Models that only best-effort requests wait for are loaded in
+    any case."""
     idle_load_protect_ms: float = 1000.0
     """An idle load does not evict a model that was used more recently than this."""
     equal_slack_ms: float = 1.0
-    """Deadlines within the same slice of so much time count as equal: there, priority decides. A request with
-    a priority is due up to so much earlier for it."""
+    """Deadlines within the same slice of this length count as equal: there, priority decides. A request with
+    a priority is due earlier for it by up to this."""
     max_queued_requests: int = 100_000
     """Bound on queued requests in all; beyond it requests are rejected as overloaded."""
     max_queued_requests_per_model: int = 10_000
@@ -94,7 +95,7 @@ def completed(
     pad_batches: bool = True,
     idle_loads: bool = True,
 ) -> SchedulerConfig:
-    """Return the configuration with what it leaves to the policy set to the policy's own."""
+    """Return the configuration with the policy's defaults in the fields that it leaves to the policy."""
     return msgspec.structs.replace(
         config,
         lookahead_ms=lookahead_ms if config.lookahead_ms is None else config.lookahead_ms,

@@ -47,12 +47,10 @@ from mainspring.scheduler.validate import validate
 
 MISSED_RETRY_NS: Final = 100_000_000
 """How often a missed or pinned model that could not be loaded is tried again."""
-
-
 ALARMS_PER_CALL: Final = 100
-"""Alarms that one `Scheduler.schedule` handles at most, and"""
+"""Most alarms that one `Scheduler.schedule` handles; the rest is due at once, so that no call takes long."""
 LOADS_PER_CALL: Final = 3
-"""LOADs that it decides at most: what is left is due at once, so that no call takes long."""
+"""Most LOADs of the policy that it decides; likewise."""
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _RETRY: Final = Alarm.RETRY
@@ -112,9 +110,9 @@ class Scheduler:
                 self._operating.carry_out(now_ns, event)
 
     def schedule(self, now_ns: int) -> list[Command]:
-        """Decide what is to be decided by now, and return every command since the last call, in order.
+        """Decide everything that is due, and return every command since the last call, in order.
 
-        Where that would take long it does a part, and `next_wakeup_ns` is ``now_ns`` or earlier.
+        Where that would take long it does a part of it, and `next_wakeup_ns` is ``now_ns`` or earlier.
         """
         state, alarms = self._state, self._state.alarms
         on_alarm = 0
@@ -133,13 +131,13 @@ class Scheduler:
     def taken(self) -> list[Command]:
         """Return the commands that `handle` has decided on since the last call, in order.
 
-        A driver that writes them down between two events keeps the log in the order in which the state
-        changed; for one that does not, `schedule` returns them.
+        A driver that logs them between two events keeps the log in the order in which the state changed;
+        a driver that does not call it gets them from `schedule`.
         """
         return self._state.drain() if self._state.commands else []
 
     def next_wakeup_ns(self) -> int | None:
-        """Return when `schedule` wants to be called even if nothing happens; None for never."""
+        """Return when `schedule` is to be called even if nothing happens; None for never."""
         return self._state.alarms.next_ns()
 
     def validate(self) -> None:
@@ -147,7 +145,7 @@ class Scheduler:
         validate(self._state)
 
     def refusal(self, wish: Wish) -> str | None:
-        """Return why an operator's wish can't be carried out now, and what would be right; None if it can."""
+        """Return why an operator's command can't be carried out now, and what would be right, or None."""
         return self._operating.refusal(wish)
 
     def prepared_anywhere(self, name: str) -> bool:
@@ -168,7 +166,7 @@ class Scheduler:
         return seen - len(cluster.models) - len(cluster.workers)
 
     def status(self) -> ClusterStatus:
-        """Return the cluster as it is now, without what only a driver knows (clock offsets, notes)."""
+        """Return the state of the cluster, without what only a driver knows (clock offsets, notes)."""
         return cluster_status(self._state.cluster, self.config.policy)
 
     def snapshot(self) -> Iterator[Part]:
@@ -203,7 +201,7 @@ class Scheduler:
                     self._membership.drop(now_ns, subject.name, owed, unanswered)
 
     def _fill_loads(self, now_ns: int) -> None:
-        """Give the LOAD executors work: what is pinned, what the policy wants, what was missed."""
+        """Give the LOAD executors work: first pinned models, then the policy's LOADs, then missed models."""
         loaded = 0
         while self._pins and (plan := self._pins.next_load(now_ns)) is not None:
             self._residency.load(now_ns, plan)
@@ -221,7 +219,7 @@ class Scheduler:
 
 
 def _is_due(now_ns: int, armed_ns: int | None) -> bool:
-    """Return whether the nearest alarm is due: one that a nearer one was set after has nothing left to do."""
+    """Return whether the nearest alarm is due; an alarm that a nearer one has replaced is not."""
     return armed_ns is not None and armed_ns <= now_ns
 
 

@@ -6,9 +6,9 @@ from itertools import takewhile
 from typing import Final
 
 from mainspring.cluster.execution import infer_ended
-from mainspring.cluster.placements import Model, State, Worker
+from mainspring.cluster.placements import Model, Worker
 from mainspring.cluster.plans import Plan
-from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.requests import Request
 from mainspring.cluster.timeline import Slot
 from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
@@ -22,15 +22,7 @@ from mainspring.scheduler.state import SchedulerState
 
 BEST_EFFORT_WINDOW_NS: Final = 1_000_000_000
 """How much later than predicted an INFER without any deadline may begin."""
-LEAD_KEPT: Final = 8
-"""The time that a worker's inputs took loses one part in so many with each batch whose inputs take less."""
-MISSED_FACTOR = 3, 2
-"""Inputs that did not come in time are taken to need so much more than they were given."""
 _OK: Final = Status.OK
-_INPUT_MISSING: Final = Status.INPUT_MISSING
-_DISPATCHED: Final = Place.DISPATCHED
-_GONE: Final = Place.GONE
-_RESIDENT: Final = State.RESIDENT
 
 
 class Dispatcher:
@@ -68,7 +60,7 @@ class Dispatcher:
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if now_ns < worker.held_until_ns:
-                    # What it was held for may be gone, and then what waits behind that is next.
+                    # The batch that it was held for may be gone; then what waits behind that batch is next.
                     state.arm_exec(worker.held_until_ns, worker)
                 if available_ns > soonest_ns and len(timeline):
                     self._look_again(now_ns, worker, available_ns - durations.dispatch_delay)
@@ -78,7 +70,8 @@ class Dispatcher:
             self._send(now_ns, worker, batch)
 
     def _look_again(self, now_ns: int, worker: Worker, when_ns: int) -> None:
-        """Have EXEC filled at an instant, unless that moves on with the time: then the result will."""
+        """Have EXEC filled at an instant; if an overdue action moves that on with the time, its result will
+        have it filled."""
         if not worker.exec.overruns(now_ns):
             self._state.arm_exec(when_ns, worker)
         else:
@@ -114,11 +107,11 @@ class Dispatcher:
         """Enter the result of an action without a window; return whether the worker and the state agree."""
         concerned: Model | None = None
         if isinstance(action, Prepare) and result.status is not Status.OK:
-            # Taken now: the placement of a model that was removed ends with its PREPARE.
+            # Looked up now: the placement of a model that was removed ends with its PREPARE.
             concerned = worker.placements[action.model.name].model
         agrees = self._residency.other_ended(now_ns, worker, action, result)
         if isinstance(action, Release):
-            # What replaces the model has come to the last of the workers, of which each may be drained.
+            # The model's replacement has reached the last worker, and all workers may be drained.
             cluster = self._state.cluster
             model = cluster.models.get(action.model)
             if model is not None and len(model.placements) == len(cluster.workers):
@@ -128,7 +121,7 @@ class Dispatcher:
         return agrees
 
     def overdue(self, now_ns: int, worker: Worker) -> str | None:
-        """Return what a worker owes for too long, or None after arranging for the next look."""
+        """Return which result a worker has owed for too long, or None after arranging for the next check."""
         state = self._state
         worker.watched = False
         limits = [
@@ -143,12 +136,12 @@ class Dispatcher:
             return None
         if min(limits) <= now_ns:
             return f"an action's result is owed since {(now_ns - min(limits)) / 1e6:.0f} ms past its time-out"
-        # Something with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
+        # An action with a nearer limit may be sent meanwhile, and a watched worker gets no second alarm.
         state.watch(min(*limits, now_ns + state.ns.action_timeout), worker)
         return None
 
     def unanswered(self, now_ns: int, worker: Worker) -> Unanswered | None:
-        """Return the INFER that a worker owes for too long, None if it owes something else."""
+        """Return the INFER whose result a worker has owed for too long; None if it is another action's."""
         slot = worker.exec.first()
         timeout_ns = self._state.ns.action_timeout
         if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
@@ -218,15 +211,15 @@ class Dispatcher:
         detail = f"{detail}: {result.detail or result.status.value}"
         spoilt = result.status in (Status.INPUT_MISSING, Status.ENGINE_ERROR)
         alone = len(requests) == 1
-        # Inputs that came and were refused come no better the next time; those that did not come may.
+        # Inputs that came and were refused will be refused again; inputs that did not come may come.
         unusable = spoilt and alone and result.end_ns <= action.latest_ns
         for request in requests:
-            # A deadline that is kept bounds how often a request can come too late; nothing else would.
+            # Only a deadline that is enforced bounds how often a request's INFER may begin too late.
             bounded = late and request.due_ns is not None and not self._policy.serves_late
             request.failures += unusable or not bounded
             if spoilt and not alone:
-                # Whose inputs are missing, or whose values the engine fails on, is not known: each shows it.
-                # Inputs may just have been slow, and running alone would make a busy device busier.
+                # Which request's inputs are missing, or fail the engine, is not known until each runs alone.
+                # Inputs may just have been slow, and requests that run alone make a busy device busier.
                 request.spoilt += 1
                 if request.spoilt > 1 or result.status is Status.ENGINE_ERROR:
                     request.suspect = self._state.suspects = True
@@ -236,8 +229,8 @@ class Dispatcher:
 def isolated(batch: Batch) -> Batch:
     """Return the batch's first request if it is a suspect, else those before the first suspect.
 
-    It keeps its size where the fitting one would be slower (an outlier may stand as that one's estimate): the
-    policy found that those requests can end in time at the size it chose, and nobody looks again.
+    It keeps its size where the fitting size would be slower (that size's estimate may be an outlier): the
+    policy found that the requests can end in time at the size it chose, and nothing checks that again.
     """
     first = batch.requests[0]
     requests = [first] if first.suspect else [*takewhile(lambda each: not each.suspect, batch.requests)]

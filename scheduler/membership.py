@@ -48,7 +48,7 @@ class Membership:
         self._pins = pins
 
     def add_model(self, now_ns: int, spec: ModelSpec) -> None:
-        """Serve a model from now on; it replaces one of its name with other weights, whose pin it keeps."""
+        """Serve a model; it replaces a model of its name with other weights, and keeps that model's pin."""
         cluster = self._state.cluster
         known = cluster.models.get(spec.name)
         if known is not None and known.spec == spec:
@@ -63,7 +63,7 @@ class Membership:
         self._pins.enforce()
 
     def remove_model(self, now_ns: int, name: str) -> None:
-        """Serve a model no more: reject what waits for it, and take it off the workers as they get free."""
+        """Stop serving a model: reject what waits for it, and take it off workers as they become free."""
         model = self._state.cluster.models.get(name)
         if model is None:
             return
@@ -74,7 +74,7 @@ class Membership:
     def restored(self, now_ns: int, name: str, model: str) -> None:
         """Try a model again on a worker that failed on it: its files have changed.
 
-        What the worker had prepared of it goes first, for that is of the files as they were.
+        What the worker had prepared of it is released first, because it comes from the old files.
         """
         placement = restorable(self._state.cluster, name, model)
         if placement is not None:
@@ -143,11 +143,11 @@ class Membership:
         worker.forget()
 
     def drop(self, now_ns: int, name: str, reason: str, unanswered: Unanswered | None = None) -> None:
-        """Break with a worker whose state can't be trusted any more; it may join again."""
+        """Drop a worker whose state can't be trusted any more; it may join again."""
         cluster = self._state.cluster
         worker = cluster.workers.get(name)
         if worker is not None and unanswered is not None:
             learn_from_unanswered(now_ns, worker, unanswered)
-        # What it changes is entered step by step, for others have to know of each.
+        # What it changes is entered step by step: other parts react to each step.
         self._state.commands.append(DropWorker(name, reason, unanswered))
         self.leave(now_ns, name, reason)

@@ -1,7 +1,7 @@
-"""What operators ask for: workers drained, models pinned, loaded and unloaded by hand. Pure.
+"""Operators' commands: drain a worker, pin a model, load and unload one by hand.
 
-A wish is first looked at (`Operating.refusal`) and, if nothing speaks against it, carried out as an event of
-its own, so that a log holds exactly what was done.
+A command is first checked (`Operating.refusal`) and, if nothing forbids it, carried out as an event of its
+own, so that a log holds exactly what was done.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.state import SchedulerState
 
 NAMED: Final = 8
-"""What there is instead of what was asked for, a refusal names so many of."""
+"""Most workers or models that a refusal names as alternatives."""
 IDLE_ON_WORKER: Final = "a model is loaded on whichever worker is idle first; name none"
 
 
 class Operating:
-    """Carries operators' wishes out."""
+    """Carries out operators' commands."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class Operating:
         self._pins = pins
 
     def refusal(self, wish: Wish) -> str | None:
-        """Return why a wish can't be carried out now and what would be right, or None if it can."""
+        """Return why a command can't be carried out now and what would be right, or None if it can."""
         match wish:
             case DrainWorker(worker=name):
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
                 return None if name in self._state.cluster.drained else f"{name!r} is not drained"
             case SetDefaultSlo():
-                return None  # It is the gateways' alone.
+                return None  # It concerns gateways alone.
             case UnpinModel(model=name):
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
         model = self._state.cluster.models.get(wish.model)
@@ -83,7 +83,7 @@ class Operating:
         return self._unloadable(wish) if isinstance(wish, UnloadFrom) else self._unplaced(model, wish)
 
     def carry_out(self, now_ns: int, event: OperatorAsked) -> None:
-        """Do what an operator asks; what can't be done (any more) changes nothing."""
+        """Carry out an operator's command; one that can't be carried out (any more) changes nothing."""
         wish = event.wish
         if self.refusal(wish) is not None:
             return
@@ -132,7 +132,7 @@ class Operating:
         self._pins.enforce()
 
     def _reconsidered(self, now_ns: int, worker: Worker) -> None:
-        """Have the policy know what may run on a worker from now on."""
+        """Tell the policy what may run on a worker from now on."""
         for placement in list(worker.placements.values()):
             if placement.state in (State.RESIDENT, State.LOADING):
                 self._policy.residency_changed(now_ns, placement)

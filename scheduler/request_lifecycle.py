@@ -1,4 +1,4 @@
-"""Requests come in, wait, and leave undone: admission, queueing, expiry, cancellation, a second try."""
+"""Requests are admitted, queued, retried, and leave without outputs: rejected, expired or cancelled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUEUED: Final = Place.QUEUED
 
 
 class RequestLifecycle:
-    """Everything that happens to a request before its dispatch and instead of it."""
+    """Everything that happens to a request before it is dispatched, or instead."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RequestLifecycle:
         self.queue(now_ns, request)
 
     def _rank(self, now_ns: int, request: Request, priority: int, finish_ns: int | None) -> None:
-        """Have a request with a priority wait as if it were due earlier, or had come earlier."""
+        """Have a request with a priority wait as if it were due earlier, or had arrived earlier."""
         due_ns, turn_ns = request.due_ns, request.turn_ns
         if due_ns is None:
             turn_ns = preferred_turn_ns(now_ns, priority)
@@ -87,7 +87,7 @@ class RequestLifecycle:
             self._state.emit(now_ns, Ranked(request.id, due_ns, turn_ns))
 
     def _preferred(self, due_ns: int, priority: int, finish_ns: int | None) -> int:
-        """Return what a request with a priority counts as due at: no sooner than it could be served."""
+        """Return when a request with a priority counts as due: no sooner than it could be served."""
         preferred_ns = preferred_due_ns(due_ns, priority, self._state.ns.equal_slack)
         return due_ns if finish_ns is None or finish_ns > preferred_ns else preferred_ns
 
@@ -112,7 +112,7 @@ class RequestLifecycle:
             self._policy.queued(now_ns, request)
 
     def expire(self, now_ns: int, request: Request) -> None:
-        """Reject a queued request if no dispatch could save it any more, or the policy keeps it no longer."""
+        """Reject a queued request whose deadline no dispatch can meet, or that the policy keeps no longer."""
         if request.place is not _QUEUED or request.due_ns is None:
             return
         give_up_ns = self._policy.give_up_ns(request, self._state.last_start_ns(request))
@@ -136,7 +136,7 @@ class RequestLifecycle:
             self._missed.want(request.model)
 
     def cancel(self, now_ns: int, request_id: int) -> None:
-        """Forget a request; if it is dispatched already its outputs will find nobody."""
+        """Forget a request; if it is dispatched already, its outputs are discarded by the gateway."""
         request = self._state.cluster.requests.get(request_id)
         if request is not None:
             if request.place is _QUEUED:
@@ -149,7 +149,7 @@ class RequestLifecycle:
             self.cancel(now_ns, request.id)
 
     def retry(self, now_ns: int, request: Request, reason: Reason, detail: str) -> None:
-        """Queue a request whose action failed again, or reject it if that can't help."""
+        """Queue a request again whose action failed, or reject it if that can't help."""
         if request.place is Place.GONE:
             return
         state = self._state
@@ -160,14 +160,14 @@ class RequestLifecycle:
             if request.due_ns is not None:
                 self._policy.failed(now_ns, request)
             if lost and reason is Reason.DEADLINE_PASSED:
-                # The deadline may be far: a batch behind its LOAD can not know that none will run the model.
+                # The deadline may be far off: the batch that failed does not show that no worker is left.
                 reason, detail = impossible(state, request.model)
             state.reject(now_ns, request, reason, detail, None, self._evidence(now_ns, request))
         else:
             self.queue(now_ns, request)
 
     def reconsider(self, now_ns: int, model: Model) -> None:
-        """After a loss: reject what waits for a model if no worker will run it as things are."""
+        """Reject what waits for a model, after a loss, if no worker will run it unless something changes."""
         if not model.waiting:
             return
         if _given_up(model):
@@ -193,7 +193,7 @@ class RequestLifecycle:
             self._state.reject(now_ns, request, reason, detail, None, evidence)
 
     def _evidence(self, now_ns: int, request: Request) -> RejectEvidence:
-        """Return by when each worker could run a request that waits no more."""
+        """Return by when each worker could run a request that is no longer queued."""
         model = request.model
         found = plans(self._state.cluster, now_ns, model, request.rows, 0)
         return reject_evidence(model, found, model.waiting)
@@ -231,7 +231,7 @@ class RequestLifecycle:
         return give_up_ns is not None and now_ns > give_up_ns
 
     def _refusal(self, event: RequestArrived) -> tuple[Reason, str] | None:
-        """Return why a request can't be admitted whatever the devices do, or None."""
+        """Return why a request can't be admitted, whatever workers could do; None if it can."""
         state = self._state
         model = state.cluster.models.get(event.model)
         if model is None:
@@ -258,12 +258,12 @@ class RequestLifecycle:
         return False
 
     def _prepare_soon(self, now_ns: int, model: Model) -> None:
-        """Put the PREPAREs of a model that was asked for before all others."""
+        """Send the PREPAREs of a model that a request asked for before all others."""
         for placement in model.placements.values():
             self._residency.want_prepared(placement, soon=True)
             self._residency.prepare_next(now_ns, placement.worker)
 
 
 def _given_up(model: Model) -> bool:
-    """Return whether no worker will run a model as things are."""
+    """Return whether no worker will run a model unless something changes."""
     return all(placement.barred for placement in model.placements.values())

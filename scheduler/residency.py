@@ -17,7 +17,7 @@ from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
 
 
 class Residency:
-    """Sends the actions that move models, and has others know of their results."""
+    """Sends the actions that move models, and tells the scheduler's other parts of their results."""
 
     def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels, pins: Pins) -> None:
         self._state = state
@@ -72,7 +72,7 @@ class Residency:
             predicted_duration_ns=placement.load_time.ns,
             evidence=LoadEvidence(
                 plan.reason,
-                worker.load.last_id(),
+                worker.load.last_id,
                 len(worker.load),
                 tuple([victim.model.name for victim in plan.victims]),
             ),
@@ -89,14 +89,14 @@ class Residency:
         self._policy.residency_changed(now_ns, placement)
 
     def _use_early(self, slot: Slot[Load]) -> None:
-        """Have EXEC looked at when an INFER may be sent that begins as a LOAD ends."""
+        """Have EXEC looked at when an INFER may be sent that begins when a LOAD ends."""
         worker = self._state.cluster.workers[slot.action.worker]
         times = worker.placements[slot.action.model].times
         early_ns = self._state.ns.dispatch_delay + READY_SLACK_NS + times.transfer_ns[0]
         self._state.arm_exec(slot.end_ns - early_ns, worker)
 
     def unload(self, now_ns: int, placement: Placement) -> None:
-        """Give a resident model's pages up; they are free for the very next LOAD."""
+        """Give up a resident model's pages; they are free for the very next LOAD."""
         worker = placement.worker
         action = Unload(self._state.next_action_id(), worker.name, placement.model.name)
         self._state.emit(now_ns, action)
@@ -104,7 +104,7 @@ class Residency:
         self._state.watch(now_ns + self._state.ns.action_timeout, worker)
 
     def leave(self, now_ns: int, placement: Placement) -> None:
-        """Take a model off a worker, as far as it can be done now; results call this again."""
+        """Take a model off a worker, as far as that can be done now; each result continues it."""
         placement.leave()
         self._policy.residency_changed(now_ns, placement)
         worker, name = placement.worker, placement.model.name
@@ -122,7 +122,7 @@ class Residency:
         self._missed.operator_wants(model)
 
     def retire(self, now_ns: int, worker: Worker) -> None:
-        """Give nothing more to a worker that begins nothing more, so that others load what it holds."""
+        """Send nothing more to a worker that is stopping, so that others load what it holds."""
         stop(self._state.cluster, worker)
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
@@ -132,13 +132,13 @@ class Residency:
         self._state.loads_dirty = True
 
     def give_up(self, now_ns: int, placement: Placement, detail: str) -> None:
-        """Try a model no more on a worker that has just joined, and may hold it."""
+        """Give up a model on a worker that has just joined, and may hold it."""
         give_up(placement, detail)
         if placement.state is State.RESIDENT:
             self.unload(now_ns, placement)
 
     def _succeed(self, now_ns: int, placement: Placement | None) -> None:
-        """Prepare what replaces a model that is off a worker, if something does."""
+        """Prepare the replacement of a model that is off a worker, if there is one."""
         if placement is not None:
             self.want_prepared(placement)
             self.prepare_next(now_ns, placement.worker)
@@ -186,7 +186,7 @@ class Residency:
                 return ok
 
     def _vacated(self, now_ns: int, placement: Placement) -> None:
-        """Let others know that a model is in no pages any more."""
+        """Tell the scheduler's other parts that a model has given up its pages."""
         self._policy.residency_changed(now_ns, placement)
         self._pins.keep(placement.model)
         if placement.model.backlog:

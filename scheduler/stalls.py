@@ -1,8 +1,8 @@
-"""Actions that take far longer than predicted: whatever waits for them may go elsewhere.
+"""Actions that take far longer than predicted: requests that wait for them may go elsewhere.
 
 An overdue action's predicted end moves on with the time (`Timeline.pushed_ns`), so that nothing more is sent
-to wait for it. Once it has taken about twice as long as predicted it counts as *stalled*: for the choice of
-LOADs its worker, or a LOAD's model there, is as if it held nothing, until its result comes.
+to wait for it. An action that has taken about twice as long as predicted counts as *stalled*: until its
+result comes, LOADs are chosen as if its worker held nothing, or, for a LOAD, as if its model were not there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHORTEST_NS: Final = 10_000_000
 
 
 class Stalls:
-    """Notices that actions stall, and that their results have come after all."""
+    """Notices that actions stall, and that their results have arrived after all."""
 
     def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels) -> None:
         self._state = state
@@ -29,7 +29,7 @@ class Stalls:
         self._missed = missed
 
     def look(self, now_ns: int, worker: Worker) -> None:
-        """Have others serve what waits for an action that has stalled; come back when one may have."""
+        """Let other workers serve what waits for a stalled action; check again when another may stall."""
         first = worker.exec.first()
         if first is not None and not worker.stalled and stalled_at_ns(first) <= now_ns:
             worker.stalled = True
@@ -50,11 +50,11 @@ class Stalls:
             self._state.watch_for_stall(max(now_ns, stalled_at_ns(loaded)), worker)
         running = worker.exec.first() if worker.exec.overruns(now_ns) else None
         if running is not None and not worker.stalled:
-            # It may be long past: nothing looks at a worker at which nothing else waits.
+            # That instant may be long past: nothing checks a worker for which nothing else waits.
             self._state.watch_for_stall(max(now_ns, stalled_at_ns(running)), worker)
 
     def exec_ended(self, now_ns: int, worker: Worker) -> None:
-        """Count on EXEC again: a result has come, and not of what still waits behind a stalled action."""
+        """Count on EXEC again after a result, unless the action that EXEC runs now has stalled."""
         first = worker.exec.first()
         if not worker.stalled or (first is not None and stalled_at_ns(first) <= now_ns):
             return
@@ -62,13 +62,13 @@ class Stalls:
         self._all_changed(now_ns, worker)
 
     def _all_changed(self, now_ns: int, worker: Worker) -> None:
-        """Look again at every model that a worker holds or is loading."""
+        """Check every model that a worker holds or is loading."""
         loading = [worker.placements[load.model] for load in worker.load.actions()]
         for placement in [*worker.lru.values(), *loading]:
             self._changed(now_ns, placement)
 
     def _changed(self, now_ns: int, placement: Placement) -> None:
-        """Have the policy and idle executors know whether a model can be counted on at a worker."""
+        """Tell the policy and idle executors whether a model can be counted on at a worker."""
         placement.model.recount()
         if not placement.usable:
             return
@@ -78,7 +78,7 @@ class Stalls:
 
 
 def stalled_at_ns(slot: Slot[Infer] | Slot[Load]) -> int:
-    """Return when an action that an executor is at has stalled if no result has come."""
+    """Return when the action that an executor runs counts as stalled if no result has arrived."""
     return slot.end_ns + max(SHORTEST_NS, slot.duration_ns)
 
 

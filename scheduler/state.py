@@ -20,7 +20,7 @@ READY_SLACK_NS: Final = 1_000_000
 """An INFER may be sent this long before its model's LOAD is predicted to end ("will momentarily
 complete", Clockwork, section 4.4)."""
 IDLE_LOADERS: Final = 8
-"""Of so many workers that take work, one may load what no waiting request needs at once; one in any case."""
+"""One in this many workers that take work may load what no waiting request needs at once; one in any case."""
 _EXEC: Final = Alarm.EXEC
 _LOAD: Final = Alarm.LOAD
 _WATCH: Final = Alarm.WATCH
@@ -58,7 +58,7 @@ class SchedulerState:
         self.ns = Durations.of(config)
         self.cluster = Cluster(config.estimate_rank, self.ns.dispatch_delay, self.ns.response_margin)
         self.suspects = False
-        """Whether any request ever was a suspect: as long as none was, nobody looks for them."""
+        """Whether any request was ever a suspect; until one is, nothing looks for suspects."""
         self.dirty: dict[str, Worker] = {}
         """Workers whose EXEC executor may need work."""
         self.loads_dirty = False
@@ -66,10 +66,10 @@ class SchedulerState:
         self.load_room: dict[str, Worker] = {}
         """Workers whose LOAD executor is not busy for the whole lookahead (`consider_load_room`)."""
         self.idle_loads: dict[int, Worker] = {}
-        """Who does the LOADs under way that no waiting request needs at once, by action."""
+        """The workers of the LOADs under way that no waiting request needs at once, by action."""
         self.alarms = Alarms()
         self.commands: list[Command] = []
-        """What comes out next, in order."""
+        """The commands that come out next, in order."""
         self._action_count = 0
 
     def next_action_id(self) -> int:
@@ -99,17 +99,17 @@ class SchedulerState:
         self.arm_exec(until_ns, worker)
 
     def consider_load_room(self, now_ns: int, worker: Worker) -> None:
-        """Find whether a LOAD may be decided for a worker: if its LOAD executor is free within the lookahead.
+        """Note whether a LOAD may be decided for a worker: whether LOAD is free there within the lookahead.
 
-        If it is not, an alarm asks again once it will be. If a LOAD should have ended by now, only its result
-        says when that is.
+        If it is not, an alarm asks again when it will be. If a LOAD should have ended by now, only its result
+        says when it is free.
         """
         load, lookahead_ns = worker.load, self.ns.lookahead
         free_ns = load.available_ns(now_ns, now_ns)
         if free_ns - now_ns <= lookahead_ns:
             self.load_room[worker.name] = worker
             self.loads_dirty = True
-            # Should a LOAD be overdue then, nothing may be decided behind it any more.
+            # If a LOAD is overdue by then, nothing may be decided behind it any more.
             when_ns = load.pushed_beyond_ns(lookahead_ns)
         else:
             self.load_room.pop(worker.name, None)
@@ -129,7 +129,7 @@ class SchedulerState:
     def may_load_idly(self) -> bool:
         """Whether one more LOAD may be sent that no waiting request needs at once.
 
-        Few run at a time, so that their victims are not missed on many workers at once.
+        Few run at a time, so that not many workers evict models at once.
         """
         return len(self.idle_loads) < max(1, self.cluster.open_workers // IDLE_LOADERS)
 

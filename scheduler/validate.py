@@ -1,4 +1,4 @@
-"""The scheduler's own invariants; each failed check tells the story of what it is about."""
+"""The scheduler's own invariants; the message of a failed check tells the entity's story."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mainspring.scheduler.state import SchedulerState
 
 
 def validate(state: SchedulerState) -> None:
-    """Check the state and what the scheduler notes beside it; raise AssertionError at what is wrong first."""
+    """Check the cluster's state and the scheduler's beside it; raise AssertionError at the first fault."""
     cluster = state.cluster
     validate_state(cluster)
     for worker in cluster.workers.values():
@@ -21,7 +21,7 @@ def validate(state: SchedulerState) -> None:
 
 
 def _check_loads(state: SchedulerState, worker: Worker) -> None:
-    """No LOAD was decided long before its executor is free."""
+    """Check that no LOAD was decided long before its executor is free."""
     name = worker.name
     ahead_ns = max(state.ns.lookahead, state.ns.dispatch_delay)
     for load in worker.load.actions():
