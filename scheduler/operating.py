@@ -156,7 +156,7 @@ class Operating:
 
     def _unpinnable(self, model: Model) -> str | None:
         """Return why a model may not be pinned: nobody could load it, or no room would be left for others."""
-        if model.placements and all(placement.hopeless for placement in model.placements.values()):
+        if model.hopeless:
             return impossible(self._state, model)[1]
         if not self._state.cluster.workers:
             return "no worker is connected"

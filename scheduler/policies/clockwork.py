@@ -23,8 +23,7 @@ from mypy_extensions import mypyc_attr
 
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
-from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.loads import DemandLoads
+from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.notes import model_note
 from mainspring.scheduler.policies.ready_queue import ReadyQueuePolicy, enter, ready_by_ns
 
@@ -65,11 +64,11 @@ class Clockwork(ReadyQueuePolicy):
 
     def unqueued(self, now_ns: int, request: Request) -> None:
         """Take the request's demand back; its strategies are dropped when they come up."""
-        self._loads.take_back(now_ns, request.model)
+        self._loads.refresh(now_ns, request.model)
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Take the batch's demand back; its strategies are dropped when they come up."""
-        self._loads.take_back(now_ns, batch.placement.model)
+        self._loads.refresh(now_ns, batch.placement.model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Offer the model's strategies to the worker, or void them; allocate its demand again."""
@@ -85,7 +84,7 @@ class Clockwork(ReadyQueuePolicy):
         return self._loads.next_load(now_ns)
 
     def _make_loads(self) -> DemandLoads:
-        return DemandLoads(self.state, DemandTracker(self.state))
+        return DemandLoads(self.state)
 
     def offer(self, placement: Placement) -> None:
         """Enter a model's strategies on a worker, and note what for: `queued` compares with it."""

@@ -1,4 +1,4 @@
-"""Load and demand estimates across models and devices: who should be loaded next.
+"""LOADs by unfulfilled demand: estimates of load and demand across models and devices.
 
 Clockwork, appendix B, "Loading Models". For each model *m*: its demand ``d_m``, the estimated execution
 time of its queued requests that could still benefit from a LOAD; an allocation ``a_m,g`` of it to each
@@ -13,7 +13,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from mainspring.cluster.placements import Model, Worker
+from mainspring.cluster.placements import Model, Placement, Worker
+from mainspring.scheduler.policies.loads import PolicyLoads
 from mainspring.scheduler.policies.notes import model_note, worker_note
 from mainspring.scheduler.state import SchedulerState
 
@@ -64,11 +65,15 @@ class Demand:
         self.allocations_ns = [0] * len(self.holders)
 
 
-class DemandTracker:
-    """Priorities of the models that have any, highest first; what it knows of one is `ModelNote.demand`."""
+class DemandLoads(PolicyLoads):
+    """LOADs by priority: the highest first that is not loaded everywhere already, on the least loaded worker.
+
+    What is evicted is least recently used. `ModelNote.demand` has what is known of a model.
+    """
 
     def __init__(self, state: SchedulerState, load_slo_ns: int | None = None) -> None:
         """With ``load_slo_ns`` only requests count that arrived no longer ago than that."""
+        super().__init__(state)
         self._load_slo_ns = load_slo_ns
         self._dispatch_delay_ns = state.ns.dispatch_delay
         self._capacity_ns = state.ns.load_capacity
@@ -83,8 +88,13 @@ class DemandTracker:
         """Return ``l_g``: the work that is allocated to a worker."""
         return worker_note(worker).allocated_ns
 
-    def update(self, now_ns: int, model: Model) -> bool:
-        """Enter what happened to a model; return whether it asks for a LOAD that some worker could give."""
+    def update(self, now_ns: int, model: Model) -> None:
+        """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
+        if self.refresh(now_ns, model):
+            self._state.loads_dirty = True
+
+    def refresh(self, now_ns: int, model: Model) -> bool:
+        """Compute a model's demand from its queue as it is; return whether it asks for a LOAD."""
         note = model_note(model)
         demand = note.demand
         if not model.queue.dues:
@@ -98,6 +108,13 @@ class DemandTracker:
         if not demand.demand_ns:
             demand.aside = False
         return demand.wanted_ns > 0
+
+    def worker_left(self, now_ns: int, worker: Worker) -> None:
+        """Let the demand for a worker's models go to the others."""
+        for name in worker.placements:
+            model = self._state.cluster.models.get(name)
+            if model is not None and model.waiting:
+                self.update(now_ns, model)
 
     def take(self, now_ns: int) -> Model | None:
         """Take out the model of the highest positive priority, as it is now; `put_back` returns it.
@@ -128,6 +145,10 @@ class DemandTracker:
         """Return by what models are ordered that have a positive priority: by the priority itself."""
         return priority_ns
 
+    def planned(self, model: Model) -> None:
+        """Return the model to its place: its demand may ask for another LOAD."""
+        self.put_back(model)
+
     def put_back(self, model: Model) -> None:
         """Return a model that was taken out to its place."""
         demand = model_note(model).demand
@@ -140,6 +161,13 @@ class DemandTracker:
         demand = model_note(model).demand
         if demand is not None:
             demand.aside = True
+
+    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
+        """Return a worker's load, if its LOAD is in time for one of the model's requests."""
+        dues = placement.model.queue.dues
+        if not dues or begin_ns + placement.load_time.ns + placement.times.ns[0] > dues[-1]:
+            return None
+        return worker_note(placement.worker).allocated_ns, begin_ns, 0
 
     def _enter(self, model: Model, demand: Demand) -> None:
         """Have the heap say a model's priority, or an earlier and higher one, if it can be loaded."""

@@ -1,4 +1,4 @@
-"""LOADs that a policy asks for: the queue of models, the worker for each, and the loads of Clockwork.
+"""LOADs that a policy asks for: which of its models can be loaded now, and on which worker.
 
 Models come in the order that the policy gives them. One that no worker can take now is passed over for a
 while, so that it is not looked at on each event.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from mainspring.cluster.placements import Model, Placement, State, Worker
+from mainspring.cluster.placements import Model, Placement, State
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
-from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.notes import worker_note
 from mainspring.scheduler.state import SchedulerState
 
 PASSED_OVER_NS = 5_000_000
@@ -96,54 +94,3 @@ class PolicyLoads(ABC):
             if plan is not None:
                 return plan
         return None
-
-
-class DemandLoads(PolicyLoads):
-    """LOADs by unfulfilled demand (Clockwork, appendix B, "Loading Models").
-
-    The model of the highest priority by `DemandTracker` that is not loaded everywhere already, on the least
-    loaded worker whose LOAD executor needs work; what is evicted for it is least recently used.
-    """
-
-    def __init__(self, state: SchedulerState, tracker: DemandTracker) -> None:
-        super().__init__(state)
-        self._demand = tracker
-
-    def update(self, now_ns: int, model: Model) -> None:
-        """Enter what happened to a model's queue; have LOADs considered if that asks for one."""
-        if self._demand.update(now_ns, model):
-            self._state.loads_dirty = True
-
-    def take_back(self, now_ns: int, model: Model) -> None:
-        """Enter that requests left a model's queue, which asks for no LOAD."""
-        self._demand.update(now_ns, model)
-
-    def worker_left(self, now_ns: int, worker: Worker) -> None:
-        """Let the demand for a worker's models go to the others."""
-        for name in worker.placements:
-            model = self._state.cluster.models.get(name)
-            if model is not None and model.waiting:
-                self.update(now_ns, model)
-
-    def take(self, now_ns: int) -> Model | None:
-        """Take out the model of the highest load priority."""
-        return self._demand.take(now_ns)
-
-    def planned(self, model: Model) -> None:
-        """Return the model to its place: its demand may ask for another LOAD."""
-        self._demand.put_back(model)
-
-    def set_aside(self, model: Model) -> None:
-        """Keep a model from being taken again until it is put back."""
-        self._demand.set_aside(model)
-
-    def put_back(self, model: Model) -> None:
-        """Return a model to its place."""
-        self._demand.put_back(model)
-
-    def worker_order(self, placement: Placement, begin_ns: int) -> tuple[int, int, int] | None:
-        """Return a worker's load, if its LOAD is in time for one of the model's requests."""
-        dues = placement.model.queue.dues
-        if not dues or begin_ns + placement.load_time.ns + placement.times.ns[0] > dues[-1]:
-            return None
-        return worker_note(placement.worker).allocated_ns, begin_ns, 0

@@ -31,7 +31,7 @@ def test_heaps_are_bounded_by_what_is_alive(name: str) -> None:
     for second in range(1, 4):
         simulation.run(second * SECOND)
         assert state.cluster.queued > 100, "it is overloaded"
-        assert len(policy._loads._demand._heap) <= 2 * MODELS + SWEPT_FROM
+        assert len(policy._loads._heap) <= 2 * MODELS + SWEPT_FROM
         assert len(state.alarms) <= 3 * state.cluster.queued + 200
         assert all(
             len(worker_note(worker).ready) <= 2 * MODELS + READY_SWEPT_FROM

@@ -13,7 +13,7 @@ from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.options import NoOptions
 from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
@@ -143,27 +143,27 @@ def test_requests_of_several_rows_get_a_batch_that_holds_them(rows: tuple[int, .
 def test_the_load_priority_is_that_of_appendix_b() -> None:
     """Two models on one worker: p = d - a * capacity / l, with a = d on the only worker."""
     bench = Bench([spec("a"), spec("b")])
-    tracker = DemandTracker(bench.state)
+    loads = DemandLoads(bench.state)
     for id_ in range(1, 31):
         bench.queue(id_, bench.models[0], 500)
     for id_ in range(31, 41):
         bench.queue(id_, bench.models[1], 500)
     for _ in range(2):
         for model in bench.models:
-            tracker.update(0, model)
-    assert tracker.device_load_ns(bench.worker) == (30 + 10) * 4 * MS
-    demand_a, demand_b = tracker.of(bench.models[0]), tracker.of(bench.models[1])
+            loads.update(0, model)
+    assert loads.device_load_ns(bench.worker) == (30 + 10) * 4 * MS
+    demand_a, demand_b = loads.of(bench.models[0]), loads.of(bench.models[1])
     assert demand_a.priority_ns == 120 * MS - 120 * MS * 100 // 160
     assert demand_b.priority_ns == 40 * MS - 40 * MS * 100 // 160
 
 
 def test_demand_counts_only_what_a_load_can_still_save() -> None:
     bench = Bench([spec("a")])
-    tracker = DemandTracker(bench.state)
+    loads = DemandLoads(bench.state)
     for id_, due_ms in enumerate((5, 12, 13, 40), start=1):
         bench.queue(id_, bench.models[0], due_ms)
-    tracker.update(0, bench.models[0])
-    assert tracker.of(bench.models[0]).demand_ns == 2 * 4 * MS, "0.5 ms + 8 ms LOAD + 4 ms EXEC is 12.5 ms"
+    loads.update(0, bench.models[0])
+    assert loads.of(bench.models[0]).demand_ns == 2 * 4 * MS, "0.5 ms + 8 ms LOAD + 4 ms EXEC is 12.5 ms"
 
 
 class Live:
@@ -221,7 +221,7 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
 ) -> None:
     """A device does the work of 58 requests within 300 ms, but not within 100."""
     state = SchedulerState(SchedulerConfig(load_capacity_ms=capacity_ms))
-    tracker = DemandTracker(state)
+    loads = DemandLoads(state)
     workers = [Worker(f"w{number}", number, "gpu", 64) for number in range(2)]
     model = Model(spec("m"), 1)
     for worker in workers:
@@ -230,4 +230,4 @@ def test_what_a_device_can_do_follows_the_slo_unless_it_is_set(
     for id_ in range(58):
         model.queue.add(made.request(id_, model, 1, 0, 300 * MS))
     assert 100 * MS < 58 * model.placements["w0"].times.ns[0] < 300 * MS
-    assert tracker.update(0, model) is replicated
+    assert loads.refresh(0, model) is replicated

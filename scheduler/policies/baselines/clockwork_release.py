@@ -23,8 +23,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig, completed, milliseconds
 from mainspring.scheduler.policies.batching import fitting, largest_index
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.loads import DemandLoads
+from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.options import ReleaseOptions
 from mainspring.scheduler.policies.ready_queue import ready_by_ns
 
@@ -57,7 +56,7 @@ class ClockworkRelease(Clockwork):
 
     def _make_loads(self) -> DemandLoads:
         options = cast(ReleaseOptions, self.options)
-        return DemandLoads(self.state, DemandTracker(self.state, milliseconds(options.load_slo_ms)))
+        return DemandLoads(self.state, milliseconds(options.load_slo_ms))
 
     def candidate(
         self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int

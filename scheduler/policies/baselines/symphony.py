@@ -26,8 +26,7 @@ from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.config import milliseconds
 from mainspring.scheduler.policies.base import Batch
 from mainspring.scheduler.policies.batching import largest_batch, largest_index
-from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.loads import DemandLoads
+from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.options import SymphonyOptions
 from mainspring.scheduler.policies.ready_queue import PUT_OFF, ReadyQueuePolicy, ready_by_ns
 
@@ -67,7 +66,7 @@ class Symphony(ReadyQueuePolicy):
         super().__init__(state, options)
         self._pads = bool(state.config.pad_batches)
         self._ahead_ns = state.ns.dispatch_delay + milliseconds(cast(SymphonyOptions, options).guard_ms)
-        self._loads = DemandLoads(state, DemandTracker(state))
+        self._loads = DemandLoads(state)
         self._deferrals: dict[int, Deferral] = {}
         """Of each model with queued requests, by number."""
         self._opening: list[tuple[int, int, Model]] = []
@@ -82,7 +81,7 @@ class Symphony(ReadyQueuePolicy):
         """Take the request's demand back; a window that opens too early for the others is put off then."""
         if not request.model.queue.dues:
             self._deferrals.pop(request.model.number, None)
-        self._loads.take_back(now_ns, request.model)
+        self._loads.refresh(now_ns, request.model)
 
     def dispatched(self, now_ns: int, batch: Batch) -> None:
         """Defer what is left of the model's queue, and take the batch's demand back."""
@@ -90,7 +89,7 @@ class Symphony(ReadyQueuePolicy):
         self._deferrals.pop(model.number, None)
         if model.queue.dues:
             self._defer(now_ns, model)
-        self._loads.take_back(now_ns, model)
+        self._loads.refresh(now_ns, model)
 
     def residency_changed(self, now_ns: int, placement: Placement) -> None:
         """Offer the model to a new holder if its window is open, and allocate its demand again."""

@@ -14,8 +14,8 @@ from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.messages.evidence import LoadReason
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
-from mainspring.scheduler.policies.demand import DemandTracker
-from mainspring.scheduler.policies.loads import PASSED_OVER_NS, DemandLoads
+from mainspring.scheduler.policies.demand import DemandLoads
+from mainspring.scheduler.policies.loads import PASSED_OVER_NS
 from mainspring.scheduler.policies.mainspring.constants import (
     EVICTED_FOR_NS,
     EXEC_SCARCE_FROM,
@@ -98,14 +98,19 @@ class ExecPrice:
         return best
 
 
-class WorthTracker(DemandTracker):
-    """Orders models by what a LOAD of theirs brings for each millisecond that it takes."""
+class WorthLoads(DemandLoads):
+    """Answers `Policy.next_load` by worth, and evicts the models whose loss is least.
 
-    def __init__(self, state: SchedulerState, price: ExecPrice) -> None:
+    A loss is what the waiting requests are worth, and those that will come before the model could be back.
+    That requests wait says little by itself: where some have to be dropped, those of the models that are
+    worth least wait longest.
+    """
+
+    def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
         super().__init__(state)
-        self._alarms = state.alarms
+        self._popularity = popularity
         self._price = price
-        self._look_again_ns = 0
+        self._worth_again_ns = 0
 
     def worth(self, model: Model, priority_ns: int) -> int:
         """Return the worth of unfulfilled rows for each nanosecond of LOAD, scaled; at least 1.
@@ -129,25 +134,11 @@ class WorthTracker(DemandTracker):
         if self.worth(model, demand.priority_ns) > 1:
             return model
         self.put_back(model)
-        if now_ns >= self._look_again_ns:
+        if now_ns >= self._worth_again_ns:
             # The price falls as time passes, with nothing else to say so.
-            self._look_again_ns = now_ns + PASSED_OVER_NS
-            self._alarms.set(self._look_again_ns, Alarm.RETRY)
+            self._worth_again_ns = now_ns + PASSED_OVER_NS
+            self._state.alarms.set(self._worth_again_ns, Alarm.RETRY)
         return None
-
-
-class WorthLoads(DemandLoads):
-    """Answers `Policy.next_load` by worth, and evicts the models whose loss is least.
-
-    A loss is what the waiting requests are worth, and those that will come before the model could be back.
-    That requests wait says little by itself: where some have to be dropped, those of the models that are
-    worth least wait longest.
-    """
-
-    def __init__(self, state: SchedulerState, popularity: Popularity, price: ExecPrice) -> None:
-        super().__init__(state, WorthTracker(state, price))
-        self._popularity = popularity
-        self._price = price
 
     def find_pages(self, placement: Placement) -> LoadPlan | None:
         """Find pages for a model that requests wait for."""

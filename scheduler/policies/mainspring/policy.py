@@ -203,7 +203,7 @@ class Mainspring(ReadyQueuePolicy):
         if note.counted and not model.queue.dues:
             note.counted = False
             self._waiting -= 1
-        self._loads.take_back(now_ns, model)
+        self._loads.refresh(now_ns, model)
 
     def _missed(self, model: Model) -> None:
         """Count a request that a model missed, for which it may rise."""

@@ -11,7 +11,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.baselines.clockwork_release import ClockworkRelease
 from mainspring.scheduler.policies.clockwork import Clockwork
-from mainspring.scheduler.policies.demand import DemandTracker
+from mainspring.scheduler.policies.demand import DemandLoads
 from mainspring.scheduler.policies.options import NoOptions, ReleaseOptions
 from mainspring.scheduler.state import SchedulerState
 from tests.cluster import made
@@ -82,14 +82,14 @@ def test_the_earliest_start_of_any_size_decides_whose_turn_it_is() -> None:
 
 def test_only_what_came_lately_is_demand_for_a_load() -> None:
     bench = Bench([plain_spec("a")])
-    tracker = DemandTracker(bench.state, 25 * MS)
+    loads = DemandLoads(bench.state, 25 * MS)
     for id_, arrived_ms in enumerate((0, 10, 30, 34), start=1):
         request = made.request(id_, bench.models[0], 1, arrived_ms * MS, (arrived_ms + 200) * MS)
         bench.models[0].queue.add(request)
-    tracker.update(35 * MS, bench.models[0])
-    assert tracker.of(bench.models[0]).demand_ns == 3 * 4 * MS
-    DemandTracker(bench.state).update(35 * MS, bench.models[0])
-    assert tracker.of(bench.models[0]).demand_ns == 4 * 4 * MS
+    loads.update(35 * MS, bench.models[0])
+    assert loads.of(bench.models[0]).demand_ns == 3 * 4 * MS
+    DemandLoads(bench.state).update(35 * MS, bench.models[0])
+    assert loads.of(bench.models[0]).demand_ns == 4 * 4 * MS
 
 
 def test_a_model_that_is_nowhere_is_loaded_and_served() -> None:
