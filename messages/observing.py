@@ -39,7 +39,7 @@ class Stage(StrEnum):
     END = "end"
     """They are its last; from now on everything is known."""
     LIVE = "live"
-    """They are what happened, whether a picture is being made or not."""
+    """They are what happened, whether a snapshot is being made or not."""
 
 
 class Records(msgspec.Struct, frozen=True, tag="records"):

@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 import pytest
 
 from mainspring.cluster.apply import settle
@@ -16,9 +17,10 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, DropWorker
-from mainspring.messages.events import Event, WorkerJoined, WorkerLeft
+from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.snapshot import Told
-from mainspring.simulator.scenario import MILLISECOND, random_scenario, run_to_end
+from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model, random_scenario, run_to_end
+from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
 from tests.cluster.test_apply import disturb, reader
 
@@ -28,6 +30,17 @@ _ENTRIES = msgspec.msgpack.Decoder(list[Told])
 def carried(part: Part) -> list[Told]:
     """Return a part as it arrives over the wire."""
     return _ENTRIES.decode(msgspec.msgpack.encode(part))
+
+
+def replace_models(simulation: Simulation, seed: int) -> None:
+    """Have models replaced, removed and added while workers still have the former ones."""
+    rng, drawn = random.Random(seed), np.random.default_rng(seed)
+    for _ in range(rng.randrange(25)):
+        at_ns, name = rng.randrange(2 * SECOND), f"m{rng.randrange(20)}"
+        if rng.random() < 0.5:
+            simulation.feed(at_ns, ModelRemoved(name))
+        executable = f"graph of {name}, {rng.randrange(2)}"
+        simulation.feed(at_ns + rng.randrange(SECOND // 5), ModelAdded(random_model(drawn, name, executable)))
 
 
 class LateReader:
@@ -60,6 +73,7 @@ class Followed:
         self._entries: list[tuple[int, Event | Command]] = []
         self.simulation = random_scenario(seed, policy, record=lambda *entry: self._entries.append(entry))
         disturb(self.simulation, seed)
+        replace_models(self.simulation, seed)
         self._rng = random.Random(seed)
         self._source = self.simulation.scheduler._state.cluster
         self._beginning = 0.1
