@@ -387,6 +387,7 @@ class Story(msgspec.Struct, frozen=True):
     """Instant of the choice that `alternatives` are about."""
     alternatives: list[Alternative]
     """What the scheduler decided by: for a request that was sent, the worker that got it; for one that was
-    rejected, the best worker and some others. Empty if workers had nothing to do with it."""
+    rejected, the best worker and some others; for one that waits, the same as of now. Empty if workers had
+    nothing to do with it."""
     more: int = 0
     """How many workers are left out of them."""

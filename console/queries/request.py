@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import chain, islice
 
+from mainspring.cluster.plans import plans, reject_evidence
+from mainspring.cluster.requests import Place
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.telling import last_infer, ms, of_candidate, of_plan, steps, summary
@@ -32,11 +34,13 @@ def request(view: View, which: str) -> Story:
     """
     found = find_request(view, which)
     infer = last_infer(view, found)
+    if found.evidence is None:
+        found.evidence = _present(view, found)
     evidence = found.evidence
     alternatives: list[Alternative] = []
     more = 0
     if isinstance(evidence, RejectEvidence):
-        alternatives, more = _turned_away(view, found, evidence), evidence.more
+        alternatives, more = _possible(view, found, evidence), evidence.more
     elif evidence is not None and infer is not None and found.outcome not in (REJECTED, WAITING):
         alternatives = [_chosen(view, found, infer, evidence)]
     return Story(
@@ -98,6 +102,15 @@ def find_request(view: View, which: str) -> Request:
     return known
 
 
+def _present(view: View, found: Request) -> RejectEvidence | None:
+    """Return by when each worker could run a request that waits, as things stand; None if it does not."""
+    asked = view.cluster.requests.get(found.id)
+    if asked is None or asked.place is not Place.QUEUED:
+        return None
+    model = asked.model
+    return reject_evidence(model, plans(view.cluster, view.now_ns, model, asked.rows, 0), model.waiting - 1)
+
+
 def _decided_ns(view: View, found: Request, infer: Action | None) -> int:
     """Return when it was decided what became of a request; now for one that waits."""
     if infer is not None and found.outcome not in (REJECTED, WAITING):
@@ -105,8 +118,8 @@ def _decided_ns(view: View, found: Request, infer: Action | None) -> int:
     return found.ended_ns or view.now_ns
 
 
-def _turned_away(view: View, found: Request, evidence: RejectEvidence) -> list[Alternative]:
-    """Return what workers could have done for a request that was rejected, the best first."""
+def _possible(view: View, found: Request, evidence: RejectEvidence) -> list[Alternative]:
+    """Return what workers could do for a request that was rejected or that waits, the best first."""
     alternatives = []
     best = evidence.best
     if best is not None:

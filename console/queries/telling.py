@@ -74,7 +74,7 @@ def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
 def _infers_of(view: View, found: Request, last: Action | None) -> list[tuple[str, Action]]:
     """Return the INFERs that a request was in, with their workers, as far as they are remembered."""
     known = [] if last is None else [(found.worker, last)]
-    if found.attempts <= len(known):
+    if found.ended_ns and found.attempts <= len(known):
         return known
     until_ns = found.ended_ns or view.now_ns
     for worker, history in view.histories.items():
@@ -99,7 +99,11 @@ def summary(view: View, found: Request, infer: Action | None) -> str:
     if infer is not None:
         end = ms(infer.predicted_end_ns - found.arrived_ns)
         return f"Sent to {found.worker}; EXEC is predicted to end {end} after it came. It came {since} ago."
-    return f"It has waited for {since}."
+    if not isinstance(found.evidence, RejectEvidence) or found.evidence.best is None:
+        return f"It has waited for {since}, and no worker can run its model unless something changes."
+    best = found.evidence.best
+    left = ms(best.finish_ns - view.now_ns)
+    return f"It has waited for {since}; {best.worker} could be done with it in {left}."
 
 
 def of_plan(view: View, found: Request, evidence: Evidence, worker: str, duration_ns: int) -> str:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.plans import CANDIDATES, Plan, plans
+from mainspring.cluster.plans import CANDIDATES, Plan, plans, soonest
 from mainspring.cluster.state import Cluster
 from mainspring.console.payloads import Alternative, Story
 from mainspring.console.queries.request import request
@@ -134,6 +134,29 @@ def test_every_story_is_exact(policy: str) -> None:
             assert "not recorded" not in story.summary
     assert rejected > 1_000
     assert ran > 1_000
+
+
+def test_what_waits_is_told_as_of_now() -> None:
+    waiting = again = 0
+    for seed in range(4):
+        watched, view = Watched(seed), View(EVERYTHING)
+        disturb(watched.simulation, seed)
+        for at_ms in range(50, 1_000, 50):
+            feed(view, watched.run_ms(at_ms))
+            cluster = watched.scheduler._state.cluster
+            for asked in cluster.requests.values():
+                story = request(view, str(asked.id))
+                if story.outcome == "waiting":
+                    plan = soonest(plans(cluster, view.now_ns, asked.model, asked.rows, 0))
+                    said = [each.finish_ns for each in story.alternatives if each.finish_ns is not None]
+                    assert said[:1] == ([] if plan is None else [plan.finish_ns])
+                    assert len(story.alternatives) + story.more == len(asked.model.placements)
+                    assert not any(each.chosen for each in story.alternatives)
+                    assert plan is None or f"{plan.placement.worker.name} could be done" in story.summary
+                    waiting += 1
+                    again += "retried" in [step.what for step in story.steps]
+    assert waiting > 300
+    assert again > 0
 
 
 def test_every_request_has_a_story_that_fits_its_end() -> None:
