@@ -33,13 +33,13 @@ sys.path.insert(0, str(ROOT))
 from mainspring import extras, native  # noqa: E402
 
 MODULES = {
-    native.CORE: ("cluster/**/*.py", "scheduler/**/*.py", "worker/core/**/*.py"),
+    native.CORE: ("cluster/**/*.py", "scheduler/**/*.py", "worker/core/**/*.py", "telemetry/lifecycles.py"),
     native.SIMULATOR: (
         *("simulator/agenda.py", "simulator/controller.py", "simulator/device.py", "simulator/draws.py"),
         *("simulator/fleet.py", "simulator/gateway.py", "simulator/network.py", "simulator/outcomes.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
-        *("telemetry/aggregates.py", "telemetry/lifecycles.py", "traces/records.py"),
+        *("telemetry/aggregates.py", "traces/records.py"),
     ),
 }
 """What is compiled together, as patterns of files below the package."""

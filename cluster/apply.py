@@ -55,6 +55,15 @@ from mainspring.messages.ids import gateway_of
 def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
     """Enter an event or a command. ``now_ns`` never goes back from one call to the next."""
     match entry:
+        # The most frequent ones come first.
+        case RequestArrived():
+            settle(cluster)
+            request = cluster.arrived(now_ns, entry)
+            if request is not None:
+                cluster.undecided.append(request)
+        case Result():
+            settle(cluster)
+            _ended(cluster, now_ns, entry)
         case Infer():
             settle(cluster)
             infer_sent(cluster, now_ns, entry)
@@ -96,12 +105,6 @@ def settle(cluster: Cluster) -> None:
 
 def _apply_event(cluster: Cluster, now_ns: int, event: Event) -> None:
     match event:
-        case RequestArrived():
-            request = cluster.arrived(now_ns, event)
-            if request is not None:
-                cluster.undecided.append(request)
-        case Result():
-            _ended(cluster, now_ns, event)
         case Wakeup():
             pass
         case RequestCancelled(request_id=request_id):

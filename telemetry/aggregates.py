@@ -46,11 +46,11 @@ class Aggregates:
 
     def take(self, now_ns: int, entry: Event | Command) -> None:
         """Take one record in."""
-        if not isinstance(entry, Wakeup):
+        if type(entry) is not Wakeup:
             self._count(now_ns, entry)
         if self._shared is None:
             self._lifecycles.take(now_ns, entry)
-        elif isinstance(entry, Result):
+        elif type(entry) is Result:
             life = outstanding(self._shared, entry)
             if life is not None:
                 life.result = entry
@@ -60,15 +60,15 @@ class Aggregates:
     def _count(self, now_ns: int, entry: Event | Command) -> None:
         if not self._counted(now_ns):
             return
-        if isinstance(entry, RequestArrived):
+        if type(entry) is RequestArrived:
             # Most entries are these, and of the series only its end depends on them.
             self.requests += 1
             self._last_ns = now_ns
             return
         self._reach(now_ns)
-        if isinstance(entry, Reject):
+        if type(entry) is Reject:
             self.rejected[entry.reason.value] += 1
-        elif isinstance(entry, WorkerLeft):
+        elif type(entry) is WorkerLeft:
             self.lost += 1
 
     def finish(self) -> None:

@@ -145,14 +145,13 @@ class Lifecycles:
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
             DropWorker: self._left,
+            SegmentHeader: self._header,
         }
 
     def take(self, now_ns: int, entry: object) -> None:
         """Take one record in; the header of another run begins a new cluster, as `reset` does."""
-        if isinstance(entry, SegmentHeader):
-            self._header(entry)
-            return
-        self.now_ns = now_ns
+        if type(entry) is not SegmentHeader:
+            self.now_ns = now_ns
         handler = self._handlers.get(type(entry))
         if handler is None:
             follow(self.cluster, now_ns, entry)  # type: ignore[arg-type]
@@ -225,7 +224,7 @@ class Lifecycles:
 
     # --- records ---
 
-    def _header(self, header: SegmentHeader) -> None:
+    def _header(self, _now_ns: int, header: SegmentHeader) -> None:
         if header.run != self._run:
             self.reset()
             self._run = header.run

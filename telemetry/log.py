@@ -257,6 +257,26 @@ def segment_header(path: Path) -> tuple[int, SegmentHeader] | None:
     return (now_ns, header) if isinstance(header, SegmentHeader) else None
 
 
+def last_instant_ns(path: Path) -> int | None:
+    """Return the instant of the last record that `read_segment` yields, without decoding the others."""
+    data = path.read_bytes()
+    unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))
+    unpacker.feed(data)
+    start = end = 0
+    try:
+        while True:
+            unpacker.skip()
+            start, end = end, unpacker.tell()
+    except (msgpack.OutOfData, ValueError):
+        pass
+    try:
+        return _RECORD.decode(memoryview(data)[start:end])[0]
+    except BadMessage:
+        # It is no record, and one before it may be none.
+        instants = [now_ns for now_ns, _ in read_segment(path)]
+        return instants[-1] if instants else None
+
+
 def read_segment(path: Path, *, at_most_bytes: int = -1) -> Iterator[tuple[int, Entry]]:
     """Yield the records of one segment, or of its first bytes only; otherwise as `read_entries`."""
     with path.open("rb") as file:

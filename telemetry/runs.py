@@ -17,6 +17,7 @@ from mainspring.telemetry.log import (
     HEADER_BYTES,
     Entry,
     SegmentHeader,
+    last_instant_ns,
     read_segment,
     segment_header,
     segments,
@@ -134,9 +135,9 @@ def _run(number: int, parts: list[tuple[Path, int, SegmentHeader]]) -> Run:
     first_path, header_ns, header = parts[0]
     note = slice_note(header)
     first_ns = _first_ns(first_path, header_ns) if note is None else note.from_ns
-    last_ns = first_ns
-    for last_ns, _ in read_segment(parts[-1][0]):  # noqa: B007 (only the last is wanted)
-        pass
+    last_ns = last_instant_ns(parts[-1][0])
+    if last_ns is None:
+        last_ns = first_ns
     return Run(
         number=number,
         id=header.run,
