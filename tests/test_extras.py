@@ -134,7 +134,9 @@ def test_the_command_line_of_a_remote_cluster_needs_no_server() -> None:
     program = "from mainspring.__main__ import main\nmain()\n"
     there = modules_of(names(EXTRAS["cli"]) | names(PROJECT["dependencies"]))
     assert run(there, program, "--help").returncode == 0
-    nobody = run(there, program, "status", "--address", "tcp://127.0.0.1:9")
+    impatient = "import functools\nfrom mainspring.client import client\n"
+    impatient += "client.Client = functools.partial(client.Client, connect_timeout_s=0.1)\n"
+    nobody = run(there, impatient + program, "status", "--address", "tcp://127.0.0.1:9")
     assert "127.0.0.1:9" in nobody.stderr
     serving = run(there, program, "zoo", "squeezenet")
     assert serving.returncode == 1

@@ -1,4 +1,7 @@
-"""Every call of Triton's asyncio client against a whole cluster of processes."""
+"""Triton's asyncio client against a whole cluster of processes: many calls at once, cancellation and streams.
+
+What the calls answer is what the blocking client gets (`test_live.py`): the server can't tell them apart.
+"""
 
 from __future__ import annotations
 
@@ -37,38 +40,6 @@ async def code_of(call: Awaitable[Any]) -> str:
     with pytest.raises(InferenceServerException) as caught:
         await call
     return str(caught.value.status()).removeprefix("StatusCode.")
-
-
-def test_health_metadata_configuration_and_statistics(run: Callable[[Test], None]) -> None:
-    async def test(client: InferenceServerClient) -> None:
-        assert await client.is_server_live()
-        assert await client.is_server_ready()
-        assert await client.is_model_ready("quick")
-        assert not await client.is_model_ready("nothing")
-        assert (await client.get_server_metadata()).name == "mainspring"
-        assert (await client.get_model_metadata("quick")).inputs[0].name == "data"
-        assert (await client.get_model_config("quick")).config.max_batch_size == 16
-        stats = await client.get_inference_statistics("slow")
-        assert [each.name for each in stats.model_stats] == ["slow"]
-        assert await code_of(client.get_model_metadata("nothing")) == "NOT_FOUND"
-
-    run(test)
-
-
-def test_shared_memory_trace_and_log(run: Callable[[Test], None]) -> None:
-    async def test(client: InferenceServerClient) -> None:
-        await client.unregister_system_shared_memory()
-        await client.unregister_cuda_shared_memory()
-        assert not (await client.get_system_shared_memory_status()).regions
-        assert not (await client.get_cuda_shared_memory_status()).regions
-        refused = client.register_system_shared_memory("region", "/key", 64)
-        assert await code_of(refused) == "UNIMPLEMENTED"
-        assert (await client.get_trace_settings()).settings["trace_level"].value == ["OFF"]
-        assert await code_of(client.update_trace_settings(settings={"trace_rate": "5"})) == "UNIMPLEMENTED"
-        assert (await client.get_log_settings()).settings["log_error"].bool_param
-        assert await code_of(client.update_log_settings({"log_verbose_level": 3})) == "UNIMPLEMENTED"
-
-    run(test)
 
 
 def test_inferences_side_by_side(run: Callable[[Test], None]) -> None:

@@ -1,4 +1,7 @@
-"""Unmodified `tritonclient.http.aio` against a live cluster."""
+"""Unmodified `tritonclient.http.aio` against a live cluster: its connections, and what it gives up.
+
+What the calls answer is what the blocking client gets (`test_tritonclient.py`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from tests.gateway.fakes import wait_until
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.test_tritonclient import X, tensor
 
-http = pytest.importorskip("tritonclient.http")
 aio = pytest.importorskip("tritonclient.http.aio")
 utils = pytest.importorskip("tritonclient.utils")
 
@@ -44,50 +46,17 @@ def test_many_at_once(served: Served) -> None:
     run(served, test)
 
 
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_infer_with_options(served: Served, compression: str | None) -> None:
-    async def test(client: Any) -> None:
-        result = await client.infer(
-            "double",
-            [tensor("data", X, "FP32")],
-            model_version="1",
-            outputs=[http.InferRequestedOutput("sum", binary_data=False)],
-            request_id="a",
-            timeout=5_000_000,
-            request_compression_algorithm=compression,
-            response_compression_algorithm=compression,
-        )
-        assert result.get_response()["id"] == "a"
-        assert (result.as_numpy("sum") == X.sum(axis=1)).all()
-
-    run(served, test)
-
-
-def test_everything_but_inference(real: Served) -> None:
+def test_calls_of_each_method(real: Served) -> None:
     async def test(client: Any) -> None:
         assert await client.is_server_live()
-        assert await client.is_server_ready()
-        assert await client.is_model_ready("image", "1")
-        assert not await client.is_model_ready("nothing")
-        assert (await client.get_server_metadata())["name"] == "mainspring"
         assert (await client.get_model_metadata("half"))["inputs"][0]["datatype"] == "BF16"
-        assert (await client.get_model_config("half"))["input"][0]["data_type"] == "TYPE_BF16"
         assert len(await client.get_model_repository_index()) == 4
-        assert len((await client.get_inference_statistics())["model_stats"]) == 4
-        assert (await client.get_inference_statistics("image", "1"))["model_stats"][0]["name"] == "image"
-        shown = await client.get_trace_settings()
-        assert await client.update_trace_settings(settings={}) == shown
-        assert await client.update_log_settings({}) == await client.get_log_settings()
-        assert await client.get_system_shared_memory_status() == []
-        assert await client.get_cuda_shared_memory_status() == []
-        await client.unregister_system_shared_memory()
-        await client.unregister_cuda_shared_memory()
-        for change in (client.load_model, client.unload_model):
-            with pytest.raises(utils.InferenceServerException, match="repository"):
-                await change("image")
-        with pytest.raises(utils.InferenceServerException, match=r"deadline_unreachable|timed_out"):
-            await client.infer("image", [tensor("data", X, "FP32")], timeout=100)
-        result = await client.infer("image", [tensor("data", X, "FP32")])
+        with pytest.raises(utils.InferenceServerException, match="repository"):
+            await client.load_model("image")
+        result = await client.infer(
+            "image", [tensor("data", X, "FP32")], request_compression_algorithm="gzip", request_id="a"
+        )
+        assert result.get_response()["id"] == "a"
         assert result.as_numpy("sum").shape == (2,)
 
     run(real, test)
