@@ -73,7 +73,7 @@ demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
 test: $(STAMP) ## Lint, check types, run the unit tests and the heart of the cluster's; or pytest with ARGS="..."
 	$(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.run quick)
 
-test-rest: $(STAMP) native ## Run the tests that make test leaves out, and the unit tests with compiled cores
+test-rest: $(STAMP) native ## Run the tests that make test leaves out, and unit tests with compiled cores
 	$(BIN)/python -m tests.run rest
 
 test-all: test test-rest ## Run everything: make test, then make test-rest

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from mainspring.native import CORES
 from tests import host
-from tests.tiers import TESTS, TIERS, is_heart, name_of, tier_of
+from tests.tiers import TESTS, TIERS, is_compiled, is_heart, name_of, tier_of
 
 # On a busy machine any example may take long, which says nothing about what is tested.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -27,7 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tier",
         metavar="TIER[,TIER]",
-        help=f"run only the tests of {', '.join(TIERS)} or heart (what make test runs of cluster)",
+        help=f"run only the tests of {', '.join(TIERS)}, heart (what make test runs of cluster) or compiled "
+        "(what make test-rest runs again of unit)",
     )
     parser.addoption("--not-heart", action="store_true", help="leave out what make test runs of cluster")
 
@@ -36,8 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for tier, meaning in TIERS.items():
         config.addinivalue_line("markers", f"{tier}: {meaning}")
     wanted = frozenset(filter(None, (config.getoption("--tier") or "").split(",")))
-    if unknown := wanted - {*TIERS, "heart"}:
-        raise pytest.UsageError(f"no tier {', '.join(unknown)}: there are {', '.join(TIERS)} and heart")
+    if unknown := wanted - {*TIERS, "heart", "compiled"}:
+        known = ", ".join((*TIERS, "heart"))
+        raise pytest.UsageError(f"no tier {', '.join(unknown)}: there are {known} and compiled")
     config.addinivalue_line(
         "markers", "timing(reason): measures real time; at most five tests, see tests/run.py"
     )
@@ -56,7 +58,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if is_heart(name):
         asked = not config.getoption("--not-heart") and not wanted.isdisjoint(("heart", "cluster"))
     else:
-        asked = tier_of(name) in wanted
+        asked = tier_of(name) in wanted or ("compiled" in wanted and is_compiled(name))
     # None leaves it to the next one to say.
     return None if asked else True
 

@@ -4,7 +4,7 @@
   *cluster*, alone. Nothing needs to be compiled for it: the pure cores run as Python.
 * ``rest`` (`make test-rest`): what is left. What waits for real time runs one after the other: cluster,
   browser and lab. Beside that runs what only computes, on the processor time that is left over (SCHED_IDLE):
-  codegen, and the unit tests again, with the compiled cores.
+  codegen, and the unit tests again that run compiled code (`tests.tiers.COMPILED`), with the compiled cores.
 * a tier alone (`make test-cluster` ...).
 
 A failure is a failure, but for the few tests with the marker ``timing``, which measure real time: if they
@@ -78,7 +78,7 @@ def tier(name: str, *options: str) -> Part:
 
 UNIT = Part("unit", ("--tier=unit", "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"), True)
 HEART = Part("heart", ("--tier=heart",), True)
-COMPUTING = Part("computing", ("--tier=codegen,unit", "--timeout", str(IDLE_TIMEOUT_S)))
+COMPUTING = Part("computing", ("--tier=codegen,compiled", "--timeout", str(IDLE_TIMEOUT_S)))
 WAITING = (Part("cluster", ("--tier=cluster", "--not-heart")), tier("browser"), tier("lab"))
 
 
@@ -125,9 +125,9 @@ def quick() -> int:
 
 def rest() -> int:
     """Run all that `make test` leaves out; return the exit code."""
-    print("codegen, and the unit tests with compiled cores, run beside what follows", flush=True)
+    print("codegen, and unit tests with compiled cores, run beside what follows", flush=True)
     COMPUTING.kept.unlink(missing_ok=True)
-    with beside("codegen, and unit with compiled cores", COMPUTING.command, idle=True) as computing:
+    with beside("codegen, and unit tests with compiled cores", COMPUTING.command, idle=True) as computing:
         codes = {part: run(part) for part in WAITING}
     return settle({**codes, COMPUTING: computing.returncode})
 

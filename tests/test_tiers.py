@@ -9,8 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
+import setup
 from tests.conftest import pytest_collection_modifyitems
-from tests.tiers import HEART, TESTS, TIER_OF, TIERS, covers, name_of, tier_of
+from tests.tiers import COMPILED, HEART, TESTS, TIER_OF, TIERS, covers, is_compiled, name_of, tier_of
 
 NAMES = [name_of(path) for path in sorted(TESTS.rglob("test_*.py"))]
 MOST_TIMING = 5
@@ -44,7 +45,7 @@ def test_a_test_without_a_tier_is_refused_with_what_to_do() -> None:
         pytest_collection_modifyitems([item])  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("entry", [*TIER_OF, *HEART])
+@pytest.mark.parametrize("entry", [*TIER_OF, *HEART, *COMPILED])
 def test_every_entry_is_of_a_test_that_is_there(entry: str) -> None:
     assert any(covers(entry, name) for name in NAMES), "rename or remove it in tests/tiers.py"
 
@@ -58,6 +59,15 @@ def test_the_longest_beginning_decides() -> None:
 
 def test_the_heart_is_of_the_cluster() -> None:
     assert {tier_of(name) for name in NAMES if any(covers(entry, name) for entry in HEART)} == {"cluster"}
+
+
+def test_what_is_compiled_is_tested_in_both_forms() -> None:
+    patterns = [pattern for core in setup.MODULES.values() for pattern in core]
+    folders = {pattern.rpartition("/")[0].removesuffix("/**") for pattern in patterns}
+    assert folders >= {"cluster", "scheduler", "simulator", "worker/core"}
+    assert {folder for folder in folders if not any(covers(entry, folder) for entry in COMPILED)} == set()
+    assert is_compiled("scheduler/test_core")
+    assert not is_compiled("compiler/test_batch")
 
 
 def test_a_unit_test_can_open_no_port() -> None:

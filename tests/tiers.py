@@ -107,6 +107,12 @@ HEART = (
 )
 """What `make test` runs of the tier *cluster*: from request to reply by each way in, and a worker's death."""
 
+COMPILED = (
+    *("cluster", "console", "controller", "scheduler"),
+    *("simulator", "telemetry", "traces", "worker/core"),
+)
+"""Where the code under test is compiled, or runs what is: its unit tests run in both forms."""
+
 
 def name_of(path: Path) -> str:
     """Return what the tables call a file or folder below `tests/`."""
@@ -122,6 +128,11 @@ def tier_of(name: str) -> str | None:
 def is_heart(name: str) -> bool:
     """Say whether `make test` runs this file of the tier *cluster*."""
     return any(covers(entry, name) for entry in HEART)
+
+
+def is_compiled(name: str) -> bool:
+    """Say whether a file's unit tests run with compiled cores, too."""
+    return tier_of(name) == "unit" and any(covers(entry, name) for entry in COMPILED)
 
 
 def covers(entry: str, name: str) -> bool:
