@@ -83,13 +83,14 @@ def _requests(cluster: Cluster) -> Iterator[Part]:
 
 def _models(cluster: Cluster) -> Iterator[Part]:
     """Yield what is to be said of models once all else is said."""
-    models, numbering = list(cluster.models.values()), _numbering(cluster)
-    yield [numbering]
-    for first in range(0, len(models), AT_ONCE):
+    yield [_numbering(cluster)]
+    names = list(cluster.models)
+    for first in range(0, len(names), AT_ONCE):
+        # What has replaced a model meanwhile may go on with something of it.
         yield [
-            _model(cluster, model)
-            for model in models[first : first + AT_ONCE]
-            if cluster.models.get(model.name) is model
+            _model(cluster, cluster.models[name])
+            for name in names[first : first + AT_ONCE]
+            if name in cluster.models
         ]
 
 

@@ -10,19 +10,28 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.cluster.apply import settle
+from mainspring.cluster.apply import apply, settle
 from mainspring.cluster.follow import follow
-from mainspring.cluster.snapshot import Part, snapshot
+from mainspring.cluster.snapshot import AT_ONCE, Part, snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, DropWorker
-from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
-from mainspring.messages.snapshot import Told
+from mainspring.messages.events import (
+    Event,
+    ModelAdded,
+    ModelRemoved,
+    RequestArrived,
+    RequestCancelled,
+    WorkerJoined,
+    WorkerLeft,
+)
+from mainspring.messages.snapshot import ModelState, Told
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
 from tests.cluster.test_apply import disturb, reader
+from tests.scheduler.hand import spec
 
 _ENTRIES = msgspec.msgpack.Decoder(list[Told])
 
@@ -208,3 +217,26 @@ def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
                 settle(twice)
                 assert described(once) == described(twice)
         assert described(once) == described(twice)
+
+
+def test_a_model_that_is_replaced_before_its_counts_are_told_goes_on_with_them() -> None:
+    source, late = Cluster(), Cluster()
+    for index in range(AT_ONCE + 1):
+        apply(source, 1, ModelAdded(spec(f"m{index}")))
+    name = f"m{AT_ONCE}"
+    apply(source, 2, RequestArrived(1, name, 1, None))
+    apply(source, 2, RequestCancelled(1))
+    parts = snapshot(source)
+    for part in parts:
+        for entry in carried(part):
+            follow(late, 2, entry)
+        if any(isinstance(entry, ModelState) for entry in part):
+            break
+    replaced = ModelAdded(spec(name, version="2"))
+    apply(source, 3, replaced)
+    follow(late, 3, replaced)
+    for part in parts:
+        for entry in carried(part):
+            follow(late, 3, entry)
+    assert late.models[name].counts.arrived == 1
+    assert described(late) == described(source)
