@@ -17,7 +17,14 @@ from mainspring.console.view.requests import (
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import History
 from mainspring.messages.codes import Reason
-from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness, RejectEvidence
+from mainspring.messages.evidence import (
+    Candidate,
+    Evidence,
+    LoadReason,
+    PlanEvidence,
+    Readiness,
+    RejectEvidence,
+)
 
 LOADS = 8
 """LOADs of its model that a story tells of at most."""
@@ -40,6 +47,13 @@ _WHY_NOT = {
     Readiness.TOO_LARGE: "the model needs more pages than it has",
     Readiness.DRAINED: "an operator had it drained",
     Readiness.STOPPING: "it was stopping",
+}
+_LOADED_FOR: dict[str, str] = {
+    LoadReason.PINNED: "because it is pinned",
+    LoadReason.OPERATOR: "as an operator asked",
+    LoadReason.DEMAND: "for requests that wait",
+    LoadReason.MISSED: "as requests had missed it and LOAD was idle",
+    LoadReason.REPLICATION: "as a further copy while LOAD was idle",
 }
 _BY_WORKERS = (
     *(Reason.DEADLINE_UNREACHABLE, Reason.DEADLINE_PASSED, Reason.NO_WORKER),
@@ -300,10 +314,11 @@ def _loads(view: View, found: Request) -> Iterator[Step]:
     """Yield the LOADs of a request's model while it was there, and how each went."""
     for name, action in _loads_of(view, found):
         under_way = " was under way" if action.sent_ns < found.arrived_ns else ""
+        why = f", {_LOADED_FOR[action.reason]}" if action.reason else ""
         yield Step(
             max(action.sent_ns, found.arrived_ns),
             "sent",
-            f"LOAD {action.id} of the model to {name}{under_way}, {action.pages} pages, predicted "
+            f"LOAD {action.id} of the model to {name}{under_way}, {action.pages} pages{why}, predicted "
             f"{_at(action.predicted_begin_ns, found)} to {_at(action.predicted_end_ns, found)}",
             action.id,
         )

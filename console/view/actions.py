@@ -15,6 +15,7 @@ import msgspec
 from mainspring.messages.actions import Action as Command
 from mainspring.messages.actions import Infer, Load, Prepare
 from mainspring.messages.codes import Status
+from mainspring.messages.evidence import LoadReason
 from mainspring.telemetry.lifecycles import ActionLife
 
 LOST = "lost"
@@ -23,7 +24,9 @@ KINDS = ("INFER", "LOAD", "UNLOAD", "PREPARE", "RELEASE")
 _STATUSES = (*(status.value for status in Status), LOST)
 _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
 _KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
-_HEAD = Struct("<qqqqqqqqqqqIHHHHBB")
+_REASONS = ("", *(reason.value for reason in LoadReason))
+_REASON_NUMBER = {reason: number for number, reason in enumerate(_REASONS)}
+_HEAD = Struct("<qqqqqqqqqqqIHHHHBBB")
 _DONE_SEQ = Struct("<q")
 _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
@@ -47,6 +50,8 @@ class Action(msgspec.Struct, gc=False):
     predicted_duration_ns: int
     pages: int = 0
     """Number of pages that a LOAD was given."""
+    reason: str = ""
+    """Why a LOAD was sent, a `LoadReason`; empty of other actions, and where it was not recorded."""
     done_seq: int = 0
     """Which record of the stream its result was (`View.seq`); 0 while it is outstanding."""
     done_ns: int = 0
@@ -75,6 +80,7 @@ def planned(command: Command, sent_ns: int) -> Action:
     kind = type(command).__name__.upper()
     if isinstance(command, Infer | Load):
         infer = command if isinstance(command, Infer) else None
+        why = command.evidence if isinstance(command, Load) else None
         return Action(
             id=command.action_id,
             kind=kind,
@@ -88,6 +94,7 @@ def planned(command: Command, sent_ns: int) -> Action:
             predicted_begin_ns=command.predicted_begin_ns,
             predicted_duration_ns=command.predicted_duration_ns,
             pages=len(command.pages) if isinstance(command, Load) else 0,
+            reason="" if why is None else why.reason._value_,
         )
     model = command.model.name if isinstance(command, Prepare) else command.model
     return Action(command.action_id, kind, model, 0, 0, (), sent_ns, sent_ns, sent_ns, sent_ns, 0)
@@ -131,6 +138,7 @@ def pack(action: Action) -> bytes:
         len(detail),
         _KIND_NUMBER[action.kind],
         _STATUS_NUMBER[action.status],
+        _REASON_NUMBER[action.reason],
     )
     return head + b"".join([each.to_bytes(8, "little") for each in requests]) + model + detail
 
@@ -138,7 +146,7 @@ def pack(action: Action) -> bytes:
 def unpack(data: bytes) -> Action:
     """Return the action of `pack`'s bytes."""
     head = _HEAD.unpack_from(data)
-    rows, size, count, model_bytes, detail_bytes, kind, status = head[11:]
+    rows, size, count, model_bytes, detail_bytes, kind, status, reason = head[11:]
     at = _HEAD.size + 8 * count
     requests = memoryview(data)[_HEAD.size : at].cast("Q")
     name = KINDS[kind]
@@ -155,6 +163,7 @@ def unpack(data: bytes) -> Action:
         predicted_begin_ns=head[6],
         predicted_duration_ns=head[7],
         pages=size if name == "LOAD" else 0,
+        reason=_REASONS[reason],
         done_seq=head[0],
         done_ns=head[1],
         begin_ns=head[8],

@@ -12,7 +12,14 @@ from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import DropWorker, Reject
 from mainspring.messages.events import ModelAdded, RequestArrived, WorkerJoined
-from mainspring.messages.evidence import Candidate, PlanEvidence, Readiness, RejectEvidence
+from mainspring.messages.evidence import (
+    Candidate,
+    LoadEvidence,
+    LoadReason,
+    PlanEvidence,
+    Readiness,
+    RejectEvidence,
+)
 from mainspring.telemetry.log import FORMAT, SegmentHeader
 from tests.scheduler.hand import spec
 
@@ -110,6 +117,17 @@ def test_a_story_tells_its_evidence(view: View) -> None:
     assert story.more == 5
     assert "the best was w0: being loaded by LOAD 6039" in story.summary
     assert story.summary.count("and 2 others waited for its model") == 1
+
+
+def test_a_load_is_told_with_its_reason(view: View) -> None:
+    window = START, START + 5 * MS, START + MS, 17 * MS
+    load = Load(6050, "w0", "n", (1,), *window, evidence=LoadEvidence(LoadReason.MISSED, 0, 0, ()))
+    result = Result(6050, "w0", Status.OK, START + MS, START + 19 * MS)
+    for entry in (ModelAdded(spec("n")), RequestArrived(9, "n", 1, None), load, result):
+        view.take(START, entry)
+        if entry in (load, result):
+            said = [step.text for step in request(view, "9").steps if step.what == "sent"]
+            assert "1 pages, as requests had missed it and LOAD was idle, predicted" in said[0]
 
 
 def test_what_stood_before_a_plan_is_named(view: View) -> None:
