@@ -7,6 +7,7 @@ from typing import Final
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.residency import give_up, leave
 from mainspring.cluster.state import Cluster
+from mainspring.cluster.status import impossible
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, UnpinModel, Wish, subject
@@ -200,7 +201,7 @@ def _may_set(cluster: Cluster, wish: Wish) -> bool:
         case ResumeWorker(worker=name):
             return name in cluster.drained
         case PinModel(model=name):
-            return name in cluster.models and may_pin(cluster, cluster.models[name])
+            return name in cluster.models and unpinnable(cluster, cluster.models[name]) is None
         case UnpinModel(model=name):
             return name in cluster.pinned
         case _:
@@ -217,23 +218,21 @@ def set_draining(cluster: Cluster, name: str, draining: bool) -> None:
             placement.consider()
 
 
-def may_pin(cluster: Cluster, model: Model) -> bool:
-    """Return whether a model may be pinned: some worker could load it, and room is left for other models."""
-    placements = model.placements.values()
-    if not cluster.workers or (placements and all(placement.hopeless for placement in placements)):
-        return False
-    return pages_pinned_with(cluster, model) <= pages_for_pinned(cluster)
-
-
-def pages_for_pinned(cluster: Cluster) -> int:
-    """Return the number of pages that pinned models may take together."""
-    return int(PINNED_SHARE * sum([worker.pages.size for worker in cluster.workers.values()]))
-
-
-def pages_pinned_with(cluster: Cluster, model: Model) -> int:
-    """Return the number of pages that the pinned models would take if a model were among them."""
+def unpinnable(cluster: Cluster, model: Model) -> str | None:
+    """Return why a model may not be pinned: no worker could load it, or no room would be left for others."""
+    if not cluster.workers:
+        return "no worker is connected"
+    if model.hopeless:
+        return impossible(cluster, model)[1]
     pinned = {name: cluster.models[name].pages for name in cluster.pinned if name in cluster.models}
-    return sum({**pinned, model.name: model.pages}.values())
+    need = sum({**pinned, model.name: model.pages}.values())
+    room = int(PINNED_SHARE * sum([worker.pages.size for worker in cluster.workers.values()]))
+    if need <= room:
+        return None
+    return (
+        f"pinned models would take {need} pages, and {room} is the most "
+        f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
+    )
 
 
 def _orphan(cluster: Cluster, worker: Worker, name: str) -> Placement:

@@ -9,6 +9,7 @@ from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.requests import Place, Request, add_to_backlog
 from mainspring.messages.events import OperatorAsked, RequestArrived, WorkerJoined
 from mainspring.messages.model import ModelSpec
+from mainspring.messages.operating import SetDefaultSlo
 
 _QUEUED: Final = Place.QUEUED
 _UNDECIDED: Final = Place.UNDECIDED
@@ -58,6 +59,15 @@ class Cluster:
     def recount(self) -> None:
         """Count the workers that take new work: one came or left, or began or ceased to take it."""
         self.open_workers = sum([worker.open for worker in self.workers.values()])
+
+    def default_slos_ns(self) -> dict[str, int]:
+        """Return the default SLOs that operators set, by what clients call the models; they outlive those."""
+        found: dict[str, int] = {}
+        for _, event in self.operations.values():
+            wish = event.wish
+            if isinstance(wish, SetDefaultSlo) and wish.slo_ns is not None:
+                found[wish.model] = wish.slo_ns
+        return found
 
     # --- models and workers ---
 

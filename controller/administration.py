@@ -160,7 +160,7 @@ class Administration:
             self._kept.pop(about, None)
         self._scheduler.handle(now_ns, event)
         if isinstance(event.wish, SetDefaultSlo):
-            self._registry.set_default_slo(event.wish.model, event.wish.slo_ns)
+            self._registry.send_default_slo(event.wish.model, event.wish.slo_ns)
 
     def _refusal(self, asked: Operate) -> str | None:
         if self.stopping:
@@ -180,7 +180,8 @@ class Administration:
         if slo_ns is not None and not 0 < slo_ns <= MAX_DURATION_NS:
             given, most = in_milliseconds(slo_ns), in_milliseconds(MAX_DURATION_NS)
             return f"a default SLO of {given} can't be; give more than 0 and at most {most}"
-        if self._registry.is_known(name) or (slo_ns is None and name in self._registry.slos_ns):
+        is_set = name in self._scheduler.default_slos_ns()
+        if self._registry.is_known(name) or (slo_ns is None and is_set):
             return None
         spec = self._registry.models.get(name)
         if spec is not None:

@@ -86,6 +86,10 @@ class LoggedScheduler:
         """Say whether any worker has a model prepared."""
         return self._scheduler.prepared_anywhere(name)
 
+    def default_slos_ns(self) -> dict[str, int]:
+        """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
+        return self._scheduler.default_slos_ns()
+
     def due(self, now_ns: int) -> bool:
         """Say whether it is time to call ``schedule``."""
         if self.dirty:

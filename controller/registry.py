@@ -102,8 +102,6 @@ class ModelRegistry:
         """Every served model by name."""
         self.served: dict[str, ServedModel] = {}
         """The models of a repository, by what clients call them."""
-        self.slos_ns: dict[str, int] = {}
-        """Default SLOs that operators set, by what clients call the models; they outlive the models."""
         self.left_out = left_out or {}
         """Models of the store that are not served as their manifest can't be read, each with the reason."""
         self._max_models = max_models
@@ -190,12 +188,8 @@ class ModelRegistry:
         spec = self.models.get(name)
         return name in self.served or (spec is not None and not spec.served_as)
 
-    def set_default_slo(self, name: str, slo_ns: int | None) -> None:
-        """Give requests for a model that bring no SLO this one; None for the configured one."""
-        if slo_ns is None:
-            self.slos_ns.pop(name, None)
-        else:
-            self.slos_ns[name] = slo_ns
+    def send_default_slo(self, name: str, slo_ns: int | None) -> None:
+        """Have gateways give a model's requests that bring no SLO this one; None: the configured one."""
         self._outbox.send_gateways(DefaultSlo(name, slo_ns))
 
     def welcome(self, gateway: GatewaySession) -> None:
@@ -204,7 +198,7 @@ class ModelRegistry:
             self._outbox.send(gateway, ModelUp(spec))
         for served in self.served.values():
             self._outbox.send(gateway, Served(served))
-        for name, slo_ns in self.slos_ns.items():
+        for name, slo_ns in self._scheduler.default_slos_ns().items():
             self._outbox.send(gateway, DefaultSlo(name, slo_ns))
         for name in self._draining.joined(gateway.number):
             self._outbox.send(gateway, ModelDown(name, drain=True))

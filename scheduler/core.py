@@ -153,6 +153,10 @@ class Scheduler:
         model = self._state.cluster.models.get(name)
         return model is not None and any(p.state in PREPARED_STATES for p in model.placements.values())
 
+    def default_slos_ns(self) -> dict[str, int]:
+        """Return the default SLOs that operators set (`Cluster.default_slos_ns`)."""
+        return self._state.cluster.default_slos_ns()
+
     @property
     def queued(self) -> int:
         """Requests that wait for an INFER."""

@@ -8,12 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mainspring.cluster.membership import (
-    PINNED_SHARE,
-    operator_asked,
-    pages_for_pinned,
-    pages_pinned_with,
-)
+from mainspring.cluster.membership import operator_asked, unpinnable
 from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.messages.events import OperatorAsked
 from mainspring.messages.evidence import LoadReason
@@ -27,7 +22,6 @@ from mainspring.messages.operating import (
     UnpinModel,
     Wish,
 )
-from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins
 from mainspring.scheduler.placing import plan_on_freest
@@ -75,7 +69,7 @@ class Operating:
         if model is None:
             return self._no_model(wish.model)
         if isinstance(wish, PinModel):
-            return self._unpinnable(model)
+            return unpinnable(self._state.cluster, model)
         if isinstance(wish, LoadOn) and wish.idle:
             return None if wish.worker is None else IDLE_ON_WORKER
         if wish.worker is not None and self._no_worker(wish.worker):
@@ -153,21 +147,6 @@ class Operating:
         if versions:
             return f"{name!r} is served in versions; name one of them: {', '.join(versions[:NAMED])}"
         return f"there is no model {name!r}"
-
-    def _unpinnable(self, model: Model) -> str | None:
-        """Return why a model may not be pinned: nobody could load it, or no room would be left for others."""
-        if model.hopeless:
-            return impossible(self._state, model)[1]
-        if not self._state.cluster.workers:
-            return "no worker is connected"
-        cluster = self._state.cluster
-        need, room = pages_pinned_with(cluster, model), pages_for_pinned(cluster)
-        if need <= room:
-            return None
-        return (
-            f"pinned models would take {need} pages, and {room} is the most "
-            f"({PINNED_SHARE:.0%} of all workers' pages); unpin another one first"
-        )
 
     def _unloadable(self, wish: UnloadFrom) -> str | None:
         """Return why a model's pages can't be given up now."""

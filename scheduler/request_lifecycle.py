@@ -8,11 +8,11 @@ from mainspring.cluster.apply import requests_of
 from mainspring.cluster.placements import Model
 from mainspring.cluster.plans import Plan, earliest_finish_ns, plans, reject_evidence
 from mainspring.cluster.requests import Place, Request
+from mainspring.cluster.status import impossible
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Doubted, Ranked, Reject
 from mainspring.messages.events import RequestArrived
 from mainspring.messages.evidence import RejectEvidence
-from mainspring.scheduler.admission import impossible
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
@@ -161,7 +161,7 @@ class RequestLifecycle:
                 self._policy.failed(now_ns, request)
             if lost and reason is Reason.DEADLINE_PASSED:
                 # The deadline may be far off: the batch that failed does not show that no worker is left.
-                reason, detail = impossible(state, request.model)
+                reason, detail = impossible(state.cluster, request.model)
             state.reject(now_ns, request, reason, detail, None, self._evidence(now_ns, request))
         else:
             self.queue(now_ns, request)
@@ -171,7 +171,7 @@ class RequestLifecycle:
         if not model.waiting:
             return
         if _given_up(model):
-            reason, detail = impossible(self._state, model)
+            reason, detail = impossible(self._state.cluster, model)
             evidence = reject_evidence(model, [], model.waiting - 1)
             self.reject_queued(now_ns, model, reason, detail, evidence)
         elif model.backlog:
@@ -210,7 +210,7 @@ class RequestLifecycle:
         reason = Reason.DEADLINE_UNREACHABLE
         detail = f"no worker could finish in time{overdue_detail(now_ns, model)}"
         if finish_ns is None:
-            reason, detail = impossible(state, model)
+            reason, detail = impossible(state.cluster, model)
         if reason is Reason.MODEL_NOT_READY:
             self._prepare_soon(now_ns, model)
             if event.deadline_ns is None:

@@ -27,6 +27,7 @@ from mainspring.messages.operating import (
     Wish,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, DefaultSlo, Dispatch, Rejected
+from mainspring.messages.snapshot import OperatorState
 from mainspring.simulator.redecide import redecide
 from mainspring.telemetry.log import read_entries
 from tests.controller.peers import MS, FakeGateway, Stage, spec
@@ -161,8 +162,12 @@ def test_a_console_that_comes_later_is_told_what_operators_set(
     for wish in (DrainWorker("w0"), PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")):
         first.grant(wish)
     second = operator()
-    asked = [each.wish for each in second.told if isinstance(each, OperatorAsked)]
-    assert asked == [PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")]
+    (state,) = [each for each in second.told if isinstance(each, OperatorState)]
+    assert [event.wish for _, event in state.operations] == [
+        PinModel("a"),
+        SetDefaultSlo("b", 7 * MS),
+        ResumeWorker("w0"),
+    ]
 
 
 def test_a_default_slo_reaches_every_gateway_also_one_that_comes_later(

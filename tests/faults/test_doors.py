@@ -71,7 +71,7 @@ def test_strangers_by_tcp_change_nothing_whatever_they_say(
     assert [each.name for each in status.models] == ["m0", "m1"]
     assert [each.worker for each in status.workers] == ["w0"]
     assert controller._dropped["bad_framing"] == len(FORGED)
-    assert not controller._shell.registry.slos_ns
+    assert not controller.scheduler.default_slos_ns()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
@@ -98,7 +98,7 @@ def test_another_user_of_this_host_changes_nothing(stage: Stage) -> None:
         cwd="/",
     )
     assert ran.stdout.count(b"only processes of its user on its host may connect") == 2, ran
-    assert not controller._shell.registry.slos_ns
+    assert not controller.scheduler.default_slos_ns()
     assert len(stage.status(gateway).models) == 2
 
 
@@ -113,7 +113,7 @@ def test_a_proved_role_does_not_speak_for_another(stage: Stage, tmp_path: Path) 
     stage.until(lambda: controller._dropped["bad_message"] == 4)
     assert [each.name for each in stage.status(gateway).models] == ["m0", "m1"]
     assert "w0" in controller._shell.sessions.workers
-    assert not controller._shell.registry.slos_ns
+    assert not controller.scheduler.default_slos_ns()
 
 
 @pytest.mark.parametrize("name", ["\n\x1b[31mFAKE", "../w0", "", "a b", "x" * 129, "\u202ex"])
