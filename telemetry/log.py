@@ -5,6 +5,7 @@ A folder of segments ``NNNNNNNN.events``, numbered upwards. A segment is a row o
 
 * a `SegmentHeader`, first in each segment and nowhere else,
 * an event: ``Scheduler.handle(now_ns, event)`` was called,
+* of a slice (`telemetry.slices`), an entry of a snapshot: the state as it was where the slice begins,
 * the event `Wakeup`, moreover: ``Scheduler.schedule(now_ns)`` was called next,
 * a command: it came out of the call for which the last event stands. So `cluster.apply`, handed every event
   and every command in the order of the log, has the scheduler's own state.
@@ -27,7 +28,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import msgpack
 import msgspec
@@ -35,6 +36,7 @@ import msgspec
 from mainspring.messages.codec import BadMessage, Codec
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
+from mainspring.messages.snapshot import Told
 
 FORMAT = 3
 """Version of the log's format. In version 1 the commands that an event brought about came behind the next
@@ -69,7 +71,8 @@ class NewerFormat(OSError):
     """A log was written by a later release."""
 
 
-Entry = Event | Command | SegmentHeader
+Entry = Event | Command | SegmentHeader | Told
+_SNAPSHOT = frozenset(get_args(Told))
 
 _RECORD: Codec[tuple[int, Entry]] = Codec(tuple[int, Entry])
 
@@ -222,8 +225,10 @@ def segments(directory: Path | str) -> list[Path]:
     return sorted(found, key=lambda path: int(path.stem))
 
 
-def read_entries(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple[int, Entry]]:
-    """Yield every record ``(now_ns, entry)``, oldest first, headers included.
+def read_entries(
+    directory: Path | str, *, last_run: bool = False
+) -> Iterator[tuple[int, Event | Command | SegmentHeader]]:
+    """Yield every record ``(now_ns, entry)``, oldest first, headers included, but no snapshot.
 
     With ``last_run`` only those of the last run: the monotonic clock begins anew with the machine, so that
     instants of two runs can't be compared. A segment whose end was cut off or is damaged is read up to there,
@@ -236,7 +241,9 @@ def read_entries(directory: Path | str, *, last_run: bool = False) -> Iterator[t
     while first > 0 and not _begins_run(paths[first]):
         first -= 1
     for path in paths[max(first, 0) :]:
-        yield from read_segment(path)
+        for now_ns, entry in read_segment(path):
+            if type(entry) not in _SNAPSHOT:
+                yield now_ns, cast("Event | Command | SegmentHeader", entry)
 
 
 def read_log(directory: Path | str, *, last_run: bool = False) -> Iterator[tuple[int, Event | Command]]:

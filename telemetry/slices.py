@@ -7,12 +7,13 @@ and what waited:
 * `ModelAdded` for each model, `WorkerJoined` for each worker with what it had prepared and resident, and
   what operators had set;
 * the requests that had not ended, the outstanding actions, and the PREPAREs that had failed (with their
-  results), as they stood in the log.
+  results), as they stood in the log;
+* a snapshot (`cluster.snapshot`) with all the rest: estimates with their samples, executors' timelines.
 
 Requests and actions of the picture keep their own instants, so that latencies are right; the rest is put at
 the first of these, or at the cut. A slice from the middle does not claim to be its run from the beginning
-(``first_of_run``): what the scheduler had learnt is not in a log, so it can't be decided again command for
-command. A slice from a run's beginning has no picture and can.
+(``first_of_run``): the policy's own notes are not in a log, so it can't be decided again command for command.
+A slice from a run's beginning has no picture and can.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import BinaryIO
 import msgspec
 
 from mainspring.cluster.placements import PREPARED_STATES, State, Worker
+from mainspring.cluster.snapshot import snapshot
 from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
@@ -144,7 +146,7 @@ class _Slicer:
                     return self._finish()
         return self._finish()
 
-    def _take(self, now_ns: int, entry: Event | Command) -> None:
+    def _take(self, now_ns: int, entry: Entry) -> None:
         if now_ns < self._from_ns:
             self._whole = False
             self._lifecycles.take(now_ns, entry)
@@ -166,6 +168,10 @@ class _Slicer:
         self._begin_segment(before[0][0] if before else from_ns)
         for at_ns, entry in before:
             self._writer.write(at_ns, entry)
+        if not self._whole:
+            for part in snapshot(self._lifecycles.cluster):
+                for state in part:
+                    self._writer.write(self._from_ns, state)
 
     def _begin_segment(self, now_ns: int) -> None:
         assert self._header is not None, "a segment that has no header is no part of a run"

@@ -16,7 +16,14 @@ from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled, Wakeup
 from mainspring.telemetry import log
-from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, read_log, segments
+from mainspring.telemetry.log import (
+    EventLogWriter,
+    SegmentHeader,
+    last_instant_ns,
+    read_entries,
+    read_log,
+    segments,
+)
 
 ENTRIES = st.one_of(
     st.builds(RequestCancelled, st.integers(0, 2**64 - 1)),
@@ -98,6 +105,7 @@ def test_a_tail_cut_off_anywhere_costs_only_the_last_record(tmp_path: Path) -> N
     for cut in range(1, 12):
         path.write_bytes(whole[:-cut])
         assert [now_ns for now_ns, _ in read_log(tmp_path)] == [*before[:19], 0]
+        assert last_instant_ns(path) == before[18]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +120,9 @@ def test_a_damaged_segment_is_read_up_to_the_damage(
     first.write_bytes(first.read_bytes() + garbage)
     assert [now_ns for now_ns, _ in read_log(tmp_path)] == [0, 1, 2, 3, 4, 0, 1]
     assert first.name in caplog.text
+    assert last_instant_ns(first) == 4
+    first.write_bytes(garbage)
+    assert last_instant_ns(first) is None
 
 
 def test_flush_makes_records_readable_while_the_log_is_open(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainspring.cluster.placements import Worker
+from mainspring.cluster.apply import settle
 from mainspring.messages.actions import Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived, WorkerJoined
@@ -19,9 +19,10 @@ from mainspring.simulator.redecide import LogError, redecide
 from mainspring.simulator.whatif import what_happened, what_if
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.log import SegmentHeader, read_entries, read_log
-from mainspring.telemetry.runs import LogProblem, choose_run, find_runs
+from mainspring.telemetry.runs import LogProblem, choose_run, find_runs, read_run
 from mainspring.telemetry.slices import slice_run
 from mainspring.telemetry.summary import analyse_log
+from tests.cluster.described import described
 from tests.telemetry.recordings import record
 
 SECOND = 1_000_000_000
@@ -39,18 +40,15 @@ class Told:
         self.ended: list[object] = []
         lives = Lifecycles(self._request, self._action)
         self._on = False
-        for now_ns, entry in read_log(log):
-            if now_ns >= to_ns:
+        for now_ns, entry in read_run(choose_run(log)):
+            if now_ns >= to_ns and not isinstance(entry, SegmentHeader):
                 break
             self._on = now_ns >= from_ns
             lives.take(now_ns, entry)
         self.queued = lives.queued
         cluster = lives.cluster
-        self.models = {name: model.spec for name, model in cluster.models.items()}
-        self.workers = {
-            worker.name: (worker.device_kind, worker.pages.size, _placed(worker))
-            for worker in cluster.workers.values()
-        }
+        settle(cluster)
+        self.cluster = described(cluster)
         self.open = [
             *(_of_request(each) for each in lives.requests()),
             *(each.action for each in lives.actions()),
@@ -63,11 +61,6 @@ class Told:
     def _action(self, life: ActionLife) -> None:
         if self._on:
             self.ended.append((life.action, life.result, life.ended_ns, life.lost))
-
-
-def _placed(worker: Worker) -> dict[str, tuple[str, tuple[int, ...], str]]:
-    placements = worker.placements.items()
-    return {name: (each.state.value, each.pages, each.detail) for name, each in placements}
 
 
 def _of_request(life: RequestLife) -> tuple[object, ...]:
@@ -90,8 +83,7 @@ def test_a_slice_tells_of_its_time_what_the_log_tells(
         return
     whole, part = Told(log, from_ns, to_ns), Told(target, from_ns, to_ns)
     assert part.ended == whole.ended
-    assert part.models == whole.models
-    assert part.workers == whole.workers
+    assert part.cluster == whole.cluster, "estimates with their samples, timelines, pages, queues"
     assert sorted(map(repr, part.open)) == sorted(map(repr, whole.open))
     assert part.queued == whole.queued
     kept = list(read_log(target))[found.picture :]
