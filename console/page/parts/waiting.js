@@ -53,7 +53,7 @@ export function waitingPanel() {
   const root = panel("Waiting behind the plan", note);
   const body = el("tbody", { role: "rowgroup" });
   const heads = ["Model", "Requests", "Slack", "Resident or loading on"];
-  const empty = el("p.empty", {}, "Nobody waits: whatever came is sent to a worker, or answered.");
+  const empty = el("p.empty", {}, "No request waits: each is sent to a worker, or answered.");
   const table = el("table", { "aria-label": "Waiting requests" }, el("thead", {}, el("tr", {}, ...heads.map((text, at) => el(at === 1 || at === 2 ? "th.n" : "th", { scope: "col" }, text)))), body);
   root.append(el("div.scroll", { tabindex: "0", role: "region", "aria-label": "Waiting requests" }, table, empty));
   function make(line) {
