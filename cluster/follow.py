@@ -162,9 +162,16 @@ def _make_room(placement: Placement, pages: tuple[int, ...]) -> None:
                 worker.pages.take(owner, (page,))
     if placement.pages:
         vacate(placement, State.PREPARED)
-    for owner in worker.pages.owners(pages):
-        if owner is not None:
-            vacate(worker.placements[owner], State.PREPARED)
+    for page in pages:
+        owner = worker.pages.owner(page)
+        if owner is None:
+            continue
+        holder = worker.placements.get(owner)
+        if holder is not None and page in holder.pages:
+            vacate(holder, State.PREPARED)
+        else:
+            # The model went, and a reader missed that its pages had been given up before.
+            worker.pages.give_back(owner, (page,))
 
 
 def _known_of(cluster: Cluster, entry: DropWorker) -> DropWorker:

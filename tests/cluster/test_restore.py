@@ -198,6 +198,20 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
     assert described(late.cluster) == described(source)
 
 
+@pytest.mark.parametrize("seed", [302, *range(5)])
+def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
+    entries: list[tuple[int, Event | Command]] = []
+    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    disturb(simulation, seed)
+    run_to_end(simulation)
+    rng = random.Random(seed)
+    for kept in (0.98, 0.7, 0.5):
+        cluster = reader(simulation.scheduler.config)
+        for now_ns, entry in entries:
+            if rng.random() < kept:
+                follow(cluster, now_ns, entry)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
