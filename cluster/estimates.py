@@ -26,13 +26,14 @@ STALE_NS: Final = 1_000_000_000
 SOONEST_NS: Final = 10_000_000
 """Nothing that was measured within this time is doubted."""
 RANK: Final = 3
-"""Of ten durations that spread the estimate is the so many-largest; of fewer no less than their median."""
+"""Of ten durations that spread, the estimate is the one of this rank, the largest being the first; of fewer,
+it is no less than their median."""
 HIGHEST_RANK: Final = 5
 """Of ten: no estimate is below the median."""
 EVEN: Final = 11, 10
-"""Durations spread if the maximum is more than so much of the one that would then be the estimate."""
+"""Durations spread if the maximum is more than 11/10 of the one that would then be the estimate."""
 OUTLYING: Final = 2
-"""An estimate that is more than so many times the median of at least `FEWEST` samples is an outlier."""
+"""An estimate of more than this many times the median of at least `FEWEST` samples is an outlier."""
 FEWEST: Final = 3
 """Of two samples that differ, neither is known to be the exception."""
 UNKNOWN_INFER_NS = 50_000_000
@@ -64,7 +65,7 @@ class Rolling:
     )
 
     def __init__(self, seed_ns: int, *, seeds: int = 1, rank: int = RANK) -> None:
-        """Begin with a seed, counted as so many samples; where ten spread, their ``rank``-largest counts."""
+        """Begin with a seed that counts as ``seeds`` samples; ``rank`` is as `Estimates.rank`."""
         self._samples: deque[int] = deque((seed_ns,) * seeds, maxlen=SAMPLES)
         self._rank = rank
         self._estimate_ns = seed_ns
@@ -139,7 +140,7 @@ class Rolling:
         return most_ns if divisor * most_ns <= factor * upper_ns else upper_ns
 
     def doubt(self, now_ns: int) -> int:
-        """Return the estimate for somebody whom it turns away.
+        """Return the estimate for a request that it turns away.
 
         Outliers among the samples can make an action look too long for every deadline; then it is never
         run again, and no measurement ever corrects the estimate. So once nothing was measured for a while,
@@ -230,7 +231,7 @@ class InferTimes:
         self.ns[index] = self._rolling[index].add(now_ns, duration_ns)
 
     def give_up(self, now_ns: int, index: int, duration_ns: int) -> None:
-        """Take in that a batch was waited for in vain so long, so often that no rank passes it over."""
+        """Take in that a batch was waited for in vain: as often as it takes for every rank to count it."""
         for _ in range(HIGHEST_RANK):
             self.add(now_ns, index, duration_ns)
 
@@ -240,7 +241,7 @@ class InferTimes:
         if rolling is None:
             if not duration_ns:
                 return
-            # So many batches ran until now whose inputs took nothing.
+            # This many batches ran until now whose inputs took nothing.
             nothing = max(1, self._rolling[index].count - 1)
             rolling = self._transfers[index] = Rolling(0, seeds=nothing, rank=1)
         self.transfer_ns[index] = rolling.add(now_ns, duration_ns)
@@ -266,13 +267,13 @@ class InferTimes:
             self.transfer_ns[index] = rolling.doubt(now_ns)
 
     def index_for(self, rows: int) -> int:
-        """Return the index of the smallest size that holds so many rows."""
+        """Return the index of the smallest size that holds a number of rows."""
         if rows >= len(self.index_of):
             raise ValueError(f"{rows} rows do not fit the largest batch size {self.sizes[-1]}")
         return self.index_of[rows]
 
     def for_rows(self, rows: int) -> int:
-        """Return the estimate of the smallest batch that holds so many rows."""
+        """Return the estimate of the smallest batch that holds a number of rows."""
         return self.ns[self.index_for(rows)]
 
 
@@ -312,7 +313,7 @@ class Estimates:
     def __init__(self, rank: int = RANK) -> None:
         """Begin with none."""
         self.rank = rank
-        """Where durations spread, the so many-largest of ten; of estimates that begin from now on."""
+        """The rank of the estimate among ten durations that spread; of estimates that begin from now on."""
         self._kinds: dict[str, None] = {}
         self._infer_holders: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._load_holders: Counter[int] = Counter()

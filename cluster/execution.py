@@ -60,7 +60,7 @@ def infer_ended(
 ) -> list[Request]:
     """Enter the result of an INFER that `Timeline.finish` took out; return its requests.
 
-    If it ended well they are gone. Otherwise those that somebody still waits for are undecided.
+    If it ended well they are gone. Otherwise those that were not cancelled are undecided.
     """
     action = slot.action
     requests = cluster.running.pop(action.action_id)
@@ -98,7 +98,7 @@ def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
 
 
 def learn_from_unanswered(now_ns: int, worker: Worker, unanswered: Unanswered) -> None:
-    """Note that an INFER took at least as long as it was waited for, and whom it cost a worker."""
+    """Note that an INFER took at least as long as it was waited for, and that it cost a worker its place."""
     placement = worker.placements[unanswered.model]
     index = placement.times.sizes.index(unanswered.batch_size)
     placement.times.give_up(now_ns, index, unanswered.waited_ns)
@@ -122,7 +122,7 @@ def _inputs_ended(
 ) -> None:
     """Learn how long a batch's inputs were on their way; those that did not come take longer than that.
 
-    Nothing is learnt from requests that somebody cancelled: their gateway may be gone.
+    Nothing is learnt if a request was cancelled: its gateway may be gone.
     """
     missed = result.status is _INPUT_MISSING and not result.inputs_ns
     if not missed and not result.inputs_ns:

@@ -62,13 +62,13 @@ def unset(cluster: Cluster, name: str) -> None:
 
 
 def _take_off(cluster: Cluster, model: Model) -> None:
-    strike(cluster, model)
+    cease_to_serve(cluster, model)
     for placement in list(model.placements.values()):
         leave(cluster, placement)
     cluster.estimates.release(model.spec)
 
 
-def strike(cluster: Cluster, model: Model) -> None:
+def cease_to_serve(cluster: Cluster, model: Model) -> None:
     """Take a model out of those that are served."""
     del cluster.models[model.name]
     model.pinned = False
@@ -155,7 +155,7 @@ def lose(cluster: Cluster, name: str) -> Worker | None:
         placement.lose()
     kind = worker.device_kind
     if not any(other.device_kind == kind for other in cluster.workers.values()):
-        # No other worker is of its kind: its estimates are nobody's.
+        # No other worker is of its kind: no model needs estimates for it.
         for placement in worker.placements.values():
             placement.model.infer_times.pop(kind, None)
             placement.model.load_times.pop(kind, None)

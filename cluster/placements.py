@@ -23,7 +23,7 @@ class State(enum.Enum):
     KNOWN = "known"
     PREPARING = "preparing"
     FAILED = "failed"
-    """PREPARE failed, or was never tried; not tried until the worker or the model comes anew."""
+    """PREPARE failed, or was never tried; it is tried when the worker joins or the model is added again."""
     PREPARED = "prepared"
     LOADING = "loading"
     RESIDENT = "resident"
@@ -110,7 +110,7 @@ class Placement:
         self.model.register(self)
 
     def consider(self) -> None:
-        """Find anew whether INFERs may be sent."""
+        """Find whether INFERs may be sent now."""
         held = self.state is _RESIDENT or self.state is _LOADING
         self.usable = held and not self.leaving and not self.worker.draining
         self.model.register(self)
@@ -221,7 +221,7 @@ class Model:
         self.note: object = None
         """The policy's own."""
         self.overdue: dict[str, int] | None = None
-        """How often in a row an INFER took so long on each worker, by name, that the worker was dropped."""
+        """For each worker, by name, how often in a row an INFER took so long that the worker was dropped."""
         self.pinned = False
         """Whether it is kept resident somewhere because an operator wants it (`pins`)."""
         self.where: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]] | None = None
@@ -233,7 +233,7 @@ class Model:
         self.counts = RequestCounts()
 
     def register(self, placement: Placement) -> None:
-        """Enter a placement that became usable, or strike one that is so no more."""
+        """Enter a placement that became usable, or remove one that no longer is."""
         name, usable = placement.worker.name, self.usable
         self.where = None
         if placement.usable:
@@ -245,7 +245,7 @@ class Model:
         self.recount()
 
     def recount(self) -> None:
-        """Find anew which workers hold the model and get on with it."""
+        """Find which workers hold the model and make progress with it."""
         self.holders = [placement.worker for placement in self.usable.values() if not placement.stalled]
 
     @property
@@ -259,7 +259,7 @@ class Model:
         return len(self.queue.dues) + len(self.backlog)
 
     def fastest_ns(self, rows: int) -> int:
-        """Return the shortest estimate of a batch of so many rows on any kind of device in the cluster.
+        """Return the shortest estimate of a batch of ``rows`` rows on any kind of device in the cluster.
 
         From when an action without inputs could begin: it includes the time that the inputs take.
         """

@@ -1,4 +1,4 @@
-"""Everything that is so of a cluster: what is served, who serves it, and what waits."""
+"""The state of a cluster: what is served, by which workers, and what waits."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Cluster:
         return with_deadline, best_effort
 
     def close(self, request: Request) -> None:
-        """Forget a request: it is answered, rejected, or nobody waits for it any more."""
+        """Forget a request: it is answered, rejected or cancelled."""
         self.requests.pop(request.id, None)
         if request.place is _QUEUED:
             self.dequeue(request)

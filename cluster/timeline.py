@@ -141,7 +141,7 @@ class Timeline(Generic[Windowed]):
         return slot
 
     def _retime(self, first_begin_ns: int | None) -> None:
-        """Predict the chain anew; the first action begins at ``first_begin_ns``, or as it was predicted.
+        """Predict the chain again; the first action begins at ``first_begin_ns``, or as it was predicted.
 
         The chain must not be empty.
         """
@@ -219,7 +219,7 @@ class ExecTimeline(Timeline[Infer]):
         return until_ns - since_ns if until_ns > since_ns else 0
 
     def _retime_inputs(self, action_id: int, free_ns: int) -> None:
-        """Predict anew when the inputs behind an action's will be in place, which had the way until then."""
+        """Predict again when the inputs behind an action's will be in place, which had the way until then."""
         behind = False
         for slot in self._slots.values():
             if behind:

@@ -85,7 +85,7 @@ class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):
 
 
 class OperatorAsked(msgspec.Struct, frozen=True, tag="operator_asked"):
-    """An operator's wish was granted."""
+    """An operator's command was granted."""
 
     who: str
     wish: Wish

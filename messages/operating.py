@@ -1,6 +1,6 @@
 """What an operator may ask of a running cluster, and the answer.
 
-A wish that is granted goes into the scheduler, and so into the event log, as `events.OperatorAsked`. What
+A command that is granted goes into the scheduler, and so into the event log, as `events.OperatorAsked`. What
 operators set lasts until they unset it or the cluster stops, a controller's death included where it has a
 state file; a configuration outlives both.
 """
@@ -69,7 +69,7 @@ Wish = DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom 
 
 
 class Operate(msgspec.Struct, frozen=True, tag="operate"):
-    """A console passes an operator's wish on; the controller answers with one `Operated`."""
+    """A console passes an operator's command on; the controller answers with one `Operated`."""
 
     token: int
     """Chosen by the console; comes back with the answer."""
@@ -79,7 +79,7 @@ class Operate(msgspec.Struct, frozen=True, tag="operate"):
 
 
 class Operated(msgspec.Struct, frozen=True, tag="operated"):
-    """Whether a wish was granted."""
+    """Whether a command was granted."""
 
     token: int
     done: bool
@@ -88,7 +88,7 @@ class Operated(msgspec.Struct, frozen=True, tag="operated"):
 
 
 def subject(wish: Wish) -> tuple[str, str] | None:
-    """Return what a wish sets until another one about the same is granted; None if it sets nothing."""
+    """Return what a command sets until another one about the same is granted; None if it sets nothing."""
     match wish:
         case DrainWorker(worker=name) | ResumeWorker(worker=name):
             return "worker", name
@@ -101,7 +101,7 @@ def subject(wish: Wish) -> tuple[str, str] | None:
 
 
 def described(wish: Wish) -> str:
-    """Return a wish in words."""
+    """Return a command in words."""
     match wish:
         case DrainWorker(worker=worker):
             return f"drain {worker}"

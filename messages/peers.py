@@ -126,7 +126,7 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 
 
 class AdminRequest(msgspec.Struct, frozen=True, tag="admin_request"):
-    """A client's wish to change or see the cluster, passed on by its gateway."""
+    """A client's request to change or see the cluster, passed on by its gateway."""
 
     token: int
     """Chosen by the gateway; comes back with the answer."""

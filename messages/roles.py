@@ -24,7 +24,7 @@ class Role(StrEnum):
     OBSERVER = "observer"
     """Watches: gets the event stream and changes nothing."""
     OPERATOR = "operator"
-    """A console that passes the wishes of operators on, once it has checked who they are; watches as well."""
+    """A console that passes operators' commands on, once it has checked who they are; watches as well."""
     REPOSITORY = "repository"
     """Keeps the cluster as a model repository says: a gateway without clients."""
 

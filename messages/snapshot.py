@@ -16,8 +16,8 @@ behind it hold what changes since. The parts come in this order:
 7. `RequestState` for each request that is neither answered nor rejected.
 8. `Numbering`, `ModelState` for each model, and `Numbering` once more: now a reader has the state.
 
-A reader begins with an empty state and enters whole parts. It makes up a worker, model or request that it was
-not told of yet (`cluster.follow`); its own entry follows.
+A reader begins with an empty state and enters whole parts. A worker, model or request that no entry has named
+yet it makes up (`cluster.follow`), until an entry of its own follows.
 """
 
 from __future__ import annotations

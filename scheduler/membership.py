@@ -7,11 +7,11 @@ from mainspring.cluster.membership import (
     OVERDUE,
     add_model,
     adopt,
+    cease_to_serve,
     join,
     lose,
     misplaced,
     restorable,
-    strike,
     unset,
     was_overdue,
 )
@@ -82,7 +82,7 @@ class Membership:
 
     def _take_off(self, now_ns: int, model: Model) -> None:
         """Reject what waits for a model, and have workers give it up."""
-        strike(self._state.cluster, model)
+        cease_to_serve(self._state.cluster, model)
         detail = f"model {model.name!r} was removed"
         self._lifecycle.reject_queued(now_ns, model, Reason.MODEL_REMOVED, detail)
         for placement in list(model.placements.values()):
