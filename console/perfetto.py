@@ -228,6 +228,7 @@ def _arguments(life: ActionLife) -> dict[str, Any]:
         args["pages"] = " ".join(map(str, action.pages))
     if not isinstance(action, Infer | Load):
         return args
+    args |= _evidence(life, action)
     args["predicted_duration_us"] = action.predicted_duration_ns / 1e3
     args["window_us"] = (action.latest_ns - action.earliest_ns) / 1e3
     args["sent_before_predicted_begin_us"] = (action.predicted_begin_ns - life.sent_ns) / 1e3
@@ -239,4 +240,23 @@ def _arguments(life: ActionLife) -> dict[str, Any]:
         predicted_end_ns = action.predicted_begin_ns + action.predicted_duration_ns
         args["end_error_us"] = (result.end_ns - predicted_end_ns) / 1e3
         args["slack_us"] = (action.latest_ns - result.begin_ns) / 1e3
+    return args
+
+
+def _evidence(life: ActionLife, action: Infer | Load) -> dict[str, Any]:
+    """Return what an action was planned by: instants as microseconds from its sending."""
+    if action.evidence is None:
+        return {}
+    if isinstance(action, Load):
+        load = action.evidence
+        args: dict[str, Any] = {"reason": load.reason.value, "loads_ahead": load.load_ahead}
+        return args | ({"evicted": " ".join(load.evicted)} if load.evicted else {})
+    planned = action.evidence
+    args = {
+        "planned_exec_free_us": (planned.exec_free_ns - life.sent_ns) / 1e3,
+        "planned_inputs_us": (planned.inputs_ns - life.sent_ns) / 1e3,
+        "infers_ahead": planned.exec_ahead,
+    }
+    if planned.weights_ns:
+        args["planned_weights_us"] = (planned.weights_ns - life.sent_ns) / 1e3
     return args

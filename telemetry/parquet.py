@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring import extras
 from mainspring.messages.actions import Infer, Load
+from mainspring.messages.evidence import RejectEvidence
 from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
 from mainspring.telemetry.runs import LogProblem, Run, read_run
@@ -41,8 +42,19 @@ REQUESTS = {
     "worker": "string",
     "batch_size": "int32",
     "cold": "bool",
+    "best_worker": "string",
+    "best_exec_free_ns": "int64",
+    "best_inputs_ns": "int64",
+    "best_weights_ns": "int64",
+    "best_begin_ns": "int64",
+    "best_duration_ns": "int64",
+    "waiting": "int32",
 }
-"""Columns of ``requests.parquet`` and what they hold; what is not known is null."""
+"""Columns of ``requests.parquet`` and what they hold; what is not known is null.
+
+Those from ``best_worker`` on are the evidence of a rejection: the plan that would have ended first, and how
+many other requests waited for the model.
+"""
 ACTIONS = {
     "action_id": "uint64",
     "kind": "string",
@@ -66,8 +78,20 @@ ACTIONS = {
     "result_ns": "int64",
     "status": "string",
     "detail": "string",
+    "exec_free_ns": "int64",
+    "planned_inputs_ns": "int64",
+    "planned_weights_ns": "int64",
+    "weights_load_id": "uint64",
+    "after_action_id": "uint64",
+    "actions_ahead": "int32",
+    "load_reason": "string",
+    "evicted": "names",
 }
-"""Columns of ``actions.parquet``; ``status`` is ``lost`` with a worker, and null while outstanding."""
+"""Columns of ``actions.parquet``; ``status`` is ``lost`` with a worker, and null while outstanding.
+
+Those from ``exec_free_ns`` on are the evidence of an INFER or a LOAD: when the executor, the inputs and the
+weights were predicted to be ready, what was outstanding before it, why a LOAD was sent and what it evicted.
+"""
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -147,6 +171,7 @@ class _Converter:
                 "worker": None if action is None else action.worker,
                 "batch_size": action.batch_size if isinstance(action, Infer) and executed else None,
                 "cold": life.cold if life.attempts else None,
+                **_of_rejection(life),
             }
         )
 
@@ -181,8 +206,41 @@ class _Converter:
                 "result_ns": life.ended_ns,
                 "status": life.status or None,
                 "detail": (result.detail if result else life.lost) or None,
+                **_of_action(timed),
             }
         )
+
+
+def _of_rejection(life: RequestLife) -> dict[str, Any]:
+    """Return the columns of a rejection's evidence."""
+    evidence = life.evidence if isinstance(life.evidence, RejectEvidence) else None
+    best = evidence and evidence.best
+    return {
+        "best_worker": best and best.worker,
+        "best_exec_free_ns": best and best.exec_free_ns,
+        "best_inputs_ns": best and best.inputs_ns,
+        "best_weights_ns": (best and best.weights_ns) or None,
+        "best_begin_ns": best and best.begin_ns,
+        "best_duration_ns": best and best.duration_ns,
+        "waiting": evidence and evidence.waiting,
+    }
+
+
+def _of_action(action: Infer | Load | None) -> dict[str, Any]:
+    """Return the columns of an action's evidence."""
+    infer = action.evidence if isinstance(action, Infer) else None
+    load = action.evidence if isinstance(action, Load) else None
+    ahead = infer.exec_ahead if infer else load and load.load_ahead
+    return {
+        "exec_free_ns": infer and infer.exec_free_ns,
+        "planned_inputs_ns": infer and infer.inputs_ns,
+        "planned_weights_ns": (infer and infer.weights_ns) or None,
+        "weights_load_id": (infer and infer.load_id) or None,
+        "after_action_id": (infer.exec_after if infer else load and load.load_after) or None,
+        "actions_ahead": ahead,
+        "load_reason": load and load.reason.value,
+        "evicted": load and load.evicted,
+    }
 
 
 class _Table:
@@ -194,6 +252,7 @@ class _Table:
             "bool": arrow.bool_(),
             "ids": arrow.list_(arrow.uint64()),
             "pages": arrow.list_(arrow.int32()),
+            "names": arrow.list_(arrow.string()),
         }
         fields = [(name, types.get(kind) or getattr(arrow, kind)()) for name, kind in columns.items()]
         self.path = path

@@ -171,12 +171,19 @@ def test_every_action_is_a_slice_on_its_executor(log: Path, whole: Trace) -> Non
             assert lane == "EXEC", "one EXEC at a time"
             assert event["name"] == entry.model
             assert event["args"]["predicted_duration_us"] == entry.predicted_duration_ns / 1e3
+            assert event["args"]["infers_ahead"] >= 0
+            planned = [
+                event["args"].get(f"planned_{name}_us", 0) for name in ("exec_free", "inputs", "weights")
+            ]
+            sent_us = event["args"]["sent_before_predicted_begin_us"]
+            assert max(planned) == pytest.approx(sent_us, abs=1e-6), "from the sending to the begin"
             error_us = event["args"]["duration_us"] - event["args"]["predicted_duration_us"]
             assert event["args"]["duration_error_us"] == pytest.approx(error_us, abs=1e-6)
         elif status == "lost":
             assert lane.startswith("NOT RUN")
         elif isinstance(entry, Load):
             assert lane == "LOAD"
+            assert event["args"]["reason"]
 
 
 def test_windows_are_those_of_the_actions(log: Path, whole: Trace) -> None:

@@ -78,6 +78,27 @@ def test_values_are_the_log_s(log: Path, tmp_path: Path) -> None:
             assert row["pages"] == list(life.action.pages)  # type: ignore[attr-defined]
 
 
+def test_evidence_says_what_each_plan_waited_for(log: Path, tmp_path: Path) -> None:
+    run = choose_run(log)
+    to_parquet(run, tmp_path, run.first_ns, run.last_ns + 1)
+    actions = table.read_table(tmp_path / "actions.parquet").to_pylist()
+    infers = [row for row in actions if row["kind"] == "INFER"]
+    for row in infers:
+        ready = (row["exec_free_ns"], row["planned_inputs_ns"], row["planned_weights_ns"] or 0)
+        assert row["predicted_begin_ns"] == max(ready)
+    assert {row["actions_ahead"] for row in infers} >= {0, 1}
+    ids = {row["action_id"]: row["kind"] for row in actions}
+    assert {ids[row["weights_load_id"]] for row in infers if row["weights_load_id"]} == {"LOAD"}
+    loads = [row for row in actions if row["kind"] == "LOAD"]
+    assert "demand" in {row["load_reason"] for row in loads}
+    unloads = [row["model"] for row in actions if row["kind"] == "UNLOAD"]
+    assert sorted(name for row in loads for name in row["evicted"]) == sorted(unloads)
+    assert all(row["load_reason"] is None for row in infers)
+    rejected = table.read_table(tmp_path / "requests.parquet").to_pylist()
+    plans = [row for row in rejected if row["best_worker"] is not None]
+    assert all(row["outcome"] == "rejected" for row in plans)
+
+
 def test_a_part_has_what_began_in_it_with_its_end(log: Path, tmp_path: Path) -> None:
     run = choose_run(log)
     from_ns, to_ns = run.first_ns + SECOND, run.first_ns + SECOND + SECOND // 2
