@@ -11,7 +11,10 @@ import mainspring
 
 def constants_table() -> str:
     """Return the table in Markdown; raise ValueError for a constant whose docstring lacks unit or origin."""
-    lines = ["| constant | value | unit | what it is | origin |", "|---|---|---|---|---|"]
+    lines = [
+        "| constant | value | unit | what it is | origin | with a neighbour |",
+        "|---|---|---|---|---|---|",
+    ]
     body = ast.parse(_SOURCE).body
     for node, after in pairwise(body):
         match node, after:
@@ -27,10 +30,11 @@ def constants_table() -> str:
 
 def _row(name: str, value: str, text: str) -> str:
     what, found_unit, rest = text.partition(" Unit: ")
-    unit, found_origin, origin = rest.partition(". Origin: ")
+    unit, found_origin, rest = rest.partition(". Origin: ")
+    origin, _, neighbours = rest.removesuffix(".").partition(". Neighbours: ")
     if not (found_unit and found_origin):
         raise ValueError(f"{name}'s docstring must end with its unit and its origin")
-    return f"| `{name}` | {value} | {unit} | {what} | {origin.removesuffix('.')} |"
+    return f"| `{name}` | {value} | {unit} | {what} | {origin} | {neighbours or '-'} |"
 
 
 # The source, also where the module is imported compiled.

@@ -64,6 +64,7 @@ def main(
     profiles: ProfilesOption = Path("../shared/profiles/clockwork_table1.csv"),
     processes: ProcessesOption = 0,
     ample: AmpleOption = False,
+    names: Annotated[str, typer.Option(help="Constants that are changed; all if empty.")] = "",
     output: OutputOption = Path("out/policies"),
 ) -> None:
     """Play policies in virtual time: goodput, the highest load with 99 % in time, or what fairness costs.
@@ -95,7 +96,10 @@ def main(
         for seed in range(1 if searched else seeds)
     ]
     if what == "constants":
-        jobs = constants.jobs(msgspec.structs.replace(jobs[0], bounds=None), constants.names(), seeds)
+        chosen = names.split(",") if names else constants.names()
+        if unknown := set(chosen) - set(constants.names()):
+            raise typer.BadParameter(f"there is no constant {', '.join(sorted(unknown))} to change")
+        jobs = constants.jobs(msgspec.structs.replace(jobs[0], bounds=None), chosen, seeds)
     output.mkdir(parents=True, exist_ok=True)
     _run(what, jobs, processes or os.cpu_count() or 1, output)
 
@@ -109,14 +113,16 @@ def _run(what: str, jobs: list[Job], processes: int, output: Path) -> None:
         file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(highest=searched))))
         console.print(highest.table(searched))
         return
+    if what == "constants":
+        played = {}
+        for name, values in constants.as_played(play_all(jobs, processes)):
+            played[name] = values
+            console.print(f"{name}: {constants.told(values)}", highlight=False, soft_wrap=True)
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(played)))
+        console.print(constants.table(played))
+        return
     cells = list(track(play_all(jobs, processes), description="cells", total=len(jobs)))
     file.write_bytes(msgspec.json.format(msgspec.json.encode(Report(cells=cells))))
-    if what == "constants":
-        found = constants.ratios(cells)
-        console.print(constants.table(found))
-        for name, values in found.items():
-            console.print(f"{name}: {constants.told(values)}", highlight=False)
-        return
     results = Results(cells)
     console.print(results.table())
     if what == "table":

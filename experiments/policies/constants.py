@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from statistics import fmean
 
 import msgspec
@@ -19,8 +20,8 @@ from mainspring.native import CORE, Use
 from mainspring.scheduler.policies.mainspring import constants
 
 CELLS = (
-    *(("A", 1.0), ("C", 1.0), ("G", 1.5), ("skew", 1.0)),
-    *(("memory", 0.3), ("memory", 1.0), ("effort", 0.3)),
+    *(("A", 1.0), ("C", 1.0), ("G", 1.5)),
+    *(("transfers", 0.4), ("transfers", 1.0), ("effort", 0.3)),
 )
 """Scenarios in which different constants count, and their loads."""
 WORST, BEST_EFFORT = "G@1.5 worst tenth", "effort@0.3 without deadlines"
@@ -88,6 +89,16 @@ def changed(values: Mapping[str, float]) -> Iterator[None]:
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+def as_played(cells: Iterable[Cell]) -> Iterator[tuple[str, dict[float, dict[str, float]]]]:
+    """Yield each constant with its `ratios` as soon as its neighbours are played; `jobs` has the order."""
+    usual: list[Cell] = []
+    for name, group in groupby(cells, key=lambda cell: next(iter(cell.job.constants), "")):
+        if name:
+            yield name, ratios([*usual, *group])[name]
+        else:
+            usual = list(group)
 
 
 def ratios(cells: Iterable[Cell]) -> dict[str, dict[float, dict[str, float]]]:

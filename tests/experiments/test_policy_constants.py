@@ -89,7 +89,7 @@ def test_an_unknown_constant_is_refused_by_name() -> None:
 
 
 def test_goodput_is_told_in_percent_of_the_defaults_where_it_moves() -> None:
-    found = command.ratios(
+    ((name, found),) = command.as_played(
         [
             cell("A", 1.0, {}, 80.0),
             cell("G", 1.5, {}, 60.0),
@@ -99,8 +99,9 @@ def test_goodput_is_told_in_percent_of_the_defaults_where_it_moves() -> None:
             cell("G", 1.5, {"CALM_SCALE": 0.4}, 60.0),
         ]
     )
-    assert found["CALM_SCALE"][0.1] == pytest.approx({"A@1": 100.125, "G@1.5": 95.0, command.WORST: 100.0})
-    assert command.told(found["CALM_SCALE"]) == "0.1: G@1.5 95.0; 0.4: the same"
+    assert name == "CALM_SCALE"
+    assert found[0.1] == pytest.approx({"A@1": 100.125, "G@1.5": 95.0, command.WORST: 100.0})
+    assert command.told(found) == "0.1: G@1.5 95.0; 0.4: the same"
 
 
 def test_every_constant_is_tried_but_those_that_serve_the_arithmetic() -> None:

@@ -1,27 +1,30 @@
 """Every constant of the default policy: what it is, its unit, and where its value comes from.
 
-"Chosen" stands where no measurement of a neighbouring value is on record. docs/policies.md shows the same
-table; ``python -m mainspring.cli.documents.constants`` prints it.
+"Neighbours" is what half of the value and twice it serve, as ``MAINSPRING_NATIVE=0 make policies
+ARGS=constants`` prints it (docs/policies.md says how to read it). docs/policies.md shows the same table;
+``python -m mainspring.cli.documents.constants`` prints it.
 """
 
 from typing import Final
 
 # How batches are ranked.
 SCALE_BATCHES: Final = 6.0
-"""The ranking's scale while requests are dropped, for a model on one device; it is divided by the square
-root of the number of copies, because a model on many devices waits less for the next free one. Unit: mean
-batch durations. Origin: chosen; the policy as a whole is measured in docs/policy-results.md."""
+"""The ranking's scale while requests are dropped, for a model on one device; it is divided by the square root
+of the number of copies, because a model on many devices waits less for the next free one. Unit: mean batch
+durations. Origin: chosen; the policy as a whole is measured in docs/policy-results.md. Neighbours: 3.0: A@1
+98.7, G@1.5 99.4, transfers@1 98.0; 12.0: transfers@1 99.5."""
 CALM_SCALE: Final = 0.2
-"""The part of the scale that is left while no request is dropped. Unit: part of the scale. Origin:
-chosen."""
+"""The part of the scale that is left while no request is dropped. Unit: part of the scale. Origin: chosen.
+Neighbours: 0.1: A@1 99.3; 0.4: A@1 99.3, G@1.5 99.3, G@1.5 worst tenth 119.0, effort@0.3 without deadlines
+89.4."""
 FULL_SCALE_FROM: Final = 0.05
 """The share of dropped requests from which on the whole scale counts. Unit: share of requests. Origin:
-chosen."""
+chosen. Neighbours: 0.025: G@1.5 worst tenth 122.8; 0.1: C@1 100.9, G@1.5 99.1, transfers@1 99.3."""
 FIRST_BATCH_NS: Final = 5_000_000
 """The mean duration of a batch before any was sent. Unit: ns. Origin: chosen."""
 BATCH_WEIGHT: Final = 0.01
-"""The weight of a batch in the mean duration and the mean number of copies, after the first hundred
-batches. Unit: weight. Origin: chosen."""
+"""The weight of a batch in the mean duration and the mean number of copies, after the first hundred batches.
+Unit: weight. Origin: chosen."""
 RESCALED_FROM: Final = 0.2
 """The change of the scale that is worth ranking all entries again. Unit: part of the scale. Origin: chosen,
 for the cost of ranking again."""
@@ -32,35 +35,40 @@ stale. Unit: binary digits. Origin: chosen."""
 # How fairness is priced.
 PRICE_STEP: Final = 0.03
 """What a missed request adds to a model's price, at a floor of a half and more. Unit: nats of density.
-Origin: chosen; what `fairness` costs is measured in docs/policy-results.md."""
+Origin: chosen; what `fairness` costs is measured in docs/policy-results.md. Neighbours: 0.015: C@1 100.9,
+G@1.5 101.9, G@1.5 worst tenth 69.3, transfers@1 100.8; 0.06: G@1.5 98.6, G@1.5 worst tenth 122.9, transfers@1
+98.2."""
 UNBOOSTED_PRICE: Final = 0.25
-"""The part of a price that boosts nothing: models that are alike are served alike only on average, and
-chance needs no answer. Unit: nats of density. Origin: chosen."""
+"""The part of a price that boosts nothing: models that are alike are served alike only on average, and chance
+needs no answer. Unit: nats of density. Origin: chosen. Neighbours: 0.125: C@1 100.5, transfers@1 99.1; 0.5:
+C@1 100.9."""
 HIGHEST_PRICE: Final = 16.0
-"""The highest price, beyond what any batch makes up for: models that no boost can save stay there. Unit:
-nats of density. Origin: chosen."""
+"""The highest price, beyond what any batch makes up for: models that no boost can save stay there. Unit: nats
+of density. Origin: chosen."""
 ANSWERED_WEIGHT: Final = 0.002
-"""The weight of one request in the share of all requests that are answered. Unit: weight. Origin:
-chosen."""
+"""The weight of one request in the share of all requests that are answered. Unit: weight. Origin: chosen.
+Neighbours: 0.001: G@1.5 99.2; 0.004: G@1.5 99.3, G@1.5 worst tenth 113.4, transfers@1 99.2."""
 LOWEST_FLOOR: Final = 1e-6
 """The floor below which there is none. Unit: share of requests. Origin: chosen, for the arithmetic."""
 
 # How long a batch waits to grow, and when the end of a long queue leaves.
 EXEC_SCARCE_FROM: Final = 0.8
 """The utilisation of all devices above which a batch may wait to grow, and above which EXEC has a price.
-Unit: utilisation. Origin: chosen."""
+Unit: utilisation. Origin: chosen. Neighbours: 0.4: effort@0.3 without deadlines 0.0; 0.9: transfers@1
+99.3."""
 LONGEST_DELAY_NS: Final = 50_000_000
-"""The longest time that a batch waits to grow. Unit: ns. Origin: chosen."""
+"""The longest time that a batch waits to grow. Unit: ns. Origin: chosen. Neighbours: 25_000_000: the same;
+100_000_000: the same."""
 SHORTEST_DELAY_NS: Final = 50_000
 """The time below which a batch does not wait at all. Unit: ns. Origin: chosen."""
 SHORT_QUEUE: Final = 8
-"""The number of a model's queued requests up to which none expires early: their refusals take no time.
-Unit: requests. Origin: chosen; early expiry is measured in docs/measurements.md, in the paragraph on
-refusals."""
+"""The number of a model's queued requests up to which none expires early: their refusals take no time. Unit:
+requests. Origin: chosen; early expiry is measured in docs/measurements.md, in the paragraph on refusals.
+Neighbours: 4: the same; 16: the same."""
 CAPACITY_DOUBT: Final = 2
 """The factor between the rows that may be served before a request and those that the estimates say: batches
 may be quicker, and requests with earlier deadlines may be passed over. Unit: factor. Origin: chosen,
-likewise."""
+likewise. Neighbours: 1: the same; 4: the same."""
 
 # What a LOAD is worth, and an eviction costs.
 WORTH_SCALE: Final = 10**15
@@ -69,21 +77,23 @@ arithmetic."""
 EVICTED_FOR_NS: Final = 50_000_000
 """The time for which an evicted model that requests come for is away: until its turn to be loaded again.
 Unit: ns. Origin: measured: 300 ms serves less where memory is shortest (docs/policy-results.md, "What other
-LOADs could still bring")."""
+LOADs could still bring"). Neighbours: 25_000_000: transfers@1 99.1; 100_000_000: the same."""
 SERVED_WEIGHT: Final = 0.005
 """The weight of a batch in the mean of rows for each nanosecond of EXEC. Unit: weight. Origin: chosen; the
 price as a whole is measured in docs/policy-results.md, "What other LOADs could still bring"."""
 REPRICED_FROM: Final = 0.1
-"""The change of EXEC's price from which on the price is set again; a smaller one changes no order. Unit:
-part of the price. Origin: chosen."""
+"""The change of EXEC's price from which on the price is set again; a smaller one changes no order. Unit: part
+of the price. Origin: chosen."""
 MOST_BOOST: Final = 4.0
-"""The most that a model's boost counts in the worth of a LOAD, as if about 50 times as many requests
-waited: what no LOAD can save does not keep other models from theirs. Unit: nats. Origin: chosen."""
+"""The most that a model's boost counts in the worth of a LOAD, as if about 50 times as many requests waited:
+what no LOAD can save does not keep other models from theirs. Unit: nats. Origin: chosen. Neighbours: 2.0: the
+same; 8.0: the same."""
 EXPECTED_ROWS: Final = 2
 """The rows of the largest batches that are expected of a model that nothing waits for. Unit: rows. Origin:
 chosen."""
 POPULARITY_DECAY_NS: Final = 30_000_000_000
-"""The time constant with which a model's count of requests decays. Unit: ns. Origin: chosen."""
+"""The time constant with which a model's count of requests decays. Unit: ns. Origin: chosen. Neighbours:
+15_000_000_000: transfers@1 99.0; 60_000_000_000: the same."""
 RENEWED_AFTER: Final = 40.0
 """The age after which all counts are scaled down, before they grow out of a float's range. Unit: time
 constants. Origin: chosen, for the arithmetic."""
@@ -91,15 +101,15 @@ LEAST_SEEN_NS: Final = 1_000_000_000
 """The shortest time over which rates are computed. Unit: ns. Origin: chosen."""
 IDLE_VICTIMS_SHARE: Final = 0.5
 """The part of a model's own count that its victims together stay below when an idle LOAD executor loads the
-model. Unit: part of a count. Origin: chosen."""
+model. Unit: part of a count. Origin: chosen. Neighbours: 0.25: the same; 1.0: transfers@1 99.2."""
 
 # When a model gets a further copy.
 REPLICATED_FROM: Final = 0.4
 """The utilisation of a model's least busy device from which on the model gets a further copy. Unit:
-utilisation. Origin: chosen."""
+utilisation. Origin: chosen. Neighbours: 0.2: the same; 0.8: the same."""
 REPLICA_SHARE: Final = 0.5
-"""The most utilisation of the device that takes the copy, as a part of that of the model's least busy
-device. Unit: part of a utilisation. Origin: chosen."""
+"""The most utilisation of the device that takes the copy, as a part of that of the model's least busy device.
+Unit: part of a utilisation. Origin: chosen. Neighbours: 0.25: the same; 1.0: the same."""
 MOST_REPLICATED: Final = 64
 """The number of models that are remembered for a further copy. Unit: models. Origin: chosen, as a bound on
 memory."""
@@ -107,19 +117,23 @@ REPLICATION_PAUSE_NS: Final = 10_000_000
 """The time for which no model is noted after no device, or no victim there, was found for one. Unit: ns.
 Origin: chosen, for the cost of the search."""
 UTILISATION_WINDOW_NS: Final = 100_000_000
-"""The time constant of utilisations. Unit: ns. Origin: chosen."""
+"""The time constant of utilisations. Unit: ns. Origin: chosen. Neighbours: 50_000_000: the same; 200_000_000:
+the same."""
 
 # Batches without a deadline, and work in advance.
 TOLERATED_MISSES: Final = 0.005
-"""The share of missed deadlines from which on requests without one get only `LEAST_BEST_EFFORT_SHARE`.
-Unit: share of requests. Origin: chosen."""
+"""The share of missed deadlines from which on requests without one get only `LEAST_BEST_EFFORT_SHARE`. Unit:
+share of requests. Origin: chosen. Neighbours: 0.0025: effort@0.3 without deadlines 78.1; 0.01: the same."""
 LEAST_BEST_EFFORT_SHARE: Final = 0.125
-"""The part of the slack that a batch without a deadline may take however many deadlines are missed: one
-that is this short costs hardly any. Unit: part of the least recent slack. Origin: chosen; best effort is
-measured in docs/policy-results.md, scenario *effort*."""
+"""The part of the slack that a batch without a deadline may take however many deadlines are missed: one that
+is this short costs hardly any. Unit: part of the least recent slack. Origin: chosen; best effort is measured
+in docs/policy-results.md, scenario *effort*. Neighbours: 0.0625: the same; 0.25: the same."""
 LEAST_LOOKAHEAD_MS: Final = 0.5
 """The shortest time before the end of its work at which an executor gets more. Unit: ms. Origin: chosen;
-Clockwork's appendix B has 5 ms."""
+Clockwork's appendix B has 5 ms. Neighbours: 0.25: the same; 1.0: G@1.5 98.6, G@1.5 worst tenth 68.2,
+transfers@0.4 99.4, effort@0.3 without deadlines 86.5."""
 LOOKAHEAD_MARGIN_MS: Final = 0.3
 """What the lookahead adds to the way to the worker and back, for what predictions and the network vary by.
-Unit: ms. Origin: chosen."""
+Unit: ms. Origin: chosen. Neighbours: 0.15: C@1 100.8, G@1.5 worst tenth 125.6, transfers@1 99.4, effort@0.3
+without deadlines 76.5; 0.6: G@1.5 98.6, G@1.5 worst tenth 68.2, transfers@0.4 99.4, effort@0.3 without
+deadlines 86.5."""
