@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 from mainspring.cluster.apply import apply
-from mainspring.cluster.plans import Plan, plans, reject_evidence
+from mainspring.cluster.placements import Model, Placement, State
+from mainspring.cluster.plans import CANDIDATES, Plan, plans, readiness, reject_evidence
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load
-from mainspring.messages.codes import Reason
+from mainspring.messages.actions import Infer, Load, Prepare, Result
+from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Reject
-from mainspring.messages.events import Event
-from mainspring.messages.evidence import Candidate, PlanEvidence, Readiness
+from mainspring.messages.events import Event, ModelAdded, OperatorAsked, WorkerJoined
+from mainspring.messages.evidence import Candidate, Evidence, PlanEvidence, Readiness
+from mainspring.messages.operating import DrainWorker
 from mainspring.simulator.scenario import random_scenario, run_to_end
 from tests.cluster.test_apply import disturb, reader
+from tests.scheduler.hand import MS, spec
 
 WITHOUT = {Reason.UNKNOWN_MODEL, Reason.TOO_MANY_ROWS, Reason.OVERLOADED, Reason.MODEL_REMOVED}
 """Rejections that workers have nothing to do with."""
@@ -50,6 +53,7 @@ class Checked:
         index = placement.times.sizes.index(infer.batch_size)
         plan = Plan(now_ns, now_ns + self._cluster.dispatch_delay_ns, placement, index)
         assert evidence == plan.evidence()
+        self._instants(now_ns, placement, index, evidence)
         assert infer.predicted_begin_ns == plan.begin_ns
         assert infer.predicted_begin_ns == max(evidence.exec_free_ns, evidence.inputs_ns, evidence.weights_ns)
         ahead = [each.action_id for each in worker.exec.actions()]
@@ -90,16 +94,37 @@ class Checked:
             assert request.due_ns is not None
             assert evidence.best.finish_ns > request.due_ns
         if evidence.best is not None:
-            self._best(evidence.best, evidence.others)
+            self._best(now_ns, model, rows, evidence.best, evidence.others)
         self.found["others"] += len(evidence.others)
         self.found["left out"] += evidence.more
         self.found["impossible"] += evidence.best is None
         for each in evidence.others:
             self.found[each.readiness.value] += 1
 
-    def _best(self, best: PlanEvidence, others: tuple[Candidate, ...]) -> None:
+    def _instants(self, now_ns: int, placement: Placement, index: int, evidence: Evidence) -> None:
+        """Check when EXEC, inputs and weights are ready against the worker's timelines."""
+        worker, soonest_ns = placement.worker, now_ns + self._cluster.dispatch_delay_ns
+        assert evidence.exec_free_ns == worker.exec.available_ns(now_ns, soonest_ns)
+        transfer_ns = placement.times.transfer_ns[index]
+        assert evidence.inputs_ns == worker.exec.inputs_at_ns(soonest_ns, transfer_ns)
+        match placement.state:
+            case State.RESIDENT:
+                assert evidence.weights_ns == 0
+            case State.LOADING:
+                assert evidence.weights_ns == placement.ready_ns(now_ns)
+            case _:
+                load_ns = placement.load_time.ns
+                assert evidence.weights_ns == worker.load.available_ns(now_ns, soonest_ns) + load_ns
+
+    def _best(
+        self, now_ns: int, model: Model, rows: int, best: PlanEvidence, others: tuple[Candidate, ...]
+    ) -> None:
         """Check the best plan against the worker's timelines, and that no other is better."""
         worker = self._cluster.workers[best.worker]
+        placement = worker.placements[model.name]
+        index = model.index_of[rows]
+        self._instants(now_ns, placement, index, best)
+        assert best.duration_ns == placement.times.ns[index]
         running = [each.action_id for each in worker.exec.actions()]
         loading = [each.action_id for each in worker.load.actions()]
         assert ([0, *running][-1], len(running)) == (best.exec_after, best.exec_ahead)
@@ -138,3 +163,54 @@ def test_all_evidence_is_exact() -> None:
     rare = ["worker_failed", "model_not_ready", "drained", "failed", "loading", "too_large"]
     rare += ["LOAD demand", "LOAD missed", "LOAD replication", "LOAD pinned", "LOAD operator"]
     assert not [what for what in rare if not found[what]]
+
+
+def cluster_of(workers: int) -> Cluster:
+    """A model that each worker has prepared; each has a longer LOAD outstanding than the one before it."""
+    cluster = Cluster(dispatch_delay_ns=MS)
+    for number in range(workers):
+        apply(cluster, 0, WorkerJoined(f"w{number}", "gpu", 8))
+    apply(cluster, 0, ModelAdded(spec("m")))
+    apply(cluster, 0, ModelAdded(spec("other")))
+    for number in range(workers):
+        name = f"w{number}"
+        for at, model in enumerate((spec("m"), spec("other"))):
+            apply(cluster, 1, Prepare(10 * number + at, name, model))
+            apply(cluster, 2, Result(10 * number + at, name, Status.OK, 1, 2))
+        apply(cluster, 3, Load(1_000 + number, name, "other", (0,), 3, 4, 4, (workers - number) * MS))
+    return cluster
+
+
+def test_a_rejection_names_the_soonest_workers_and_counts_the_others() -> None:
+    cluster = cluster_of(12)
+    model = cluster.models["m"]
+    evidence = reject_evidence(model, plans(cluster, 3, model, 1, 0), 4)
+    assert evidence.best is not None
+    assert (evidence.best.worker, evidence.best.load_after, evidence.best.load_ahead) == ("w11", 1_011, 1)
+    assert [each.worker for each in evidence.others] == [f"w{number}" for number in range(10, 2, -1)]
+    assert len(evidence.others) == CANDIDATES
+    assert (evidence.more, evidence.waiting) == (3, 4)
+
+
+def test_those_that_could_not_run_the_model_come_last_each_with_its_reason() -> None:
+    cluster = cluster_of(4)
+    model = cluster.models["m"]
+    apply(cluster, 4, OperatorAsked("an operator", DrainWorker("w3")))
+    stopping = Result(1_002, "w2", Status.STOPPING, 4, 4)
+    apply(cluster, 4, stopping)
+    broken = model.placements["w1"]
+    broken.enter(State.BROKEN)
+    broken.detail = "no memory " * 100
+    evidence = reject_evidence(model, plans(cluster, 4, model, 1, 0), 0)
+    assert evidence.best is not None
+    assert evidence.best.worker == "w0"
+    reasons = {each.worker: each.readiness for each in evidence.others}
+    assert reasons == {"w1": Readiness.BROKEN, "w2": Readiness.STOPPING, "w3": Readiness.DRAINED}
+    assert [each.finish_ns for each in evidence.others] == [0, 0, 0]
+    assert evidence.others[0].detail.startswith("no memory")
+    assert len(evidence.others[0].detail) < 300
+    broken.enter(State.RELEASING)
+    broken.leave()
+    assert readiness(broken) is Readiness.RELEASING
+    broken.enter(State.PREPARED)
+    assert readiness(broken) is Readiness.LEAVING
