@@ -185,7 +185,7 @@ class LoggedScheduler:
     def metrics(self, now_ns: int, models_served: int) -> ClusterMetrics:
         """Return the cluster's metrics for a gateway that is scraped."""
         self.settle()
-        return self._actions.metrics(now_ns, models_served, self._scheduler.queued)
+        return self._actions.metrics(now_ns, models_served, self._scheduler.cluster)
 
     def flush(self) -> None:
         """Hand what the log has buffered to the operating system."""

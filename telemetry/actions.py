@@ -1,4 +1,4 @@
-"""Counts of actions for whoever scrapes: an observer of the controller's event stream. Pure.
+"""Counts of actions for metrics: an observer of the controller's event stream. Pure.
 
 It reads what the event log is written from (design, rule 9) and keeps only sums, so what it costs does not
 grow with time: a look at an entry's type for each, and about two microseconds for each action. Requests are
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from mainspring.cluster.placements import Worker
+from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, DropWorker
@@ -50,21 +52,17 @@ class _Model:
 
 
 class _Worker:
-    """Counts of one worker, and the pages that its models hold."""
+    """Counts of one worker."""
 
     def __init__(self) -> None:
-        self.device_kind = ""
-        self.pages = 0
-        self.resident: dict[str, int] = {}
         self.busy_ns = {"exec": 0, "load": 0, "prepare": 0}
         self.ended: Counter[str] = Counter()
 
-    def state(self, name: str) -> WorkerActions:
-        """Return what was counted, under the worker's name, and how many of its pages are in use."""
-        used = sum(self.resident.values())
-        return WorkerActions(
-            name, self.device_kind, self.pages, used, dict(self.busy_ns), dict(sorted(self.ended.items()))
-        )
+    def state(self, worker: Worker) -> WorkerActions:
+        """Return what was counted, and how many of the worker's pages hold models."""
+        used = sum([len(placement.pages) for placement in worker.lru.values()])
+        busy_ns, ended = dict(self.busy_ns), dict(sorted(self.ended.items()))
+        return WorkerActions(worker.name, worker.device_kind, worker.pages.size, used, busy_ns, ended)
 
 
 class ActionCounts:
@@ -97,8 +95,8 @@ class ActionCounts:
         if handler is not None:
             handler(entry)
 
-    def metrics(self, now_ns: int, models_served: int, requests_queued: int) -> ClusterMetrics:
-        """Return all counts; models change their labels here and nowhere else."""
+    def metrics(self, now_ns: int, models_served: int, cluster: Cluster) -> ClusterMetrics:
+        """Return all counts with the present state; models change their labels here and nowhere else."""
         if self._labels.due(now_ns):
             self._labels.rank(now_ns, self._activity.items())
             self._activity.clear()
@@ -109,9 +107,13 @@ class ActionCounts:
             error_bounds_ns=ERROR_BOUNDS_NS,
             batch_bounds=BATCH_BOUNDS,
             models=tuple(model.state(key) for key, model in shown),
-            workers=tuple(worker.state(name) for name, worker in sorted(self._workers.items())),
+            workers=tuple(
+                counted.state(cluster.workers[name])
+                for name, counted in sorted(self._workers.items())
+                if name in cluster.workers
+            ),
             models_served=models_served,
-            requests_queued=requests_queued,
+            requests_queued=cluster.queued,
         )
 
     def _began(self, action: Action) -> None:
@@ -131,12 +133,9 @@ class ActionCounts:
             self._inferred(action, actual_ns)
         elif isinstance(action, Load):
             worker.busy_ns["load"] += actual_ns
-            worker.resident[action.model] = len(action.pages)
             self._loaded(action, actual_ns)
         elif isinstance(action, Prepare):
             worker.busy_ns["prepare"] += actual_ns
-        elif isinstance(action, Unload):
-            worker.resident.pop(action.model, None)
 
     def _inferred(self, action: Infer, actual_ns: int) -> None:
         model = self._models.get(action.model) or self._first(action.model)
@@ -152,11 +151,8 @@ class ActionCounts:
         self._activity[self._keys.get(action.model, OTHER)] += 1
 
     def _joined(self, event: WorkerJoined) -> None:
-        known = self._workers.get(event.worker) or self._gone.pop(event.worker, _Worker())
-        worker = self._workers[event.worker] = known
-        worker.device_kind = event.device_kind
-        worker.pages = event.pages
-        worker.resident = {held.model: len(held.pages) for held in event.resident}
+        if event.worker not in self._workers:
+            self._workers[event.worker] = self._gone.pop(event.worker, _Worker())
 
     def _left(self, entry: WorkerLeft | DropWorker) -> None:
         worker = self._workers.pop(entry.worker, None)

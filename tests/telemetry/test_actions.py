@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mainspring.cluster.follow import follow
+from mainspring.cluster.state import Cluster
 from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
 from mainspring.messages.codes import Status
-from mainspring.messages.commands import DropWorker
+from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import (
+    Event,
     ModelAdded,
     ModelRemoved,
     RequestArrived,
@@ -40,16 +43,30 @@ def ok(action_id: int, duration_ns: int, worker: str = "w", status: Status = Sta
     return Result(action_id, worker, status, 1_000, 1_000 + duration_ns)
 
 
-def fed(*entries: object, models: int = 3) -> ActionCounts:
-    counts = ActionCounts(models)
+class Counted:
+    """Counts beside the state that they are shown with."""
+
+    def __init__(self, models: int) -> None:
+        self.counts = ActionCounts(models)
+        self.cluster = Cluster()
+        self.now_ns = 0
+
+    def take(self, entry: Event | Command) -> None:
+        self.now_ns += 1
+        follow(self.cluster, self.now_ns, entry)
+        self.counts.take(entry)
+
+
+def fed(*entries: Event | Command, models: int = 3) -> Counted:
+    counts = Counted(models)
     added = (ModelAdded(spec(name)) for name in ("m", "a", "b", "first", "second"))
     for entry in (joined(), *added, *entries):
-        counts.take(entry)  # type: ignore[arg-type]
+        counts.take(entry)
     return counts
 
 
-def told(counts: ActionCounts, now_ns: int = 0) -> ClusterMetrics:
-    return counts.metrics(now_ns, 7, 3)
+def told(counts: Counted, now_ns: int = 0) -> ClusterMetrics:
+    return counts.counts.metrics(now_ns, 7, counts.cluster)
 
 
 def model(metrics: ClusterMetrics, name: str) -> ModelActions:
@@ -79,7 +96,7 @@ def test_durations_errors_batches_and_busy_time_of_actions() -> None:
     assert own.rows == 6
     assert worker(metrics).busy_ns == {"exec": 4 * MS, "load": 4 * MS, "prepare": 0}
     assert worker(metrics).ended == {"INFER ok": 2, "LOAD ok": 1}
-    assert (metrics.models_served, metrics.requests_queued) == (7, 3)
+    assert (metrics.models_served, metrics.requests_queued) == (7, 0)
 
 
 def test_pages_are_used_from_the_loads_end_to_the_unloads() -> None:
@@ -118,7 +135,7 @@ def test_a_worker_that_left_is_not_told_of_and_goes_on_when_it_is_back(
 ) -> None:
     counts = fed(infer(1), ok(1, MS), infer(2), parting)
     assert told(counts).workers == ()
-    assert not counts._open, "its actions have no result any more"
+    assert not counts.counts._open, "its actions have no result any more"
     counts.take(ok(2, MS))
     counts.take(joined())
     assert worker(told(counts)).busy_ns["exec"] == MS
@@ -132,7 +149,7 @@ def test_workers_that_left_are_remembered_up_to_a_bound() -> None:
     for number in range(WORKERS_REMEMBERED + 10):
         counts.take(joined(f"w{number}"))
         counts.take(WorkerLeft(f"w{number}", ""))
-    assert len(counts._gone) == WORKERS_REMEMBERED
+    assert len(counts.counts._gone) == WORKERS_REMEMBERED
 
 
 def test_models_beyond_the_bound_share_a_label_until_they_are_the_busier_ones() -> None:
@@ -163,7 +180,7 @@ def test_results_of_unknown_actions_are_nobodys() -> None:
 
 
 def test_actions_of_a_worker_that_never_joined_are_nobodys() -> None:
-    counts = ActionCounts(2)
+    counts = Counted(2)
     for entry in (infer(1), ok(1, MS), WorkerLeft("w", "")):
         counts.take(entry)
     assert told(counts).workers == ()
