@@ -214,7 +214,7 @@ def _placed(life: ActionLife, now_ns: int) -> tuple[str, str, int, int]:
 
 
 def _arguments(life: ActionLife) -> dict[str, Any]:
-    """Return what a slice tells of its action: times in microseconds, errors as actual less predicted."""
+    """Return what a slice says about its action: times in microseconds, errors as actual less predicted."""
     action, result = life.action, life.result
     args: dict[str, Any] = {"action": action.action_id, "model": life.model, "kind": life.kind}
     args["status"] = life.status or "outstanding"

@@ -1,7 +1,7 @@
-"""A recorded run, played to whoever takes records in: play, pause, and show any instant of it.
+"""A recorded run, played to a consumer of records: play, pause, and show any instant of it.
 
 Nothing here has a thread: `Recording.work` reads on for a few milliseconds whenever it is called. Memory is
-bounded, whatever the run's length: a piece of the log, and how things stood at so many places
+bounded, whatever the run's length: a piece of the log, and the state at a bounded number of places
 (`console.checkpoints`), from which an instant is reached by reading on.
 """
 
@@ -61,7 +61,7 @@ class Recording:
         self._held: tuple[int, Observed] | None = None
         """The first record behind ``at_ns``."""
         self._shown_ns: int | None = None
-        """The instant up to which everything was handed on; None if what is shown has to begin anew."""
+        """The instant up to which everything was handed on; None if what is shown has to begin again."""
         self._ended = False
 
     @property
@@ -100,7 +100,7 @@ class Recording:
             self._shown_ns = None
 
     def work(self, budget_ns: int) -> float:
-        """Read on for about so long; return after how many seconds there is more to do, 0 for at once."""
+        """Read on for about ``budget_ns``; return after how many seconds there is more to do, 0 for at once."""
         until_ns = self._clock() + budget_ns
         self._play()
         while self._clock() < until_ns:

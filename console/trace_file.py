@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 SHORTEST_NS = 1_000
-"""A slice is written at least so long: a shorter one could be neither seen nor be the end of a flow."""
+"""The least length of a slice: a shorter one could be neither seen nor be the end of a flow."""
 
 
 class TraceFile:

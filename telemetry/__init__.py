@@ -1,7 +1,7 @@
 """What was observed: the event log, and what is made of it.
 
 * ``log``                       -- the segmented event log: its format, writer and reader
-* ``summary``, ``samples``      -- what a log tells of a run
+* ``summary``, ``samples``      -- what a log says about a run
 * ``report``                    -- the report of a run as clients saw it, with what the log adds
 * ``plots``, ``prediction_plots``, ``style`` -- its picture
 * ``actions``, ``bounded``, ``histograms`` -- counts of actions, for metrics

@@ -69,7 +69,7 @@ class ActionCounts:
     """See the module's docstring: `take` every entry of the stream in order, `metrics` at any time."""
 
     def __init__(self, models: int) -> None:
-        """At most so many models have a label of their own."""
+        """At most this number of ``models`` have a label of their own."""
         self._labels: BoundedLabels[_Model] = BoundedLabels(models, _Model)
         self._keys: dict[str, str] = {}
         """Of each served model, by the scheduler's name: what it is counted under."""

@@ -124,7 +124,7 @@ class Lifecycles:
     ) -> None:
         """``on_request`` and ``on_action`` get each request and action when it has ended, lost ones too."""
         self.now_ns = 0
-        """Instant of the last record that is no header: a header's may be on another clock."""
+        """Instant of the last record; headers do not count, for theirs may be on another clock."""
         self.cluster = Cluster()
         """The state after the last record; a new object with each run."""
         self._run: int | None = None

@@ -230,7 +230,7 @@ def read_entries(
 ) -> Iterator[tuple[int, Event | Command | SegmentHeader]]:
     """Yield every record ``(now_ns, entry)``, oldest first, headers included, but no snapshot.
 
-    With ``last_run`` only those of the last run: the monotonic clock begins anew with the machine, so that
+    With ``last_run`` only those of the last run: the monotonic clock starts again with the machine, so that
     instants of two runs can't be compared. A segment whose end was cut off or is damaged is read up to there,
     with a warning if it is damaged. Raises OSError if the folder or a segment can't be read.
     """
@@ -279,7 +279,7 @@ def last_instant_ns(path: Path) -> int | None:
     try:
         return _RECORD.decode(memoryview(data)[start:end])[0]
     except BadMessage:
-        # It is no record, and one before it may be none.
+        # It is damaged, and a record before it may be, too.
         instants = [now_ns for now_ns, _ in read_segment(path)]
         return instants[-1] if instants else None
 

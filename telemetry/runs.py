@@ -1,6 +1,6 @@
 """The runs of a log: each start of a controller, with its segments and when it was.
 
-A log's instants are on the controller's monotonic clock, which begins anew with the machine. Each segment's
+A log's instants are on the controller's monotonic clock, which starts again with the machine. Each segment's
 header relates it to the calendar.
 """
 
@@ -153,6 +153,6 @@ def _run(number: int, parts: list[tuple[Path, int, SegmentHeader]]) -> Run:
 
 
 def _first_ns(path: Path, header_ns: int) -> int:
-    """Return the instant of a segment's first record that is no header; the header's if there is none."""
+    """Return the instant of a segment's first record behind its header, or the header's if there is none."""
     records = read_segment(path, at_most_bytes=HEADER_BYTES)
     return next((now_ns for now_ns, entry in records if not isinstance(entry, SegmentHeader)), header_ns)

@@ -1,7 +1,7 @@
 """A part of a run, cut out as a log of its own that every reader here opens.
 
 What came before is not just left out: the slice begins with a *picture* that rebuilds the cluster as it was
-at the cut, so that whoever reads it knows which models there were, what each worker held, what was under way
+at the cut, so that its reader knows which models there were, what each worker held, what was under way
 and what waited:
 
 * `ModelAdded` for each model, `WorkerJoined` for each worker with what it had prepared and resident, and
