@@ -96,10 +96,7 @@ def main(
         for seed in range(1 if searched else seeds)
     ]
     if what == "constants":
-        chosen = names.split(",") if names else constants.names()
-        if unknown := set(chosen) - set(constants.names()):
-            raise typer.BadParameter(f"there is no constant {', '.join(sorted(unknown))} to change")
-        jobs = constants.jobs(msgspec.structs.replace(jobs[0], bounds=None), chosen, seeds)
+        jobs = constants.jobs(msgspec.structs.replace(jobs[0], bounds=None), _constants(names), seeds)
     output.mkdir(parents=True, exist_ok=True)
     _run(what, jobs, processes or os.cpu_count() or 1, output)
 
@@ -159,6 +156,15 @@ def _policies(text: str) -> list[str]:
             policy_class(configuration(name).policy)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
+    return names
+
+
+def _constants(text: str) -> list[str]:
+    """Return the constants that are meant; raise `typer.BadParameter` for one that can't be changed."""
+    known = constants.names()
+    names = text.split(",") if text else known
+    if unknown := set(names) - set(known):
+        raise typer.BadParameter(f"there is no constant {', '.join(sorted(unknown))} to change")
     return names
 
 

@@ -24,10 +24,12 @@ FIRST_BATCH_NS: Final = 5_000_000
 """The mean duration of a batch before any was sent. Unit: ns. Origin: chosen."""
 BATCH_WEIGHT: Final = 0.01
 """The weight of a batch in the mean duration and the mean number of copies, after the first hundred batches.
-Unit: weight. Origin: chosen."""
+Unit: weight. Origin: chosen. Neighbours: 0.005: G@1.5 worst tenth 125.6, transfers@1 99.5; 0.02: G@1.5
+99.1."""
 RESCALED_FROM: Final = 0.2
 """The change of the scale that is worth ranking all entries again. Unit: part of the scale. Origin: chosen,
-for the cost of ranking again."""
+for the cost of ranking again. Neighbours: 0.1: C@1 100.8, G@1.5 99.4, G@1.5 worst tenth 123.5, transfers@1
+99.5, effort@0.3 without deadlines 85.7; 0.4: G@1.5 99.0, effort@0.3 without deadlines 88.6."""
 STALE_SHIFT: Final = 6
 """An estimate that moves by more than one part in two to this power makes the bounds that follow from it
 stale. Unit: binary digits. Origin: chosen."""
@@ -80,7 +82,8 @@ Unit: ns. Origin: measured: 300 ms serves less where memory is shortest (docs/po
 LOADs could still bring"). Neighbours: 25_000_000: transfers@1 99.1; 100_000_000: the same."""
 SERVED_WEIGHT: Final = 0.005
 """The weight of a batch in the mean of rows for each nanosecond of EXEC. Unit: weight. Origin: chosen; the
-price as a whole is measured in docs/policy-results.md, "What other LOADs could still bring"."""
+price as a whole is measured in docs/policy-results.md, "What other LOADs could still bring". Neighbours:
+0.0025: the same; 0.01: transfers@1 99.2."""
 REPRICED_FROM: Final = 0.1
 """The change of EXEC's price from which on the price is set again; a smaller one changes no order. Unit: part
 of the price. Origin: chosen."""
@@ -90,7 +93,7 @@ what no LOAD can save does not keep other models from theirs. Unit: nats. Origin
 same; 8.0: the same."""
 EXPECTED_ROWS: Final = 2
 """The rows of the largest batches that are expected of a model that nothing waits for. Unit: rows. Origin:
-chosen."""
+chosen. Neighbours: 1: the same; 4: the same."""
 POPULARITY_DECAY_NS: Final = 30_000_000_000
 """The time constant with which a model's count of requests decays. Unit: ns. Origin: chosen. Neighbours:
 15_000_000_000: transfers@1 99.0; 60_000_000_000: the same."""
