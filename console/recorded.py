@@ -100,7 +100,7 @@ class Recording:
             self._shown_ns = None
 
     def work(self, budget_ns: int) -> float:
-        """Read on for about ``budget_ns``; return after how many seconds there is more to do, 0 for at once."""
+        """Read on for about ``budget_ns``; return in how many seconds there is more to do, 0 for at once."""
         until_ns = self._clock() + budget_ns
         self._play()
         while self._clock() < until_ns:

@@ -1,10 +1,11 @@
 """Counts by name with a bound on the names: the busiest have a label of their own, the rest share one. Pure.
 
-Every label is a time series for the server that scrapes, and a cluster has thousands of models. So at most ``limit``
-names are in the *top*; what happens to any other name is counted in one shared counter, `OTHER`. A name that
-leaves the top keeps its counter, which is not shown until it comes back and then goes on: no counter ever
-goes down, and what was counted in one place never moves to another, which would show as a burst that never
-was. The sum over the labels shown is therefore not the total since the start; rates are right at any time.
+Every label is a time series for the server that scrapes, and a cluster has thousands of models. So at most
+``limit`` names are in the *top*; what happens to any other name is counted in one shared counter, `OTHER`.
+A name that leaves the top keeps its counter, which is not shown until it comes back and then goes on: no
+counter ever goes down, and what was counted in one place never moves to another, which would show as a
+burst that never was. The sum over the labels shown is therefore not the total since the start; rates are
+right at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RANK_NS = 60_000_000_000
 LEAD = 2
 """A name takes another's place if it was this many times as busy: two that are alike don't take turns."""
 CHANGES = 4
-"""One in this number of places may change hands at one ranking: each change is a new series for the server."""
+"""One in this many places may change hands at one ranking: each change is a new series for the server."""
 
 Counters = TypeVar("Counters")
 
