@@ -68,7 +68,7 @@ def to_tensors(
 
 
 def check_mapping(inputs: Mapping[str, ArrayLike]) -> None:
-    """Raise TypeError if a request's inputs are no mapping from names."""
+    """Raise TypeError if a request's inputs are not a mapping from names."""
     if not isinstance(inputs, Mapping):
         raise TypeError(
             f"inputs is a {type(inputs).__name__}; pass a dict from input name to array, like {{'data': x}}"

@@ -16,14 +16,14 @@ class Budget:
         self.held_bytes = 0
 
     def take(self, count: int) -> bool:
-        """Hold so many more bytes; return False if that is too many, holding none of them."""
+        """Hold ``count`` more bytes; return False if that is too many, holding none of them."""
         if self.held_bytes + count > self.limit_bytes:
             return False
         self.held_bytes += count
         return True
 
     def give(self, count: int) -> None:
-        """Hold so many less."""
+        """Hold ``count`` bytes less."""
         self.held_bytes -= count
         assert self.held_bytes >= 0, f"{self.held_bytes} bytes are held"
 

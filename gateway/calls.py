@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.core.admin import Reply, Wish
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import late_detail
+from mainspring.gateway.delays import Back
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.metrics.series import Series
 from mainspring.gateway.repository import repository_of
@@ -61,7 +61,7 @@ class Calls:
         return Connection(NAME, next(self._peers).to_bytes(8))
 
     def next_key(self) -> int:
-        """Return a key for a request or wish that no other has."""
+        """Return a key for a request or command that no other has."""
         return next(self._keys)
 
     def submit(
@@ -107,7 +107,7 @@ class Calls:
         self._settle()
 
     async def ask(self, wish: Wish) -> Reply:
-        """Pass a wish on to the controller and return its reply; ``wish.key`` is from `next_key`."""
+        """Pass a command on to the controller and return its reply; ``wish.key`` is from `next_key`."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._asked[wish.key] = future
         self.driver.ask(self._wishes, wish)
@@ -129,7 +129,7 @@ class Calls:
         self._end(refusal)
 
     def reply(self, connection: Connection, message: Reply) -> None:
-        """Hand the reply to a wish over."""
+        """Hand the reply to a command over."""
         assert connection == self._wishes, f"a reply to {connection}, which asked for nothing"
         future = self._asked.get(message.key)
         if future is not None and not future.done():

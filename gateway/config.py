@@ -143,9 +143,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     controller_wait_ms: float = 5_000.0
     """How long a request waits for a lost controller to come back, if its deadline is not nearer."""
     admin_timeout_ms: float = 10_000.0
-    """How long the controller may take to answer a wish to change or see the cluster."""
+    """How long the controller may take to answer a command to change or see the cluster."""
     max_admin_requests: int = 256
-    """Such wishes at one time; one more is refused as overloaded."""
+    """Such commands at one time; one more is refused as overloaded."""
     cache_models: tuple[str, ...] = ()
     """Models whose outputs are kept for equal requests, by name or pattern such as ``resnet*``; a model
     repository turns the cache on for its own."""

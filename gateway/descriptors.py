@@ -27,7 +27,7 @@ _LISTENERS: Final = {
 _SPARE_FILES: Final = 512
 """Descriptors that are kept for everything but clients: workers, files, libraries."""
 _SPARE_FRACTION: Final = 4
-"""At most one part of so many, where there are few."""
+"""At most one part in this many, where there are few."""
 _LEAST_CONNECTIONS: Final = 32
 """Clients that are taken however few descriptors there are."""
 

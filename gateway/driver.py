@@ -132,7 +132,7 @@ class GatewayDriver:
         self._perform()
 
     def ask(self, connection: Connection, wish: Wish) -> None:
-        """Pass a wish to change or see the cluster on to the controller."""
+        """Pass a command to change or see the cluster on to the controller."""
         asked = self._admin.ask(monotonic_ns(), connection, wish, self._session.welcomed)
         if isinstance(asked, ErrorReply):
             self._reply(connection, asked)
@@ -268,7 +268,7 @@ class GatewayDriver:
             self._reply(*answered)
 
     def _serve_worker(self, worker: str, limit: int) -> bool:
-        """Take at most so many outputs; return whether there may be more."""
+        """Take a bounded number of outputs; return whether there may be more."""
         link = self._workers.link_of(worker)
         for _ in range(limit):
             frames = None if link is None else link.receive()

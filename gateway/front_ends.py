@@ -28,7 +28,7 @@ class Served(Protocol):
     """With the real port."""
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing new; let what is in flight be answered for so long; then close every connection."""
+        """Take nothing new; let what is in flight be answered within ``grace_s``; then close all."""
 
 
 Starter = Callable[[Calls, GatewayConfig], Awaitable[Served]]

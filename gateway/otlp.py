@@ -80,7 +80,7 @@ class OtlpExporter:
         whole.end(found.request.end_ns)
 
     async def close(self, grace_s: float) -> None:
-        """Send what waits, for so long at most."""
+        """Send what waits, within ``grace_s``."""
         # Of no pool: the process would wait for its end, however long a collector lets it hang.
         thread = threading.Thread(target=self._provider.shutdown, daemon=True)
         thread.start()

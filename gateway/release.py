@@ -1,4 +1,4 @@
-"""Which release of Mainspring this is, for whoever asks a gateway."""
+"""Which release of Mainspring is installed, as gateways tell their clients."""
 
 from __future__ import annotations
 

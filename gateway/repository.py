@@ -1,7 +1,7 @@
 """The model repository as a gateway's front ends see it: its index, and loading and unloading if that is on.
 
 The repository is a process of its own, asked over a connection for each question, so that nothing of it can
-keep the gateway from serving; while it is away, whoever asks is told so. Runs in the gateway's event loop.
+keep the gateway from serving; while it is away, callers are told so. Runs in the gateway's event loop.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ModelRepository:
         return served.versions if served is not None else {}
 
     async def _ask(self, question: Question, timeout_s: float | None) -> Reply:
-        """Return the process's answer, for which it may take so long; raise `RepositoryError`."""
+        """Return the process's answer, waiting at most ``timeout_s``; raise `RepositoryError`."""
         try:
             data = await self._exchange(_ENCODER.encode(question), timeout_s)
             reply = _DECODER.decode(data)

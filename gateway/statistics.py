@@ -233,7 +233,7 @@ class Statistics:
         if account.series is not None:
             account.series.refused(reason, has_deadline)
 
-    # --- for whoever scrapes ---
+    # --- for scrapes ---
 
     def rank(self, now_ns: int) -> None:
         """Give the busiest models labels of their own, if it is time to."""

@@ -1,6 +1,6 @@
 """Traces of requests: what an observer of the request table makes of one that has ended.
 
-A request costs nothing for this until it ends; then one in so many is written down, or the one whose client
+A request costs nothing for this until it ends; then one of every N is written down, or the one whose client
 asks for it with a ``traceparent`` (W3C Trace Context) that says *sampled*: a front end passes that text on in
 `InferRequest.traceparent` as it came, and has nothing else to do. Where the time on the worker went comes
 with its outputs, as durations; the way there and back is taken to be equally long.

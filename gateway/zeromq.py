@@ -24,11 +24,11 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import Refusal
+from mainspring.gateway.delays import Ways
 from mainspring.gateway.descriptors import share
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.uploads import Uploads
-from mainspring.gateway.ways import Ways
 from mainspring.gateway.zmtp.connection import Limits
 from mainspring.gateway.zmtp.listener import ZmtpListener
 from mainspring.gateway.zmtp.receiver import MOST_PARTS, Cut, Message
@@ -98,7 +98,7 @@ class ZeroMqFrontEnd:
         return self._listener.pending()
 
     def serve(self, limit: int) -> None:
-        """Take at most so many messages."""
+        """Take a bounded number of messages."""
         for _ in range(limit):
             received = self._listener.receive()
             if received is None:
@@ -270,7 +270,7 @@ class ZeroMqFrontEnd:
         self._send(refusal.connection.peer, encode(ErrorReply(refusal.key, *what, monotonic_ns())))
 
     def reply(self, connection: Connection, message: Reply) -> None:
-        """Send the reply to a wish; of a status, what the client may see."""
+        """Send the reply to a command; of a status, what the client may see."""
         gate = self._driver.gate
         if gate.closed and isinstance(message, clients.StatusReply):
             shown = self._shown.get(connection.peer, NOTHING)

@@ -1,4 +1,4 @@
-"""Wishes to change or see the cluster, on their way to the controller and back. Pure."""
+"""Commands to change or see the cluster, on their way to the controller and back. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mainspring.messages.peers import AdminReply, AdminRequest
 
 
 class GetMetrics(msgspec.Struct, frozen=True):
-    """What does the controller count? The gateway's own wish, when it is scraped."""
+    """What does the controller count? The gateway's own command, when it is scraped."""
 
     key: int
 
@@ -38,7 +38,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 class AdminTable:
-    """Wishes without an answer; each gets exactly one."""
+    """Commands without an answer; each gets exactly one."""
 
     def __init__(self, config: GatewayConfig) -> None:
         self._timeout_ns = milliseconds(config.admin_timeout_ms)
@@ -84,18 +84,18 @@ class AdminTable:
         return asked.connection, StatusReply(asked.key, status, self._places)
 
     def next_wakeup_ns(self) -> int | None:
-        """Return when `tick` is to be called next: wishes expire in the order in which they came."""
+        """Return when `tick` is to be called next: commands expire in the order in which they came."""
         if not self._asked:
             return None
         return next(iter(self._asked.values())).expires_ns
 
     def tick(self, now_ns: int) -> list[tuple[Connection, Reply]]:
-        """Return the replies to wishes that were not answered in time."""
+        """Return the replies to commands that were not answered in time."""
         due = [token for token, asked in self._asked.items() if asked.expires_ns <= now_ns]
         return self._fail(due, Reason.TIMED_OUT, "the controller did not answer in time")
 
     def controller_lost(self) -> list[tuple[Connection, Reply]]:
-        """Return the replies to all wishes: whether they were fulfilled is not known."""
+        """Return the replies to all commands: whether they were fulfilled is not known."""
         detail = "the controller was lost before it answered; it may have done what was asked or not"
         return self._fail(list(self._asked), Reason.CONTROLLER_UNREACHABLE, detail)
 

@@ -79,7 +79,7 @@ class _Entry:
 
 
 class PredictionCache:
-    """Outputs by what they were computed from, in at most so many bytes; see the module's docstring."""
+    """Outputs by what they were computed from, in a bounded number of bytes; see the module's docstring."""
 
     def __init__(
         self, capacity_bytes: int, models: Sequence[str] = (), clock: Callable[[], int] = lambda: 0

@@ -4,7 +4,7 @@ What clients call a model is resolved here, for every front end alike: to the mo
 model of a repository, to one of its versions. The table of a repository's model is replaced as a whole, so
 a request is for the old versions or for the new ones, and stays with what it was taken for.
 
-A controller that welcomes the gateway anew tells it everything again. Until it has, what was known before
+A controller that welcomes the gateway again tells it everything again. Until it has, what was known before
 stays: a client does not hear "unknown model" because the controller was away for a moment.
 """
 

@@ -16,7 +16,7 @@ _EARLIER_NS: Final = 1_000_000
 _EARLIER_SHARE: Final = 64
 """So much before an answer would be late, or this part of its SLO if that is less, the client is told."""
 _CONTROLLER_NS: Final = 20_000_000
-"""So long a request waits at least: the controller says when an answer would have been possible."""
+"""How long a request waits at least: the controller says when an answer would have been possible."""
 
 
 Refusal = tuple[Reason, str]

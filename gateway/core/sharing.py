@@ -22,7 +22,7 @@ _NO_PRIORITY: Final = 1 << 31
 MOST_RANKS: Final = 64
 """Priorities of the followers of equal inputs: all are looked at when a leader ends. One more leads."""
 _SPARE_ENTRIES: Final = 64
-"""Of followers that follow no more, before the heaps are made anew without them."""
+"""How many ended followers the heaps may hold before they are rebuilt without them."""
 
 
 class _Group:
@@ -72,7 +72,7 @@ class _Group:
             if not heap:
                 del self.heaps[rank]
                 continue
-            # The others of its rank are due no earlier: whoever leads it leads them.
+            # The others of its rank are due no earlier: what leads it leads them.
             first = self.followers[heap[0][1]]
             if not self.leads(first):
                 heapq.heappop(heap)

@@ -274,7 +274,7 @@ class GatewayCore:
     # --- workers ---
 
     def worker_lost(self, now_ns: int, worker: str) -> None:
-        """Submit anew what was last dispatched to a worker that is gone.
+        """Submit again what was last dispatched to a worker that is gone.
 
         The controller dispatches the requests of unfinished actions again by itself. But an action may
         have been reported as done and its outputs have died with the worker: only the gateway knows that

@@ -37,7 +37,7 @@ def listed(tensor: Message) -> Sequence[bytes]:
 def packed(tensor: Message, count: int) -> bytes:
     """Return the ``count`` elements of an InferInputTensor of numbers as raw contents would have them.
 
-    Raises `Unfit` if there are not so many, if they stand in another datatype's field or do not fit theirs.
+    Raises `Unfit` if their number differs, if they stand in another datatype's field or do not fit theirs.
     """
     datatype, elements = tensor.datatype, _field(tensor)
     if len(elements) != count:

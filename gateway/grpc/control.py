@@ -17,7 +17,7 @@ from mainspring.gateway.grpc.requests import parameters
 from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.grpc.status import NotServed
 from mainspring.gateway.oip.metadata import EXTENSIONS, ServerMetadata, model_config, model_metadata
-from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.messages.codes import Reason

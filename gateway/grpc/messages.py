@@ -47,7 +47,7 @@ def message(name: str) -> Any:
 
 
 def methods(service: str) -> dict[str, Method]:
-    """Return a service's methods by name; raise KeyError if there is no such service."""
+    """Return a service's methods by name; raise KeyError for an unknown service."""
     return {
         each.name: Method(each.name, message(each.input_type.full_name), message(each.output_type.full_name))
         for each in POOL.FindServiceByName(service).methods

@@ -43,7 +43,7 @@ class Inputs(NamedTuple):
 def parse(data: bytes) -> tuple[Message, list[Any]]:
     """Return a ModelInferRequest without its raw contents, and these, uncopied if they are large.
 
-    Raises `Unfit` for bytes that are no such message.
+    Raises `Unfit` for bytes that are not such a message.
     """
     if len(data) <= _COPIED_BYTES:
         message = decode(ModelInferRequest, data)

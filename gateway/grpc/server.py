@@ -37,7 +37,7 @@ class GrpcServer:
         """With the real port."""
 
     async def close(self, grace_s: float) -> None:
-        """Take no new calls, let those in flight end for so long, and close all connections."""
+        """Take no new calls, give those in flight ``grace_s`` to end, and close all connections."""
         self._health.close()
         await self._server.stop(grace_s)
 

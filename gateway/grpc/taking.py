@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
 from mainspring.gateway.bounds import answer_bytes
 from mainspring.gateway.calls import Calls
-from mainspring.gateway.config import GatewayConfig
+from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.validation import BadRequest
 from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.access import Caller, check, priority
 from mainspring.gateway.grpc.answers import Asked
-from mainspring.gateway.grpc.deadlines import Limits
 from mainspring.gateway.grpc.messages import Message
 from mainspring.gateway.grpc.peers import Call
-from mainspring.gateway.oip.priority import PRIORITY_PARAMETER, priority_of
-from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.oip.parameters import (
+    PRIORITY_PARAMETER,
+    SLO_HEADER,
+    SLO_PARAMETER,
+    TIMEOUT_PARAMETER,
+    default_slo_ns,
+    priority_of,
+    slo_ns,
+    version_of,
+)
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
+from mainspring.messages.model import ServedModel
 
 TRACEPARENT = "traceparent"
 """Metadata that name the client's span, as W3C's Trace Context has it."""
+
+
+class Limits:
+    """Finds a call's time left: its own deadline, its parameters and metadata, and the defaults."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._longest_ns = milliseconds(config.max_slo_ms)
+
+    def slo_ns(
+        self, parameters: Mapping[str, Any], caller: Caller, options: ServedModel, arrived_ns: int
+    ) -> int | None:
+        """Return the time from now to the deadline of a request; None for best effort.
+
+        ``arrived_ns`` is when its call began, or in a stream its message came, on this process's clock;
+        ``options`` are its model's. Raises `BadRequest` for what is not a duration.
+        """
+        spent_ns = monotonic_ns() - arrived_ns
+        left_ns = self._left_ns(caller)
+        found_ns = slo_ns(
+            timeout_us=parameters.get(TIMEOUT_PARAMETER),
+            slo_ms=parameters.get(SLO_PARAMETER),
+            header=caller.said(SLO_HEADER),
+            # The call's own deadline says what is left of it now, the others what there was on arrival.
+            left_ns=None if left_ns is None else left_ns + spent_ns,
+            default_ns=default_slo_ns(self._config, options),
+        )
+        if found_ns is None:
+            return None
+        # The controller, which knows how long the model takes, refuses what is too late already.
+        return max(1, found_ns - spent_ns)
+
+    def _left_ns(self, caller: Caller) -> int | None:
+        """Return what the call's own deadline leaves; clients that want none often set one years ahead."""
+        left_s = caller.left_s()
+        if left_s is None or left_s * 1e9 > self._longest_ns:
+            return None
+        return max(1, round(left_s * 1e9))
 
 
 class Taken(NamedTuple):
@@ -35,7 +82,7 @@ class Taken(NamedTuple):
 
 
 class Taking:
-    """Makes them, for one server."""
+    """Makes the table's requests of messages, for one server."""
 
     def __init__(self, calls: Calls, config: GatewayConfig) -> None:
         self._calls = calls
@@ -65,18 +112,18 @@ class Taking:
         inputs = requests.inputs(message, raw, signature)
         parameters = requests.parameters(message.parameters)
         options = driver.catalog.options(name)
-        slo_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
+        left_ns = self._limits.slo_ns(parameters, caller, options, arrived_ns)
         held_bytes = answer_bytes(signature, inputs.headers, text=False)
         request = InferRequest(
             key=self._calls.next_key(),
             model=name,
             inputs=inputs.headers,
-            slo_ns=slo_ns,
+            slo_ns=left_ns,
             outputs=tuple([output.name for output in message.outputs]) or None,
             version=signature.spec.version,
             traceparent=caller.said(TRACEPARENT) or "",
             priority=priority(driver.gate, caller, priority_of(parameters.get(PRIORITY_PARAMETER))),
-            back_ns=self._calls.back.expected_ns(call.way, held_bytes, slo_ns, monotonic_ns()),
+            back_ns=self._calls.back.expected_ns(call.way, held_bytes, left_ns, monotonic_ns()),
             late_outputs=False,
         )
         classes = requests.classes(message.outputs, signature)

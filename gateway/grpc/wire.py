@@ -23,7 +23,7 @@ MOST_FIELDS = 4_096
 
 
 class Malformed(ValueError):
-    """Bytes that are no message."""
+    """Bytes that do not make a message."""
 
 
 def cut(message: bytes, number: int) -> tuple[bytes, list[memoryview]]:

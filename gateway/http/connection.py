@@ -187,7 +187,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._ending and not queue:
             self._end()
         elif self._beginning:
-            # Whoever begins it looks for the next one.
+            # What begins it looks for the next one.
             pass
         elif len(queue) > self._running:
             # Not at once: other clients come first.

@@ -20,7 +20,7 @@ from mainspring.gateway.oip.metadata import (
     model_config,
     model_metadata,
 )
-from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.oip.parameters import version_of
 from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.statistics import StatisticsReport

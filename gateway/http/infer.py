@@ -10,23 +10,21 @@ from concurrent.futures import ThreadPoolExecutor
 from time import monotonic_ns
 from typing import Any
 
-from mainspring.gateway.back import HTTP
 from mainspring.gateway.bounds import answer_bytes, no_room_for_answer
 from mainspring.gateway.calls import Calls, Outcome
 from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.core.effects import Answer
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.core.validation import BadRequest
+from mainspring.gateway.delays import HTTP
 from mainspring.gateway.http import wire
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.exchange import UNKNOWN_BYTES, Exchange, reply_to_error
 from mainspring.gateway.http.inlet import Inlet
 from mainspring.gateway.oip import compression, request
 from mainspring.gateway.oip.compression import ENCODINGS
-from mainspring.gateway.oip.deadlines import SLO_HEADER, default_slo_ns, slo_ns
-from mainspring.gateway.oip.priority import priority_of
+from mainspring.gateway.oip.parameters import SLO_HEADER, default_slo_ns, priority_of, slo_ns, version_of
 from mainspring.gateway.oip.response import Body, render, render_small
-from mainspring.gateway.oip.versions import version_of
 from mainspring.gateway.time_slices import TimeSlices
 from mainspring.messages.clients import InferRequest
 from mainspring.messages.codes import Reason
@@ -110,7 +108,7 @@ class Inference:
             default_ns=default_slo_ns(config, options),
         )
         if time_ns is not None:
-            # What is too late already is refused as such by whoever knows how long the model takes.
+            # The controller, which knows how long the model takes, refuses what is too late already.
             time_ns = max(1, time_ns - (monotonic_ns() - exchange.arrived_ns))
         sender = exchange.sender
         assert isinstance(sender, HttpConnection)

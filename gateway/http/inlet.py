@@ -25,7 +25,7 @@ inputs on and its outputs), is not held up by the turns' length."""
 SHORT_NS = 5_000_000
 """A wait below this is short."""
 STANDING_NS = 100_000_000
-"""For so long no wait may have been short before requests are refused."""
+"""How long no wait must have been short before requests are refused."""
 ALERT_NS = 1_000_000_000
 """After a refusal, for so long the wait is taken to stand as soon as it is too long."""
 
@@ -36,7 +36,7 @@ class Inlet:
     """See the module's docstring; used in the loop's thread only."""
 
     def __init__(self, work: Handler, longest_wait_ns: int, on_shed: OnShed) -> None:
-        """``work`` works a request off; ``on_shed`` is told of each that is refused instead."""
+        """``work`` works a request off; ``on_shed`` is called for each that is refused instead."""
         self._work = work
         self._longest_wait_ns = longest_wait_ns
         self._on_shed = on_shed
@@ -75,7 +75,7 @@ class Inlet:
             self._long_since_ns = 0
 
     def _stands(self, now_ns: int, waited_ns: int) -> bool:
-        """Return whether a request that has waited for so long is to be refused."""
+        """Return whether a request that has waited this long is to be refused."""
         if waited_ns < SHORT_NS:
             self._long_since_ns = 0
         elif not self._long_since_ns:

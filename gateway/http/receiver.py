@@ -124,13 +124,13 @@ class Receiver:
                 self._parser = httptools.HttpRequestParser(self)
 
     def resume(self, now_ns: int) -> None:
-        """Count the time of a request under way anew: nothing of it could be read for a while."""
+        """Restart the clock of a request under way: nothing of it could be read for a while."""
         self.last_ns = now_ns
         if self.began_ns:
             self.began_ns = now_ns
 
     def close(self) -> None:
-        """Let go of what is held, and of whoever holds this: no collector is to be needed for it."""
+        """Let go of what is held, and of the owner: this must be freed without the collector."""
         self._release()
         self._exchange = None
         self._parser = None

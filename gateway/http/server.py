@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
@@ -26,7 +26,6 @@ from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
-from mainspring.gateway.http.watch import Watch
 
 SCHEME = "http"
 _BACKLOG = 1_024
@@ -34,6 +33,11 @@ _IDLE_SEARCH = 64
 """How many of the oldest connections are looked at for one that can be closed."""
 _EVICTED_IDLE_NS = 1_000_000_000
 """How long a connection is idle at least before it has to make room."""
+_SLOTS = 50
+_LEAST_PERIOD_NS = 100_000_000
+_LONGEST_PERIOD_NS = 5_000_000_000
+_PARTS = 4
+"""A time-out may be noticed late by one part in this many of itself."""
 
 
 class Address(NamedTuple):
@@ -41,6 +45,48 @@ class Address(NamedTuple):
 
     host: str
     port: int
+
+
+class Watched(Protocol):
+    """What is looked after."""
+
+    def check(self, now_ns: int) -> bool:
+        """Do what is due; return whether to look again."""
+
+
+class Watch:
+    """Looks after connections now and then: which of them take too long?
+
+    Each is looked at once in a period, a few at a time, so that ten thousand idle ones delay nobody; a
+    connection costs nothing for this while it is busy.
+    """
+
+    def __init__(self, shortest_timeout_ns: int) -> None:
+        period_ns = min(max(shortest_timeout_ns // _PARTS, _LEAST_PERIOD_NS), _LONGEST_PERIOD_NS)
+        self._interval_s = period_ns / _SLOTS / 1e9
+        self._slots: list[list[Watched]] = [[] for _ in range(_SLOTS)]
+        self._at = 0
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(self._interval_s, self._turn)
+
+    def add(self, watched: Watched) -> None:
+        """Look after this one from now on."""
+        self._slots[self._at - 1].append(watched)
+
+    def close(self) -> None:
+        """Look after nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        for slot in self._slots:
+            slot.clear()
+
+    def _turn(self) -> None:
+        now_ns = monotonic_ns()
+        self._slots[self._at] = [each for each in self._slots[self._at] if each.check(now_ns)]
+        self._at = (self._at + 1) % _SLOTS
+        if self._timer is not None:
+            self._timer = self._loop.call_later(self._interval_s, self._turn)
 
 
 class HttpServer:
@@ -81,7 +127,7 @@ class HttpServer:
         self.address = f"{SCHEME}://{host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self, grace_s: float) -> None:
-        """Take nothing new, let what is in flight be answered for so long, then close every connection."""
+        """Take nothing new, let what is in flight be answered within ``grace_s``, then close all."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):

@@ -1,6 +1,6 @@
 """The endpoint that Prometheus scrapes: /metrics, on the gateway's HTTP server with an address of its own.
 
-It is open to whoever reaches the address, tokens or not: serve it where only those reach it who may know
+It is open to everyone who reaches the address, tokens or not: serve it where only those reach it who may know
 which models there are and how busy they are.
 """
 

@@ -90,7 +90,7 @@ def _least(key: NDArray[Any], count: int) -> NDArray[np.intp]:
     if key.dtype.kind != "f" or not np.isnan(last):
         below, equal = np.flatnonzero(key < last), np.flatnonzero(key == last)
     else:
-        # What is no number comes behind all numbers.
+        # NaN comes behind all numbers.
         nothing = np.isnan(key)
         below, equal = np.flatnonzero(~nothing), np.flatnonzero(nothing)
     ordered = below[np.argsort(key[below], kind="stable")]

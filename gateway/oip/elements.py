@@ -18,7 +18,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def split(name: str, data: Any, count: int) -> list[bytes]:
-    """Return the ``count`` elements of a BYTES tensor as they came; raise `Unfit` if it has not so many."""
+    """Return the ``count`` elements of a BYTES tensor as they came; raise `Unfit` if it has more or fewer."""
     elements: list[bytes] = []
     view = memoryview(data)
     offset, end = 0, view.nbytes

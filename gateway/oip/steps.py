@@ -1,4 +1,4 @@
-"""Work that takes long, cut into slices: whoever drives it serves others between two of them. Pure.
+"""Work that takes long, cut into slices: its driver serves others between two of them. Pure.
 
 A generator that yields between slices and returns what came of them. One that has little to do never yields,
 so that small answers cost no more than without.

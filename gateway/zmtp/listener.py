@@ -13,11 +13,11 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mainspring.gateway.bounds import Budget
+from mainspring.gateway.uploads import Upload
 from mainspring.gateway.zmtp.connection import READ_BYTES, Limits, ZmtpConnection
-from mainspring.gateway.zmtp.owner import Owner, Turns
 from mainspring.gateway.zmtp.receiver import Message, Opened, Ping
 from mainspring.gateway.zmtp.wire import Violation
 from mainspring.transport import addresses
@@ -38,6 +38,29 @@ _STEPS: Final = 16
 _IDLE_SEARCH: Final = 64
 _EVICTED_IDLE_NS: Final = 1_000_000_000
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Owner(Protocol):
+    """What a listener needs of the process that its clients talk to."""
+
+    def gone(self, name: bytes) -> None:
+        """A connection is over."""
+
+    def violated(self, why: str) -> Sequence[bytes]:
+        """A peer broke the protocol: return the message to send it."""
+
+    def busy(self, name: bytes) -> bool:
+        """Whether a connection waits for answers."""
+
+    def large_message(self, name: bytes, message: Message) -> None:
+        """A message has come whose frames were read by turns."""
+
+
+class Turns(Protocol):
+    """Lets connections with large frames read by turns."""
+
+    def wait(self, upload: Upload) -> None:
+        """Call `Upload.read_slice` when it is this one's turn."""
 
 
 class ZmtpListener:

@@ -65,7 +65,7 @@ class Ping(NamedTuple):
 
     context: bytes
     ttl_ns: int
-    """After so long without a byte from it, it is gone; 0: it does not say."""
+    """How long the peer may send nothing before it counts as gone; 0: it does not say."""
 
 
 Event = Opened | Message | Ping
@@ -128,7 +128,7 @@ class Receiver:
         return None if self._frame is None else self._frame[self._filled :]
 
     def filled(self, count: int) -> None:
-        """Note that so many bytes were read to `target`."""
+        """Note that ``count`` bytes were read to `target`."""
         self._filled += count
         self.starved = False
 

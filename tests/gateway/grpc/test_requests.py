@@ -16,7 +16,7 @@ from mainspring.gateway.grpc import requests
 from mainspring.gateway.grpc.contents import FIELDS
 from mainspring.gateway.grpc.messages import ModelInferRequest
 from mainspring.gateway.grpc.status import NotServed
-from mainspring.gateway.oip.versions import version_of
+from mainspring.gateway.oip.parameters import version_of
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import slot_bytes
 from tests.gateway.grpc.tensors import COLUMNS, DTYPES, ROWS, SLOT, array, datatype, echo

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from mainspring.gateway.back import Back
+from mainspring.gateway.delays import Back
 from tests.gateway.fakes import wait_until
 from tests.gateway.grpc.conftest import Fake
 from tests.gateway.grpc.tensors import encoded

@@ -20,11 +20,11 @@ import msgspec
 import uvloop
 
 from mainspring.experiments.blocking import Server
-from mainspring.gateway.back import Back
 from mainspring.gateway.bounds import Budget
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.core.effects import Answer, Connection
+from mainspring.gateway.delays import Back
 from mainspring.gateway.http.server import HttpServer, serve_http
 from mainspring.gateway.peer_connections import WorkerLinks
 from mainspring.gateway.uploads import Uploads

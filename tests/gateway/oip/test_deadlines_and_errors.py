@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.oip.datatypes import Unfit
-from mainspring.gateway.oip.deadlines import default_slo_ns, slo_ns
 from mainspring.gateway.oip.errors import STATUSES, error_body, grpc_code, http_status
+from mainspring.gateway.oip.parameters import default_slo_ns, slo_ns
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
 

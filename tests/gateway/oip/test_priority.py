@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.gateway.oip.datatypes import Unfit
-from mainspring.gateway.oip.priority import priority_of
+from mainspring.gateway.oip.parameters import priority_of
 
 
 @pytest.mark.parametrize(

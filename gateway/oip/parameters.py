@@ -1,9 +1,11 @@
-"""Which deadline a request has, of the many ways to give one.
+"""What a request's version, priority and deadline are, of the ways in which clients give them. Pure.
 
-A client may give several: Triton's request parameter ``timeout`` in microseconds, the parameter ``slo_ms``,
-the header ``x-mainspring-slo-ms``, and gRPC's own deadline. The nearest one counts. A client that gives none
-gets the model's default, or else the server's; without those the request is best effort. All count from the
-moment at which the gateway had the request's first bytes to the reply on the wire.
+Triton's clients send the parameter ``priority``: 1 is the highest, and 0 means that there is none.
+
+A client may give several deadlines: Triton's request parameter ``timeout`` in microseconds, the parameter
+``slo_ms``, the header ``x-mainspring-slo-ms``, and gRPC's own deadline. The nearest one counts. A client that
+gives none gets the model's default, or else the server's; without those the request is best effort. All count
+from the moment at which the gateway had the request's first bytes to the reply on the wire.
 """
 
 from __future__ import annotations
@@ -18,6 +20,34 @@ SLO_HEADER = "x-mainspring-slo-ms"
 SLO_PARAMETER = "slo_ms"
 TIMEOUT_PARAMETER = "timeout"
 MAX_NS = (1 << 63) - 1
+PRIORITY_PARAMETER = "priority"
+_LOWEST = (1 << 31) - 1
+
+
+def version_of(text: str) -> int | None:
+    """Return a version by its text; None for the default, which is empty text. Raises `Unfit`."""
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 19 and int(text) > 0:
+        return int(text)
+    raise Unfit(
+        Reason.BAD_INPUT, f"the model's version is {text[:40]!r}; it is a whole number from 1 on, or empty"
+    )
+
+
+def priority_of(value: object) -> int:
+    """Return the priority that a parameter says, as it came; raise `Unfit` for what is none."""
+    if value is None:
+        return 0
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Unfit(
+            Reason.BAD_INPUT,
+            f"the parameter {PRIORITY_PARAMETER} is {str(value)[:40]!r}; it is a whole number, 1 for the "
+            "highest and 0 for none",
+        )
+    return min(value, _LOWEST)
 
 
 def default_slo_ns(config: GatewayConfig, options: ServedModel) -> int | None:
@@ -44,7 +74,7 @@ def slo_ns(
 
     ``timeout_us`` and ``slo_ms`` are the request's parameters as they came, ``header`` the header's text,
     ``left_ns`` what gRPC's deadline leaves, ``default_ns`` what counts if there is none of them. A timeout
-    of 0 is none, as Triton has it. Raises `Unfit` for what is no duration.
+    of 0 is none, as Triton has it. Raises `Unfit` for what is not a duration.
     """
     nearest = left_ns
     if timeout_us is not None and timeout_us != 0:
