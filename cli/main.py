@@ -10,13 +10,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import typing
+from collections.abc import Iterable
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from mainspring import extras
-from mainspring.cli.short_help import ShortCommand, ShortGroup
 
 GROUPS = {
     "Serve": ("doctor", "up", "demo", "compile", "zoo", "models", "infer", "token"),
@@ -118,3 +121,37 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         print(f"mainspring {installed_version('mainspring')}")
         raise typer.Exit
+
+
+WORDS: dict[object, str] = {Path: "PATH", str: "TEXT", int: "N", float: "X", bool: ""}
+"""What stands for a value of a type; a flag takes none."""
+
+
+class ShortCommand(TyperCommand):
+    """A verb."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with short words for types."""
+        _shorten(self.get_params(ctx))
+        super().format_help(ctx, formatter)
+
+
+class ShortGroup(TyperGroup):
+    """A verb that has verbs of its own."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with short words for types."""
+        _shorten(self.get_params(ctx))
+        super().format_help(ctx, formatter)
+
+
+def _shorten(parameters: Iterable[Any]) -> None:
+    """Give each option that says nothing of its own the word for its type."""
+    for parameter in parameters:
+        # Releases of typer that describe types otherwise have short words themselves.
+        described = getattr(parameter, "type_descriptor", None)
+        annotation = getattr(described, "annotation", None)
+        if typing.get_origin(annotation) is list:
+            annotation = typing.get_args(annotation)[0]
+        if parameter.param_type_name == "option" and parameter.metavar is None and annotation in WORDS:
+            parameter.metavar = WORDS[annotation]

@@ -7,12 +7,15 @@ watches; ZeroMQ's clients are in it too. Other protocols run as the loop's tasks
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic_ns
+from types import ModuleType
+from typing import Final
 
 import uvloop
 
@@ -21,7 +24,6 @@ from mainspring.gateway.config import GatewayConfig, milliseconds
 from mainspring.gateway.descriptors import shortage
 from mainspring.gateway.driver import GatewayDriver
 from mainspring.gateway.front_ends import Addresses, Served, start
-from mainspring.gateway.garbage import Garbage
 from mainspring.gateway.uploads import Uploads
 from mainspring.gateway.zeromq import ZeroMqFrontEnd
 from mainspring.transport.hub import Hub
@@ -185,3 +187,50 @@ class _Server:
             self._timer_ns = wakeup_ns
             left_ns = max(0, wakeup_ns - monotonic_ns())
             self._timer = self._loop.call_later((left_ns + _ROUNDED_NS) / 1e9, self._tick)
+
+
+COLLECT_NS: Final = 1_000_000_000
+"""Least time between two collections while nothing is asked for."""
+COLLECT_BUSY_NS: Final = 20_000_000_000
+"""Longest time between two while something always is."""
+
+
+class Garbage:
+    """Collects in the loop's pauses; while it is entered, the collector does nothing of itself."""
+
+    def __init__(self, collector: ModuleType = gc) -> None:
+        """``collector`` has the functions of `gc`."""
+        self._gc = collector
+        self._was_enabled = collector.isenabled()
+        self._collected_ns = 0
+        self._turns = -1
+        self._held = 0
+
+    def __enter__(self) -> Garbage:
+        self._collect(0)
+        self._gc.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gc.unfreeze()
+        if self._was_enabled:
+            self._gc.enable()
+
+    def consider(self, now_ns: int, *, turns: int, in_flight: int, held: int) -> None:
+        """Collect if nothing is going on, or if it has been too long; to be called now and then.
+
+        ``turns`` counts what the loop has done, ``in_flight`` requests without an answer, ``held`` the models
+        and workers that are known.
+        """
+        idle = turns == self._turns and not in_flight
+        self._turns = turns
+        if now_ns - self._collected_ns > (COLLECT_NS if idle else COLLECT_BUSY_NS):
+            self._collected_ns = now_ns
+            self._collect(held, whole=idle)
+
+    def _collect(self, held: int, *, whole: bool = True) -> None:
+        if whole and held < self._held:
+            self._gc.unfreeze()
+        self._held = held if whole else max(held, self._held)
+        self._gc.collect()
+        self._gc.freeze()

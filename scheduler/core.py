@@ -14,6 +14,7 @@ from mainspring.cluster.placements import PREPARED_STATES, Worker
 from mainspring.cluster.requests import Request
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
+from mainspring.cluster.validate import validate as validate_state
 from mainspring.messages.actions import Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
@@ -43,7 +44,6 @@ from mainspring.scheduler.request_lifecycle import RequestLifecycle
 from mainspring.scheduler.residency import Residency
 from mainspring.scheduler.stalls import Stalls
 from mainspring.scheduler.state import SchedulerState
-from mainspring.scheduler.validate import validate
 
 MISSED_RETRY_NS: Final = 100_000_000
 """How often a missed or pinned model that could not be loaded is tried again."""
@@ -232,3 +232,28 @@ def _disagreement(result: Result) -> str:
         f"action {result.action_id} ended with {result.status.value}, which the controller's state rule out: "
         f"{result.detail}"
     )
+
+
+def validate(state: SchedulerState) -> None:
+    """Check the cluster's state and the scheduler's beside it; raise AssertionError at the first fault."""
+    cluster = state.cluster
+    validate_state(cluster)
+    for worker in cluster.workers.values():
+        _check_loads(state, worker)
+    for action_id, worker in state.idle_loads.items():
+        assert worker.load.get(action_id) is not None, f"{worker.name} has no LOAD {action_id} outstanding"
+    kept = sum(model.pages for model in cluster.models.values() if model.pinned)
+    assert kept <= Pins(state).room_now, f"models that are kept take {kept} of {Pins(state).room_now} pages"
+
+
+def _check_loads(state: SchedulerState, worker: Worker) -> None:
+    """Check that no LOAD was decided long before its executor is free."""
+    name = worker.name
+    ahead_ns = max(state.ns.lookahead, state.ns.dispatch_delay)
+    for load in worker.load.actions():
+        decided_ms = (load.predicted_begin_ns - load.earliest_ns) / 1e6
+        assert load.predicted_begin_ns - load.earliest_ns <= ahead_ns, (
+            f"{load} was decided {decided_ms:.1f} ms before its executor is free, not {ahead_ns / 1e6:.1f}"
+        )
+    waits = name not in state.load_room
+    assert not waits or len(worker.load), f"{name}: LOAD has nothing to do, and no room"

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from rich.table import Table
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.demonstration.display import DemoProgress, result_table
 from mainspring.cli.demonstration.load import at_load, recipe_for
-from mainspring.cli.demonstration.zoo import DEVICE_KIND, fill_store
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.run_dir import claimed, clear
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.model import ModelSpec
 from mainspring.telemetry.plots import draw_report
 from mainspring.telemetry.report import flat, write_json
@@ -160,3 +161,30 @@ def _kill_worker(cluster: LocalCluster, console: Console) -> None:
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
         console.print(f"[yellow]SIGKILL to {WORKER}[/]")
+
+
+ARCHITECTURES = ("bert-mini", "bert-tiny", "mobilenet", "resnet56", "shufflenet", "squeezenet")
+"""Small enough that one core runs a request in a few milliseconds, and of several kinds."""
+
+COPIES = 4
+DEVICE_KIND = "cpu"
+
+
+def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
+    """Compile the demonstration's models into a store, as far as it does not hold them; return all of them.
+
+    ``say`` is told of each architecture when its copies are there.
+    """
+    store = Store(folder)
+    specs = []
+    for architecture in ARCHITECTURES:
+        began = time.monotonic()
+        compiled = list(compile_zoo([architecture], store, COPIES))
+        done = [one.manifest.spec() for one in compiled]
+        kept = sum(one.kept for one in compiled)
+        profile = done[0].profiles[DEVICE_KIND]
+        single = f"{profile.infer_ns[1] / 1e6:.1f} ms a request, LOAD {profile.load_ns / 1e6:.1f} ms"
+        took = "kept" if kept == COPIES else f"{time.monotonic() - began:.1f} s"
+        say(f"{COPIES} x {architecture:12} {done[0].pages} pages, {single}  ({took})")
+        specs += done
+    return sorted(specs, key=lambda spec: spec.name)

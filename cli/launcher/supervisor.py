@@ -6,14 +6,18 @@ by themselves after a restart; the supervisor only makes sure that they exist.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import msgspec
 
 from mainspring.cli.launcher import sockets
 from mainspring.cli.launcher.addresses import answers, check_free
 from mainspring.cli.launcher.backoff import Backoff
-from mainspring.cli.launcher.own_token import with_own_token
+from mainspring.cli.launcher.jobs import GatewayJob, Job
 from mainspring.cli.launcher.plan import CHANGES_NAME, Plan
 from mainspring.cli.launcher.process import Process
 from mainspring.cli.launcher.readiness import Readiness
@@ -187,3 +191,20 @@ class Supervisor:
                     )
                     process.kill()
                     process.wait(self._plan.cluster.stop_timeout_s)
+
+
+def with_own_token(jobs: Iterable[Job]) -> tuple[tuple[Job, ...], str]:
+    """Return the jobs with a new token's digest given to gateways that need tokens, and the token.
+
+    Jobs are written to files: the token itself is in none of them.
+    """
+    token = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    return tuple([_given(job, digest) for job in jobs]), token
+
+
+def _given(job: Job, digest: str) -> Job:
+    if not isinstance(job, GatewayJob) or not job.gateway.token_file:
+        return job
+    gateway = msgspec.structs.replace(job.gateway, launcher_token_sha256=digest)
+    return msgspec.structs.replace(job, gateway=gateway)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
+import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 
@@ -14,7 +17,6 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import with_gpus
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import Plan, make_plan
-from mainspring.cli.launcher.progress import Progress
 from mainspring.cli.launcher.signals import stop_on_signals
 from mainspring.cli.launcher.supervisor import Supervisor
 from mainspring.gateway.config import GatewayConfig
@@ -178,3 +180,47 @@ def _told_address(name: str, text: str) -> str:
 
 def _address(name: str, port: int) -> str:
     return f"{'grpc' if name == 'grpc' else 'http'}://127.0.0.1:{port}"
+
+
+_NUMBERS = re.compile(r"\d[\d,.]*")
+
+
+class Progress:
+    """Shows the step that a start has come to; call it as often as is convenient."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file or sys.stderr
+        self._rewrites = self._file.isatty()
+        self._shown = ""
+        self._open = False
+
+    def __call__(self, step: str) -> None:
+        """Show a step unless it is shown; in a file, of steps that differ in their numbers the first."""
+        if step == self._shown:
+            return
+        before, self._shown = self._shown, step
+        if self._rewrites:
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            self._file.write(f"\r\x1b[K{f'mainspring: {step} ...'[:width]}")
+            self._open = True
+        elif _NUMBERS.sub("", step) != _NUMBERS.sub("", before):
+            self._file.write(f"mainspring: {step} ...\n")
+        self._file.flush()
+
+    def briefly(self, step: str) -> None:
+        """Show a step on a terminal alone."""
+        if self._rewrites:
+            self(step)
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.clear()
+        print(f"mainspring: {text}", file=self._file, flush=True)
+
+    def clear(self) -> None:
+        """Remove the step from a terminal."""
+        if self._open:
+            self._file.write("\r\x1b[K")
+            self._file.flush()
+        self._open = False
+        self._shown = ""

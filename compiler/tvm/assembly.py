@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand
+from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, Launch, LaunchPlan, Operand
 from mainspring.compiler.tvm.kernels import Generated
 from mainspring.compiler.tvm.line import Argument, Line, Step, Value
-from mainspring.compiler.tvm.memory import Lifetime, place
 
 
 def assemble(batch_size: int, line: Line, generated: Generated, constants: tuple[int, ...]) -> LaunchPlan:
@@ -124,3 +124,38 @@ def _written(operand: Operand) -> Operand:
         operand.shape,
         writes=True,
     )
+
+
+class Lifetime(NamedTuple):
+    """The steps during which a result needs its place."""
+
+    size_bytes: int
+    first: int
+    """The step that writes it."""
+    last: int
+    """The last step that reads it; ``first`` if nothing does."""
+
+
+def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
+    """Return the offset of each result, in their order, and the bytes that all of them need.
+
+    Two results whose lifetimes share a step never overlap: a step may not write where it reads.
+    """
+    offsets = [0] * len(lifetimes)
+    placed: list[tuple[int, int, Lifetime]] = []
+    """(begin, end, lifetime), ascending."""
+    order = sorted(range(len(lifetimes)), key=lambda index: (-lifetimes[index].size_bytes, index))
+    for index in order:
+        life = lifetimes[index]
+        size = max(1, -(-life.size_bytes // WORKSPACE_ALIGNMENT_BYTES)) * WORKSPACE_ALIGNMENT_BYTES
+        begin = 0
+        for other_begin, other_end, other in placed:
+            if other.first > life.last or other.last < life.first:
+                continue
+            if other_begin >= begin + size:
+                break
+            begin = max(begin, other_end)
+        offsets[index] = begin
+        placed.append((begin, begin + size, life))
+        placed.sort()
+    return offsets, max((end for _, end, _ in placed), default=0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from time import monotonic_ns
-from typing import NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from mainspring.gateway.bounds import Budget
@@ -20,12 +20,12 @@ from mainspring.gateway.http.clock import TurnClock
 from mainspring.gateway.http.connection import HttpConnection
 from mainspring.gateway.http.control import Control
 from mainspring.gateway.http.exchange import Exchange
-from mainspring.gateway.http.guard import PageGuard
 from mainspring.gateway.http.host import Limits
 from mainspring.gateway.http.infer import Inference
 from mainspring.gateway.http.receiver import READ_BYTES
 from mainspring.gateway.http.routes import Routes
 from mainspring.gateway.http.table import routes
+from mainspring.transport.origins import KnownNames
 
 SCHEME = "http"
 _BACKLOG = 1_024
@@ -271,3 +271,32 @@ def _keep_off(problem: str, exchange: Exchange) -> None:
 
 def _turn_away(refusal: Refusal, exchange: Exchange) -> None:
     exchange.refuse(*refusal)
+
+
+_OF_BROWSERS: Final = (b"origin", b"referer", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
+_OWN_SITE: Final = (b"same-origin", b"none")
+
+
+class PageGuard:
+    """See the module's docstring."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        """``hosts``: names of the gateway beside ``localhost`` and numeric addresses."""
+        self._names = KnownNames(hosts)
+
+    def problem(self, headers: Mapping[bytes, bytes]) -> str:
+        """Return why a request with these headers may change nothing; empty if it may."""
+        if not any(name in headers for name in _OF_BROWSERS):
+            return ""
+        called = headers.get(b"host", b"").decode("latin-1")
+        if not self._names.known(called):
+            return (
+                f"the gateway is not known to browsers as {called[:200]!r}: call it by its address or as "
+                "localhost, or add the name to http_hosts in the table [gateway]"
+            )
+        origin = headers.get(b"origin")
+        if origin is not None:
+            own = self._names.own(origin.decode("latin-1"), called)
+        else:
+            own = headers.get(b"sec-fetch-site") in _OWN_SITE
+        return "" if own else "a page of another site may change nothing here; use a program, or an own page"

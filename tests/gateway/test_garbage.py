@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.gateway.garbage import COLLECT_BUSY_NS, COLLECT_NS, Garbage
+from mainspring.gateway.server import COLLECT_BUSY_NS, COLLECT_NS, Garbage
 
 
 class Collector(ModuleType):

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from mainspring.cli.launcher.progress import Progress
+from mainspring.cli.launcher.up import Progress
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES
-from mainspring.compiler.tvm.memory import Lifetime, place
+from mainspring.compiler.tvm.assembly import Lifetime, place
 
 LIFETIMES = st.lists(
     st.builds(

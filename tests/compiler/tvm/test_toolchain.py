@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.tvm.toolchain import cubin, shared_object
+from mainspring.compiler.tvm.build import cubin, shared_object
 
 KERNEL = b'extern "C" __global__ void twice(float* a) { a[threadIdx.x] *= 2.0f; }\n'
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mainspring.gateway.http.guard import PageGuard
+from mainspring.gateway.http.server import PageGuard
 from tests.gateway.http.conftest import Served
 from tests.gateway.http.raw import Peer
 
