@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from mainspring.cluster.apply import apply
+from mainspring.cluster.follow import follow
 from mainspring.cluster.plans import CANDIDATES, Plan, plans, soonest
 from mainspring.cluster.state import Cluster
 from mainspring.console.payloads import Alternative, Story
@@ -85,7 +85,7 @@ def decided(watched: Watched) -> tuple[View, dict[int, Expected]]:
                 expected[each] = Expected(
                     now_ns, {entry.worker: plan.finish_ns}, {entry.worker: words(cluster, plan)}, entry.worker
                 )
-        apply(cluster, now_ns, entry)
+        follow(cluster, now_ns, entry)
     return view, expected
 
 
