@@ -21,7 +21,8 @@ FULL_SCALE_FROM: Final = 0.05
 """The share of dropped requests from which on the whole scale counts. Unit: share of requests. Origin:
 chosen. Neighbours: 0.025: G@1.5 worst tenth 122.8; 0.1: C@1 100.9, G@1.5 99.1, transfers@1 99.3."""
 FIRST_BATCH_NS: Final = 5_000_000
-"""The mean duration of a batch before any was sent. Unit: ns. Origin: chosen."""
+"""The mean duration of a batch before any was sent. Unit: ns. Origin: chosen. Neighbours: 2_500_000: the
+same; 10_000_000: the same."""
 BATCH_WEIGHT: Final = 0.01
 """The weight of a batch in the mean duration and the mean number of copies, after the first hundred batches.
 Unit: weight. Origin: chosen. Neighbours: 0.005: G@1.5 worst tenth 125.6, transfers@1 99.5; 0.02: G@1.5
@@ -62,7 +63,8 @@ LONGEST_DELAY_NS: Final = 50_000_000
 """The longest time that a batch waits to grow. Unit: ns. Origin: chosen. Neighbours: 25_000_000: the same;
 100_000_000: the same."""
 SHORTEST_DELAY_NS: Final = 50_000
-"""The time below which a batch does not wait at all. Unit: ns. Origin: chosen."""
+"""The time below which a batch does not wait at all. Unit: ns. Origin: chosen. Neighbours: 25_000: the same;
+100_000: effort@0.3 without deadlines 87.7."""
 SHORT_QUEUE: Final = 8
 """The number of a model's queued requests up to which none expires early: their refusals take no time. Unit:
 requests. Origin: chosen; early expiry is measured in docs/measurements.md, in the paragraph on refusals.
@@ -86,7 +88,7 @@ price as a whole is measured in docs/policy-results.md, "What other LOADs could 
 0.0025: the same; 0.01: transfers@1 99.2."""
 REPRICED_FROM: Final = 0.1
 """The change of EXEC's price from which on the price is set again; a smaller one changes no order. Unit: part
-of the price. Origin: chosen."""
+of the price. Origin: chosen. Neighbours: 0.05: transfers@1 99.2; 0.2: the same."""
 MOST_BOOST: Final = 4.0
 """The most that a model's boost counts in the worth of a LOAD, as if about 50 times as many requests waited:
 what no LOAD can save does not keep other models from theirs. Unit: nats. Origin: chosen. Neighbours: 2.0: the
@@ -101,7 +103,8 @@ RENEWED_AFTER: Final = 40.0
 """The age after which all counts are scaled down, before they grow out of a float's range. Unit: time
 constants. Origin: chosen, for the arithmetic."""
 LEAST_SEEN_NS: Final = 1_000_000_000
-"""The shortest time over which rates are computed. Unit: ns. Origin: chosen."""
+"""The shortest time over which rates are computed. Unit: ns. Origin: chosen. Neighbours: 500_000_000:
+transfers@1 99.3; 2_000_000_000: the same."""
 IDLE_VICTIMS_SHARE: Final = 0.5
 """The part of a model's own count that its victims together stay below when an idle LOAD executor loads the
 model. Unit: part of a count. Origin: chosen. Neighbours: 0.25: the same; 1.0: transfers@1 99.2."""
