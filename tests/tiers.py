@@ -58,7 +58,7 @@ TIER_OF = {
     "gateway": "cluster",
     "gateway/core": "unit",
     "gateway/oip": "unit",
-    "gateway/test_back": "unit",
+    "gateway/test_delays": "unit",
     "gateway/test_catalog": "unit",
     "gateway/test_descriptors": "unit",
     "gateway/test_statistics": "unit",
