@@ -64,7 +64,7 @@ def personal_address() -> str:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise ConfigError(
-            f"{folder} is no folder of this user alone; remove it, or say where to listen with --address "
+            f"{folder} is not a folder of this user alone; remove it, or say where to listen with --address "
             f"{LOCAL}/PATH"
         )
     return f"{LOCAL}{folder}/{CONTROLLER_SOCKET}"

@@ -8,11 +8,13 @@ from mainspring.client.durations import BadDuration, parse_duration_ns
 
 
 def duration_ns(text: str, option: str, *, least_ns: int = 1) -> int:
-    """Return what ``text`` means; raise BadParameter if it is no duration, or below ``least_ns``."""
+    """Return what ``text`` means; raise BadParameter if it is not a duration, or below ``least_ns``."""
     nanoseconds = _parse(text, option)
     if nanoseconds is None or nanoseconds < least_ns:
         above = "above 0" if least_ns else "from 0 up"
-        raise typer.BadParameter(f"{text} is no time {above}; write it like 5s or 500ms", param_hint=option)
+        raise typer.BadParameter(
+            f"{text} is not a time {above}; write it like 5s or 500ms", param_hint=option
+        )
     return nanoseconds
 
 
@@ -21,7 +23,7 @@ def duration_or_none_ns(text: str, option: str) -> int | None:
     nanoseconds = _parse(text, option)
     if nanoseconds is not None and nanoseconds <= 0:
         raise typer.BadParameter(
-            f"{text} is no time above 0; write it like 100ms, or none", param_hint=option
+            f"{text} is not a time above 0; write it like 100ms, or none", param_hint=option
         )
     return nanoseconds
 

@@ -108,7 +108,7 @@ def _duration_ns(text: str, option: str) -> int:
     except BadDuration as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no time; write it like 30s", param_hint=option)
+        raise typer.BadParameter(f"{text!r} is not a time; write it like 30s", param_hint=option)
     return found
 
 
@@ -129,8 +129,8 @@ def _calendar_ns(run: Run, text: str, option: str) -> int:
             whole = datetime.combine(began.date(), time.fromisoformat(text.strip()))
         except ValueError:
             raise typer.BadParameter(
-                f"{text!r} is no instant; write seconds from the start (90, 1.5s), before the end (-30s), or "
-                "local time (2026-11-22T04:10:00 or 04:10:00)",
+                f"{text!r} is not an instant; write seconds from the start (90, 1.5s), before the end "
+                "(-30s), or local time (2026-11-22T04:10:00 or 04:10:00)",
                 param_hint=option,
             ) from None
     return round(whole.timestamp() * 1e6) * 1000

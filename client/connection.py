@@ -125,7 +125,7 @@ class Connection:
         except zmq.ZMQError as error:
             self.close()
             raise GatewayUnreachable(
-                f"{address!r} is no address ({error}); write it like tcp://127.0.0.1:7400"
+                f"{address!r} is not an address ({error}); write it like tcp://127.0.0.1:7400"
             ) from None
 
     def open(self, timeout_s: float) -> ClientWelcome:

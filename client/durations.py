@@ -29,8 +29,8 @@ def parse_duration_ns(text: str) -> int | None:
     found = _DURATION.fullmatch(plain)
     if found is None or found[2] not in _UNIT_NS:
         raise BadDuration(
-            f"{text!r} is no duration; write a number and a unit ({', '.join(_UNIT_NS)}) like 50ms or 0.05s, "
-            "or none"
+            f"{text!r} is not a duration; write a number and a unit ({', '.join(_UNIT_NS)}) like 50ms or "
+            "0.05s, or none"
         )
     value = float(found[1]) * _UNIT_NS[found[2]]
     if not abs(value) < 2**62:

@@ -39,7 +39,7 @@ class RepositoryClient:
         """Raise ValueError for an address that is not one of HTTP."""
         parts = urllib.parse.urlsplit(address)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"{address!r} is no address of HTTP; it is like http://127.0.0.1:8000")
+            raise ValueError(f"{address!r} is not an address of HTTP; it is like http://127.0.0.1:8000")
         self.address = address.rstrip("/")
         self._token = token
         self._timeout_s = timeout_s

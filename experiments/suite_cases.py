@@ -33,7 +33,7 @@ class Case(NamedTuple):
     name: str
     model: bytes
     data_sets: tuple[tuple[list[Any], list[Any]], ...]
-    """Arrays; lists or something else where an input or output is no dense tensor."""
+    """Arrays; lists or something else where an input or output is not a dense tensor."""
     relative_tolerance: float
     absolute_tolerance: float
 

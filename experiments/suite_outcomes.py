@@ -132,7 +132,7 @@ def _rank(value: onnx.ValueInfoProto) -> int:
 
 
 def _with_weights(case: Case, served: int) -> bytes | None:
-    """Return the case's model with all inputs but one as initializers; None if one is no dense tensor."""
+    """Return the case's model with all inputs but one as initializers; None if one is not a dense tensor."""
     model = onnx.ModelProto.FromString(case.model)
     inputs = case.data_sets[0][0]
     for index, (value, array) in enumerate(zip(list(model.graph.input), inputs, strict=True)):

@@ -127,7 +127,7 @@ def _endpoint(address: str) -> str:
         good = False
     if not good:
         raise OSError(
-            f"trace_address {address!r} is no address of an OpenTelemetry collector; it is such as "
+            f"trace_address {address!r} is not an address of an OpenTelemetry collector; it is such as "
             "http://127.0.0.1:4318, where it takes OTLP over HTTP"
         )
     return address if parts.path.strip("/") else address.rstrip("/") + _PATH

@@ -115,4 +115,4 @@ def connect(
         return Link(hub, address, limits, name=name, keeps=keeps, shows=shows, expects=there)
     except ValueError as error:
         whom = f"{there.role} {there.name.decode()}".strip()
-        raise OSError(f"{address!r} is no address of the {whom}: {error}") from None
+        raise OSError(f"{address!r} is not an address of the {whom}: {error}") from None

@@ -47,7 +47,7 @@ def digest_of(folder: Path | str, stamp: Stamp) -> str:
 
 
 def _stamps(folder: str, under: str) -> Iterator[tuple[str, int, int, int]]:
-    """Yield the stamps of a folder's files, and of those in folders within it that are no links."""
+    """Yield the stamps of a folder's files, and of those in folders within it that are not links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             name = under + entry.name

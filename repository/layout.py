@@ -28,7 +28,7 @@ MAX_FAULT_CHARACTERS = 1_000
 """Of what is said about a configuration that quotes itself."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MOST_NAMED = 3
-"""Of files that are no model: what a sentence names."""
+"""How many files that are not models a sentence names."""
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _DEFAULTS = ModelConfig()
 
@@ -270,7 +270,7 @@ def _read(path: str, model: str, stamp: Stamp) -> _Config:
             )
         return _Config(stamp, read_config(Path(path).read_text(encoding="utf-8"), model), "")
     except UnicodeDecodeError as error:
-        return _Config(stamp, None, f"line 1: the file is no UTF-8 ({error.reason} at byte {error.start})")
+        return _Config(stamp, None, f"line 1: the file is not UTF-8 ({error.reason} at byte {error.start})")
     except ConfigFault as error:
         return _Config(stamp, None, str(error)[:MAX_FAULT_CHARACTERS])
 

@@ -63,7 +63,7 @@ def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -
 
 
 def is_artifact_name(name: str) -> bool:
-    """Say whether a stored model is a repository's, not one that somebody compiled by hand."""
+    """Say whether a stored model is a repository's, not one that was compiled by hand."""
     return SEPARATOR in name
 
 

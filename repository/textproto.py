@@ -176,7 +176,7 @@ class _Reader:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            raise SyntaxFault(f"line {line}: the text is no UTF-8") from None
+            raise SyntaxFault(f"line {line}: the text is not UTF-8") from None
 
 
 def _number(token: _Token) -> int | float:
@@ -215,8 +215,8 @@ def _escaped(escape: re.Match[str], line: int) -> bytes:
     if short or long:
         number = int(short or long, 16)
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-            raise SyntaxFault(f"line {line}: {escape[0]} is no character")
+            raise SyntaxFault(f"line {line}: {escape[0]} is not a character")
         return chr(number).encode()
     if letter not in _LETTERS:
-        raise SyntaxFault(f"line {line}: {escape[0]!r} is no escape")
+        raise SyntaxFault(f"line {line}: {escape[0]!r} is not an escape")
     return _LETTERS[letter]

@@ -69,11 +69,11 @@ class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):
     """What gateway and workers add to a request; each is measured on a live system, or 0."""
 
     gateway_arrival_us: float = 0.0
-    """The gateway is busy so long with each request that comes."""
+    """How long the gateway is busy with each request that comes."""
     gateway_reply_us: float = 0.0
-    """The gateway is busy so long with each reply."""
+    """How long the gateway is busy with each reply."""
     gateway_dispatch_us: float = 0.0
-    """The gateway is busy so long with each request whose inputs it pushes to a worker."""
+    """How long the gateway is busy with each request whose inputs it pushes to a worker."""
     worker_input_us: float = 0.0
     """From the last input's arrival at a worker until EXEC can begin."""
     worker_action_us: float = 0.0

@@ -200,7 +200,7 @@ class SimulatedGateway:
             self._withdraw(flight.expires_ns, request_id)
 
     def _withdraw(self, now_ns: int, request_id: int) -> None:
-        """Tell the controller that nobody waits for a request any more."""
+        """Tell the controller that no client waits for a request any more."""
         sent_ns = self._free_ns if self._free_ns > now_ns else now_ns
         self.arriving.append((self._to_controller.arrival_ns(sent_ns), RequestCancelled(request_id)))
 

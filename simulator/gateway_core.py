@@ -177,5 +177,5 @@ class CoreGateway(SimulatedGateway):
 
 
 def _frames(row_bytes: tuple[int, ...], rows: int) -> list[Frame]:
-    """Return tensors of the right sizes, whose content nobody looks at."""
+    """Return tensors of the right sizes, whose content is never read."""
     return [range(rows * size) for size in row_bytes]

@@ -13,7 +13,7 @@ from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.traces.records import Records
 
 SHOWN_OF = 16
-"""One answer of so many goes into the percentiles that progress shows."""
+"""How many answers there are to each one that goes into the percentiles of the progress."""
 
 
 @dataclass

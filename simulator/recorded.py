@@ -1,4 +1,4 @@
-"""What a log tells of the cluster it was recorded on: enough to simulate it under other decisions.
+"""What a log says about the cluster on which it was recorded: enough to simulate it under other decisions.
 
 Durations are those that were measured: the median for each executable, batch size and kind of device, and how
 far measurements are spread around it. What was never measured keeps its profile, corrected by as much as
@@ -34,7 +34,7 @@ from mainspring.traces.arrival import Arrival
 FOREVER_NS = 1 << 60
 """How long a worker stays away that did not come back."""
 LEAD_NS = 1_000_000
-"""The simulation begins so long before the log, so that what the log has first lies in the future."""
+"""How long before the log the simulation begins, so that the log's first record lies in the future."""
 
 Key = tuple[str, str, int]
 """(kind of device, executable, batch size, or 0 for a LOAD)"""
@@ -80,7 +80,7 @@ def read_recording(log: Path) -> Recording:
             # A slice begins with a picture of the cluster, which is as good as a run's beginning here.
             reader.scheduler = configuration(entry)
     if empty:
-        raise LogError(f"{log} holds no event: it is no log of a controller")
+        raise LogError(f"{log} holds no event: it is not a log of a controller")
     if reader.scheduler is None:
         raise LogError(lacks_start(log))
     if not reader.requests:
@@ -143,7 +143,7 @@ class _Reader:
             case WorkerJoined(worker=name):
                 if name in self._left:
                     left_ns = self._left.pop(name)
-                    # A process that began anew has prepared nothing yet.
+                    # A process that has restarted has prepared nothing yet.
                     lost = self._losses if entry.prepared or entry.resident else self._crashes
                     lost.append((left_ns, name, max(1, at_ns - left_ns)))
                 self._joins.setdefault(name, (at_ns, entry))

@@ -134,7 +134,7 @@ def redecide(log: Path | str) -> Redecision:
             return Redecision(runs, events, commands, difference, passed_over)
     if run is None:
         raise LogError(
-            lacks_start(log) if passed_over else f"{log} holds no event: it is no log of a controller"
+            lacks_start(log) if passed_over else f"{log} holds no event: it is not a log of a controller"
         )
     # The end of a log may be cut off between a call of the scheduler and its commands.
     return Redecision(runs, events, commands, None, passed_over)

@@ -48,7 +48,7 @@ class _LogFields(msgspec.Struct, frozen=True):
 def read_run(path: Path, name: str) -> Run:
     """Read a run's ``summary.json``, named itself or by its folder.
 
-    Raises OSError if it can't be read, and ValueError that names the file if it is no report.
+    Raises OSError if it can't be read, and ValueError that names the file if it is not a report.
     """
     file = path / "summary.json" if path.is_dir() else path
     data = file.read_bytes()
@@ -56,7 +56,7 @@ def read_run(path: Path, name: str) -> Run:
         summary = msgspec.json.decode(data, type=Summary)
         log = msgspec.json.decode(data, type=_LogFields, strict=False)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{file}: is no report of a run: {error}") from error
+        raise ValueError(f"{file}: is not a report of a run: {error}") from error
     return Run(name, log.title, summary, log.batch_sizes, log.exec_utilisation)
 
 

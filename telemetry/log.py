@@ -235,7 +235,7 @@ def read_entries(
     with a warning if it is damaged. Raises OSError if the folder or a segment can't be read.
     """
     if not Path(directory).is_dir():
-        raise FileNotFoundError(f"{directory} is no event log: there is no such folder")
+        raise FileNotFoundError(f"{directory} is not an event log: there is no such folder")
     paths = segments(directory)
     first = len(paths) - 1 if last_run else 0
     while first > 0 and not _begins_run(paths[first]):

@@ -198,7 +198,7 @@ def read_summary(path: Path) -> Summary:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Summary)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{path}: is no report of a run: {error}") from error
+        raise ValueError(f"{path}: is not a report of a run: {error}") from error
 
 
 def flat(*structs: msgspec.Struct) -> dict[str, Any]:

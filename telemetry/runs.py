@@ -92,7 +92,7 @@ def find_runs(directory: Path | str) -> list[Run]:
     Raises OSError if the folder or a segment can't be read, and `LogProblem` if it holds no log.
     """
     if not Path(directory).is_dir():
-        raise FileNotFoundError(f"{directory} is no event log: there is no such folder")
+        raise FileNotFoundError(f"{directory} is not an event log: there is no such folder")
     found: list[list[tuple[Path, int, SegmentHeader]]] = []
     for path in segments(directory):
         header = segment_header(path)
@@ -102,7 +102,7 @@ def find_runs(directory: Path | str) -> list[Run]:
             found.append([])
         found[-1].append((path, *header))
     if not found:
-        raise LogProblem(f"{directory} holds no event: it is no log of a controller")
+        raise LogProblem(f"{directory} holds no event: it is not a log of a controller")
     return [_run(number, parts) for number, parts in enumerate(found, 1)]
 
 

@@ -174,7 +174,7 @@ class _Slicer:
                     self._writer.write(self._from_ns, state)
 
     def _begin_segment(self, now_ns: int) -> None:
-        assert self._header is not None, "a segment that has no header is no part of a run"
+        assert self._header is not None, "a segment that has no header is not part of a run"
         header = self._header
         self._segment_due = False
         about = {**header.about, SLICE: msgspec.to_builtins(self._note)}

@@ -60,7 +60,7 @@ def parse_tcp(address: str, listens: bool = False) -> Address:
     number = int(port) if port.isdecimal() and len(port) < 6 else -1
     sound = address.startswith(PREFIX) and host and host.isprintable() and " " not in host
     if not sound or not (0 if listens else 1) <= number < 1 << 16:
-        raise ValueError(f"{address!r} is no address; write it like tcp://127.0.0.1:7401")
+        raise ValueError(f"{address!r} is not an address; write it like tcp://127.0.0.1:7401")
     return Address(host, number)
 
 

@@ -32,15 +32,17 @@ MAX_BYTES = HEAD.size + NONCE_BYTES + MAX_ROLE_BYTES + MAX_NAME_BYTES + PROOF_BY
 MIN_SECRET_BYTES = 32
 _CONNECTOR, _LISTENER = b"mainspring/2 connector\0", b"mainspring/2 listener\0"
 
-NO_SECRET = "it shows no secret, and is no process of this user on this host; give it the run's --secret-file"
+NO_SECRET = (
+    "it shows no secret, and is not a process of this user on this host; give it the run's --secret-file"
+)
 OTHER_SECRET = "its secret is another one; give both processes the same --secret-file"
 NONE_HERE = (
     "this process has no secret, so that only processes of its user on its host may connect; start it with "
     "--secret-file"
 )
 UNPROVED = (
-    "does not prove that it belongs to this cluster: it is no process of this user on this host, and without "
-    "a secret on both sides nothing else is proof; give both the run's --secret-file"
+    "does not prove that it belongs to this cluster: it is not a process of this user on this host, and "
+    "without a secret on both sides nothing else is proof; give both the run's --secret-file"
 )
 
 

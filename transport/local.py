@@ -35,7 +35,9 @@ def parse_local(address: str) -> Local:
     """Return the path of a local address; raise ValueError unless it is absolute."""
     path = address.removeprefix(PREFIX)
     if not path.startswith("/") or path.endswith("/") or not path.isprintable():
-        raise ValueError(f"{address!r} is no address; write it like {PREFIX}/run/mainspring/controller.sock")
+        raise ValueError(
+            f"{address!r} is not an address; write it like {PREFIX}/run/mainspring/controller.sock"
+        )
     return Local(path)
 
 

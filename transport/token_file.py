@@ -83,7 +83,7 @@ class TokenFile:
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
-            raise BadTokens(f"it is no UTF-8: {error}") from None
+            raise BadTokens(f"it is not UTF-8: {error}") from None
         return [*parse_tokens(text), *self._own]
 
     def _stamp(self) -> tuple[int, ...] | None:

@@ -93,7 +93,7 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadTokens(f"it is no TOML: {error}") from None
+        raise BadTokens(f"it is not TOML: {error}") from None
     entries = tables.pop("token", [])
     if tables or not isinstance(entries, list):
         wrong = next(iter(tables), "token")

@@ -164,7 +164,7 @@ def read_tables(path: Path) -> dict[str, dict[str, Any]]:
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"{path} is not TOML: {error}") from None
     _check_tables(tables, str(path))
     for name, key in PATH_KEYS:
         table = tables.get(name, {})

@@ -51,7 +51,7 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     store: Path = Path("out/demo/store")
     seed: int = 0
     kill_worker_at_s: float | None = None
-    """SIGKILL the worker so long after the beginning."""
+    """When to kill the worker (SIGKILL), from the beginning."""
 
 
 class DemoFacts(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoReport:
 
 
 def _run_alone(options: DemoOptions, console: Console) -> DemoReport:
-    """Run the demonstration in a folder that nobody else uses."""
+    """Run the demonstration in a folder of its own."""
     recipe = recipe_for(
         options.trace, round(options.duration_s * 1e9), round(options.slo_ms * 1e6), options.seed
     )
@@ -173,7 +173,7 @@ DEVICE_KIND = "cpu"
 def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
     """Compile the demonstration's models into a store, as far as it does not hold them; return all of them.
 
-    ``say`` is told of each architecture when its copies are there.
+    ``say`` gets a line for each architecture when its copies are there.
     """
     store = Store(folder)
     specs = []

@@ -171,7 +171,7 @@ def wake_ups(late_ns: list[int]) -> Finding:
 
 
 def open_files(hard_limit: int, models: int) -> Finding:
-    """Say whether a worker may open the files that so many models need."""
+    """Say whether a worker may open the files that the models need."""
     needed = FILES_PER_MODEL * models + FILES_BESIDE
     unlimited = hard_limit == resource.RLIM_INFINITY
     limit = "unlimited" if unlimited else f"{hard_limit:,}"

@@ -1,4 +1,4 @@
-"""TCP addresses of a local cluster: whether they are free, and free ones for whoever does not care."""
+"""TCP addresses of a local cluster: whether they are free, and free ones where any will do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse(address: str, prefix: str = PREFIX) -> tuple[str, int]:
     """Return host and port of an address such as ``tcp://127.0.0.1:7400``; raise `ConfigError`."""
     host, _, port = address.removeprefix(prefix).rpartition(":")
     if not address.startswith(prefix) or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address: write it like {prefix}127.0.0.1:7400")
+        raise ConfigError(f"{address!r} is not an address: write it like {prefix}127.0.0.1:7400")
     return host.strip("[]"), int(port)
 
 
@@ -39,7 +39,7 @@ def check_free(address: str, remedy: str) -> None:
 
 
 def answers(address: str) -> bool:
-    """Say whether somebody accepts connections at an address."""
+    """Return whether a process accepts connections at an address."""
     host, port = parse_any(address)
     try:
         socket.create_connection(

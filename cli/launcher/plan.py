@@ -45,7 +45,7 @@ CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or of
 CHOOSE_CONTROLLER = "choose another with [controller] address"
 CHOOSE_REPOSITORY = "choose another with [repository] address"
 CONSOLE_NICE = 5
-"""It may wait for whoever serves."""
+"""It may wait for those that serve."""
 
 DRAIN_SHARE = 0.7
 """Of the time to stop, what the gateway may use, so that it can still answer before it would be killed."""

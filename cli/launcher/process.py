@@ -20,7 +20,7 @@ LOG_TAIL_BYTES = 4096
 class Process:
     """A job's process over its deaths and restarts. Used from one thread, which must outlive the child.
 
-    The kernel kills a child when the *thread* that started it ends, so whoever starts children stays.
+    The kernel kills a child when the *thread* that started it ends, so the thread that starts children stays.
     """
 
     def __init__(self, job: Job, run_dir: Path, backoff: Backoff) -> None:
@@ -39,7 +39,7 @@ class Process:
         return self._child.pid if self._child and self._child.poll() is None else None
 
     def start(self) -> None:
-        """Start the job; its log is begun anew by the first start and continued by later ones.
+        """Start the job; the first start begins its log again, and later ones continue it.
 
         Raises OSError if the machine has no room for it, such as on a full disk.
         """
@@ -94,7 +94,7 @@ class Process:
             self._child.kill()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the child is gone, waiting for it at most so long."""
+        """Return whether the child is gone, waiting for it for at most that time."""
         if self._child is None:
             return True
         try:

@@ -46,7 +46,7 @@ class Readiness:
         self._connection.close()
 
     def poll(self, timeout_ms: float) -> bool:
-        """Return whether the cluster can serve, after waiting at most so long for news."""
+        """Return whether the cluster can serve, after waiting for news for at most that time."""
         self._ask()
         self._connection.poll(timeout_ms)
         while (received := self._connection.receive()) is not None:

@@ -28,7 +28,7 @@ def with_store(config: Config, run_dir: Path) -> Config:
     path = Path(given.path).absolute()
     if not path.is_dir():
         raise ConfigError(
-            f"the model repository {given.path} is no folder; make it, even if it is empty at first"
+            f"the model repository {given.path} is not a folder; make it, even if it is empty at first"
         )
     if config.cluster.profiles is not None:
         raise ConfigError(

@@ -110,7 +110,7 @@ def announcement(plan: Plan, models: int) -> list[str]:
 
 
 def remedies(core: State, gateway: GatewayConfig) -> list[str]:
-    """Return what is to be said of a scheduler that runs as Python though nobody asked for that, and of a
+    """Return what is to be said of a scheduler that runs as Python although that was not asked for, and of a
     limit of open files that leaves too few clients."""
     said = []
     if core.use not in (Use.COMPILED, Use.OFF):

@@ -142,7 +142,7 @@ def device_for(models: Sequence[ModelSpec], config: WorkerConfig, copies: int = 
 
 
 def random_rows(model: ModelSpec, rows: int, seed: int = 0) -> list[Array]:
-    """Return random inputs of so many rows: normal numbers, and integers that any embedding has, 0 and 1."""
+    """Return random inputs of ``rows`` rows: normal numbers, and integers that any embedding has, 0 and 1."""
     random = np.random.default_rng(seed)
     made: list[Array] = []
     for tensor in model.inputs:

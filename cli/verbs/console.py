@@ -35,7 +35,7 @@ def console(
         typer.Option(
             readable=False,
             help="Tokens, as `mainspring token` writes them, with which operators may change what is served. "
-            "Without one nobody may.",
+            "Without one, nothing can be changed.",
         ),
     ] = None,
     host: Annotated[

@@ -118,7 +118,7 @@ def _serve(
 
 
 def _say_if_slow() -> None:
-    """Note in the log that the scheduler is not compiled, unless somebody wants it so."""
+    """Note in the log that the scheduler is not compiled, unless that is wanted."""
     import logging
 
     from mainspring.native import CORE, Use, how_to_compile

@@ -83,7 +83,7 @@ def _models(folder: Path) -> int:
     from mainspring.cli.launcher.models import ModelSource
 
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is no folder")
+        raise FileNotFoundError(f"{folder} is not a folder")
     source = ModelSource(store=str(folder))
     source.check_files()
     return len(source.survey()[0])

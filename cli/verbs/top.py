@@ -135,7 +135,7 @@ def _interactive(source: Source, shown: ViewName | None, *, recorded: bool) -> N
     from mainspring.console.terminal.screen import Screen
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise typer.BadParameter("this is no terminal: give --once for one picture")
+        raise typer.BadParameter("this is not a terminal: give --once for one picture")
     console = Console(markup=False, highlight=False)
     with stopping() as stop:
         run_top(source, Screen(shown or "cluster", recorded=recorded), console, sys.stdin.fileno(), stop)

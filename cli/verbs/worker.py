@@ -91,7 +91,7 @@ def _check(engine: str, device: str, store: Path, exec_core: int | None) -> None
     from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 
     if DEVICE.fullmatch(device) is None:
-        raise typer.BadParameter(f"{device!r} is no device; give cpu, or cuda:0 for the first GPU")
+        raise typer.BadParameter(f"{device!r} is not a device; give cpu, or cuda:0 for the first GPU")
     engines = tuple(ENGINES) if device == "cpu" else CUDA_ENGINES
     if engine not in engines:
         raise typer.BadParameter(f"there is no engine {engine!r}; choose one of {', '.join(engines)}")

@@ -13,7 +13,7 @@ from mainspring.telemetry.log_stats import LogStats, RunStats
 
 
 def print_stats(console: Console, title: str, stats: LogStats, models: int = 0) -> None:
-    """Print a log's totals and a table for each run, with so many ``models`` of those that were asked for."""
+    """Print a log's totals and a table for each run, with at most ``models`` of the requested models."""
     per = stats.size_bytes / stats.records if stats.records else 0.0
     if any(run.part_begins_s is not None for run in stats.runs):
         told = f"{stats.records:,} records of a part"

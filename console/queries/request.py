@@ -82,7 +82,9 @@ def find_request(view: View, which: str) -> Request:
             )
         return newest
     if not which.isdecimal() or len(which) > 20:
-        raise BadQuery(f"{which[:80]!r} is no request's id; give a whole number or one of {', '.join(LAST)}")
+        raise BadQuery(
+            f"{which[:80]!r} is not a request's id; give a whole number or one of {', '.join(LAST)}"
+        )
     exact = view.find(int(which))
     if exact is not None:
         return exact

@@ -98,7 +98,7 @@ class Changes:
             kinds = f"; its type is one of {', '.join(_WISHES)}" if wrong_kind else ""
             raise BadRequest(f'the body is no {{"wish": ...}}: {error}{kinds}') from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"the body is no JSON: {error}") from None
+            raise BadRequest(f"the body is not JSON: {error}") from None
 
     def _refusal(self, header: str | None, wish: Wish) -> Refusal | None:
         """Return why the bearer of this token may not give the command, or None."""

@@ -138,7 +138,7 @@ class PageSocket:
         except msgspec.ValidationError as error:
             await self._complain(explained(str(error), Said))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            await self._complain(f"the message is no JSON object: {error}")
+            await self._complain(f"the message is not a JSON object: {error}")
         return None
 
     async def _obey(self, said: Said) -> None:

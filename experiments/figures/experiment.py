@@ -82,7 +82,7 @@ def run(experiment: Experiment[Row], options: Options, console: Console) -> Figu
 
 
 def make_console() -> Console:
-    """Return a console that does not cut tables off where it is no terminal."""
+    """Return a console that does not cut tables off where it is not a terminal."""
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH

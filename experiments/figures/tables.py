@@ -20,7 +20,7 @@ def read_report(path: Path) -> Report:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Report)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"{path}: is no report of an experiment: {error}") from None
+        raise ValueError(f"{path}: is not a report of an experiment: {error}") from None
 
 
 def main(folder: Annotated[Path, typer.Argument(help="Where the JSON files are.")] = OUTPUT) -> None:

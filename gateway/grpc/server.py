@@ -68,7 +68,7 @@ def _target(address: str) -> str:
     host, colon, port = target.rpartition(":")
     if target == address or not host or not colon or not port.isdecimal() or int(port) > 65_535:
         raise OSError(
-            f"{address!r} is no address to serve gRPC at; it is {SCHEME}HOST:PORT, such as "
+            f"{address!r} is not an address to serve gRPC at; it is {SCHEME}HOST:PORT, such as "
             f"{SCHEME}127.0.0.1:8001, with port 0 for any free one"
         )
     return target

@@ -238,7 +238,7 @@ class Receiver:
             return data[upgrade.args[0] :]
         except httptools.HttpParserError as error:
             if not self._ended:
-                self._fault = self._fault or Fault(400, f"this is no HTTP request: {error}")
+                self._fault = self._fault or Fault(400, f"this is not an HTTP request: {error}")
         return data[:0]
 
     def _expect_body(self) -> None:
@@ -278,7 +278,7 @@ class Receiver:
         self._exchange = None
         self._ended = not exchange.keeps_alive
         self.began_ns = 0
-        # What follows in the same read is counted by the next one, if it is no whole head.
+        # What follows in the same read is counted by the next one, if it is not a whole head.
         self._fed_bytes = 0
         self._release()
         self._sink.received(exchange)

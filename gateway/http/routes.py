@@ -1,7 +1,7 @@
 """What stands at which path.
 
 A route is a pattern of segments; ``{name}`` stands for one that the handler gets. Of two that fit, the one
-that was added first counts: ``/v2/models/stats`` is no model's.
+that was added first counts: ``/v2/models/stats`` is not a model's.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ def parse_address(text: str) -> Address:
         host = port = None
     if host is None or port is None or parts.scheme != SCHEME or parts.path not in ("", "/"):
         raise OSError(
-            f"{text!r} is no address to serve HTTP at; it is {SCHEME}://HOST:PORT, such as "
+            f"{text!r} is not an address to serve HTTP at; it is {SCHEME}://HOST:PORT, such as "
             f"{SCHEME}://127.0.0.1:8000, with port 0 for any free one"
         )
     return Address(host, port)

@@ -48,7 +48,7 @@ def dtype_of(model: str, tensor: TensorSpec, datatype: str) -> str:
     """Return the dtype of a tensor that came with ``datatype``; raise `Unfit` if the model takes another."""
     wanted = DATATYPES.get(tensor.dtype, BYTES)
     if datatype != wanted:
-        known = "" if datatype in DTYPES or datatype == BYTES else ", which is no datatype"
+        known = "" if datatype in DTYPES or datatype == BYTES else ", which is not a datatype"
         detail = f"input {tensor.name!r} came as {datatype[:40]!r}{known}; model {model!r} takes {wanted}"
         if datatype == BYTES:
             detail += ", and has no slots for BYTES there"

@@ -279,8 +279,8 @@ def _raw(signature: Signature, body: memoryview) -> Parsed:
         if rest or not rows:
             raise Unfit(
                 Reason.BAD_INPUT,
-                f"a body of {len(body):,} bytes without JSON is no number of rows of input {tensor.name!r}, "
-                f"which have {tensor.row_bytes:,} bytes each",
+                f"a body of {len(body):,} bytes without JSON is not a number of rows of input "
+                f"{tensor.name!r}, which have {tensor.row_bytes:,} bytes each",
             )
     header = TensorHeader(tensor.name, tensor.dtype, signature.spec.client_shape(tensor, rows))
     return Parsed((header,), [frame], None, _NO_PARAMETERS, Wanted(default=BINARY))

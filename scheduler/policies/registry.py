@@ -53,7 +53,7 @@ def policy_class(name: str) -> type[Policy]:
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"policy {name!r} can't be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ValueError(f"policy {name!r} is no subclass of mainspring.scheduler.policies.base.Policy")
+        raise ValueError(f"policy {name!r} is not a subclass of mainspring.scheduler.policies.base.Policy")
     lacking = [method for method in _REQUIRED if getattr(found, method) is getattr(Policy, method)]
     if lacking:
         raise ValueError(f"policy {name!r} lacks {', '.join(lacking)}")

@@ -19,11 +19,11 @@ from mainspring.telemetry.report import Possible
 from mainspring.traces.records import NO_DEADLINE, OUTPUTS, Columns, Records
 
 STRETCH_REQUESTS = 100_000
-"""At most so many requests are bounded together: about a gigabyte of memory."""
+"""The most requests that are bounded together: about a gigabyte of memory."""
 ITERATIONS = 60
 """Twice as quick as `dual.ITERATIONS` and no more than some 0.2 % above it."""
 QUICK_REQUESTS = 10_000
-"""Up to so many requests are bounded unasked: it takes seconds."""
+"""The most requests that are bounded without being asked for: it takes seconds."""
 
 Workers = Sequence[tuple[str, str, int]]
 """(name, kind, pages), as `Cluster.workers`."""
@@ -35,7 +35,7 @@ def deadlines(records: Records) -> int:
 
 
 def is_wanted(requests: int, asked: bool | None) -> bool:
-    """Return whether so many requests are to be bounded; with ``asked`` None only if that is quick."""
+    """Return whether this number of requests is to be bounded; with ``asked`` None only if that is quick."""
     return requests <= QUICK_REQUESTS if asked is None else asked
 
 
@@ -149,7 +149,7 @@ class _Maker:
 
 
 def _by_requests(infer_ns: Mapping[int, int], rows: int) -> dict[int, int]:
-    """Return the least duration of a batch of 1, 2, ... requests of so many rows each, where it grows."""
+    """Return the least duration of a batch of 1, 2, ... requests of equally many rows, where it grows."""
     found: dict[int, int] = {}
     for size, duration_ns in infer_ns.items():
         requests = size // rows

@@ -94,7 +94,7 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(
     assert places.gateway("tcp://10.0.0.3:9003") == "tcp://10.0.0.3:9003"
     monkeypatch.delenv("MAINSPRING_ADDRESS")
     (tmp_path / "mainspring.toml").write_text("[gateway\n")
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not TOML"):
         places.gateway()
 
 

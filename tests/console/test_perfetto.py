@@ -289,7 +289,7 @@ def test_nothing_is_there_under_its_name_before_it_is_whole(log: Path, tmp_path:
         (["--from", "1"], "choose a part of a log"),
         (["--log", "LOG", "--duration", "1s"], "--duration is about a live cluster"),
         (["--log", "LOG", "--controller", "tcp://127.0.0.1:1"], "--controller is about a live cluster"),
-        (["--duration", "soon"], "is no duration"),
+        (["--duration", "soon"], "is not a duration"),
     ],
 )
 def test_options_that_go_together_with_nothing_are_refused(

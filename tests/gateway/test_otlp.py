@@ -196,7 +196,7 @@ def test_a_collector_that_hangs_or_is_gone_delays_neither_requests_nor_the_end()
 )
 def test_an_address_that_is_none_ends_the_start(address: str) -> None:
     config = GatewayConfig(address="tcp://127.0.0.1:*", trace_address=address)
-    with pytest.raises(OSError, match=r"trace_address .* is no address of an OpenTelemetry collector"):
+    with pytest.raises(OSError, match=r"trace_address .* is not an address of an OpenTelemetry collector"):
         server.run(config, threading.Event())
 
 

@@ -1,4 +1,4 @@
-"""The text format, compared with protobuf's own writer, and on what is no text format."""
+"""The text format, compared with protobuf's own writer, and on what is not text format."""
 
 from __future__ import annotations
 

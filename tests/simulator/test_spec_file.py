@@ -71,7 +71,7 @@ def test_toml_and_json_say_the_same(tmp_path: Path) -> None:
         (("[[models]]", "[[models]]\nstore = 's'"), "one of profiles, store or name"),
         (("[[workload]]\nrate = 10", '[[workload]]\nkind = "azure2019"'), "name it with trace"),
         (('mode = "table"', 'mode = "tables"'), "mode"),
-        (("seed = 4", "seed = ["), "is no TOML"),
+        (("seed = 4", "seed = ["), "is not TOML"),
         (("[[workload]]\nrate = 10", '[[workload]]\nkind = "log"'), "name its folder with log"),
         (
             ("[[workload]]\nrate = 10", '[[workload]]\nkind = "log"\nlog = "x"\nslo_ms = 100\nscale = 2'),

@@ -129,7 +129,9 @@ def _played(run: Run, request_id: int | None) -> View:
 def _only(run: Run, which: str) -> int:
     """Return the id of the only request of a run that has these digits, or whose id begins with them."""
     if not which.isdecimal():
-        raise BadQuery(f"{which[:80]!r} is no request's id: give a whole number, or one of {', '.join(LAST)}")
+        raise BadQuery(
+            f"{which[:80]!r} is not a request's id: give a whole number, or one of {', '.join(LAST)}"
+        )
     found: dict[int, None] = {}
     for _, entry in read_run(run):
         if isinstance(entry, RequestArrived):

@@ -59,7 +59,7 @@ def shown() -> Iterator[Callable[[float], None]]:
 
 
 def tell_left_out(requests: int) -> None:
-    """Say that the bound was left out because of so many requests, and how to get it."""
+    """Say that the bound was left out because there are too many requests, and how to get it."""
     if requests:
         typer.echo(
             f"what was possible was left out, for {requests:,} requests take a while; --bound computes it",

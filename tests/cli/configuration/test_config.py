@@ -92,7 +92,7 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
         ("[gateway]\ncontroller_address = 'tcp://h:1'", r"is not set here: it is \[controller\] address"),
         ("[worker]\nengine = 'emulated'", r"set \[cluster\] engine"),
         ("[gateway]\nmax_in_flight = -1", "max_in_flight is -1; it must be greater than 0"),
-        ("[cluster", "is no TOML"),
+        ("[cluster", "is not TOML"),
     ],
 )
 def test_what_is_wrong_is_named_with_what_would_be_right(tmp_path: Path, text: str, complaint: str) -> None:

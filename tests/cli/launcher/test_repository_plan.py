@@ -68,7 +68,7 @@ def test_a_store_beside_a_repository_is_served_without_the_repositorys_artifacts
 @pytest.mark.parametrize(
     ("cluster", "repository", "says"),
     [
-        ({}, {"path": "nowhere"}, "the model repository nowhere is no folder; make it"),
+        ({}, {"path": "nowhere"}, "the model repository nowhere is not a folder; make it"),
         ({"profiles": "p.csv", "engine": "emulated"}, {}, "--model-repository or --profiles"),
         ({}, {"address": "tcp://127.0.0.1:7400"}, "listened on twice"),
     ],

@@ -21,7 +21,7 @@ def traced(emulated: Callable[..., Config], address: str) -> Config:
 
 def test_a_collector_is_named_by_an_address_of_http(emulated: Callable[..., Config]) -> None:
     make_plan(traced(emulated, "http://127.0.0.1:4318"))
-    with pytest.raises(ConfigError, match="is no address of an OpenTelemetry collector"):
+    with pytest.raises(ConfigError, match="is not an address of an OpenTelemetry collector"):
         make_plan(traced(emulated, "grpc://127.0.0.1:4317"))
 
 

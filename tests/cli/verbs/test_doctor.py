@@ -40,7 +40,7 @@ def test_a_store_that_can_not_be_read_fails(tmp_path: Path) -> None:
     assert shown["serves"] is False
     bad = [finding for finding in shown["findings"] if finding["fatal"] and not finding["good"]]
     assert [finding["subject"] for finding in bad] == ["store"]
-    assert "nowhere is no folder" in bad[0]["found"]
+    assert "nowhere is not a folder" in bad[0]["found"]
 
 
 def test_one_damaged_model_among_others_is_a_warning(tmp_path: Path) -> None:

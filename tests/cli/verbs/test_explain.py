@@ -83,7 +83,7 @@ def test_several_requests_that_begin_alike_are_named(log: Path, tmp_path: Path) 
 def test_words_that_name_no_request_are_refused(log: Path) -> None:
     code, text = run("yesterday", "--log", str(log))
     assert code == 1
-    assert "'yesterday' is no request's id" in text
+    assert "'yesterday' is not a request's id" in text
     assert "last-rejected" in text
 
 

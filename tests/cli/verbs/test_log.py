@@ -113,9 +113,9 @@ def test_the_calendar_chooses_the_run(tmp_path: Path) -> None:
     [
         ({"from_": "2", "to": "1"}, "--from has to be before --to"),
         ({"from_": "1", "last": "1s"}, "--last is a span of its own"),
-        ({"from_": "soon"}, "'soon' is no instant; write seconds from the start"),
-        ({"from_": "5 parsecs"}, "is no duration; write a number and a unit"),
-        ({"last": "none"}, "is no time; write it like 30s"),
+        ({"from_": "soon"}, "'soon' is not an instant; write seconds from the start"),
+        ({"from_": "5 parsecs"}, "is not a duration; write a number and a unit"),
+        ({"last": "none"}, "is not a time; write it like 30s"),
     ],
 )
 def test_parts_that_make_no_sense_are_refused(log: Path, options: dict[str, str], complaint: str) -> None:

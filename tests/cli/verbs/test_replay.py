@@ -121,7 +121,7 @@ def test_a_trace_is_played_without_naming_its_kind(app: typer.Typer, tmp_path: P
     [
         (["--workload", "azure2019"], "read from a file; name it with --trace"),
         (["--workload", "poisson", "--trace", "t.csv"], "generated and would not read t.csv"),
-        (["--duration", "5 parsecs"], "'5 parsecs' is no duration"),
+        (["--duration", "5 parsecs"], "'5 parsecs' is not a duration"),
         (["--duration", "none"], "no time above 0"),
         (["--start", "-1s"], "no time from 0 up"),
         (["--think", "-1s"], "no time from 0 up"),

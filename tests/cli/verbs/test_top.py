@@ -255,7 +255,7 @@ def test_a_log_is_shown_at_any_moment(tmp_path: Path) -> None:
         (["--log", "LOG", "--at", "90"], "90.000 s from the start of a run of 4."),
         (["--log", "LOG", "--controller", "tcp://127.0.0.1:1"], "--controller is about a live cluster"),
         (["--controller", "nonsense", "--once"], "nonsense"),
-        (["--controller", "tcp://127.0.0.1:1"], "this is no terminal: give --once"),
+        (["--controller", "tcp://127.0.0.1:1"], "this is not a terminal: give --once"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: list[str], complaint: str) -> None:

@@ -120,7 +120,7 @@ def test_seeing_may_need_a_token(start: Start, counting: Counting, tmp_path: Pat
         assert words in json.loads(body)["error"]["text"]
     assert console.json("/api/counting", **bearer("all"))["data"] == 0
     assert console.json("/api/console", **bearer("all"))["head"]
-    assert console.ask("/")[0] in {200, 404}, "the page itself is no secret"
+    assert console.ask("/")[0] in {200, 404}, "the page itself is not a secret"
 
 
 def test_a_page_may_need_a_token(start: Start, counting: Counting, tmp_path: Path) -> None:

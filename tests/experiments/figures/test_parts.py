@@ -54,7 +54,7 @@ def test_reports_are_printed_as_markdown(tmp_path: Path, capsys: pytest.CaptureF
     assert "| goodput | 8 r/s | 7.25 r/s |" in text
     assert "A note." in text
     (tmp_path / "one.json").write_text('{"name": 1}', encoding="utf-8")
-    with pytest.raises(ValueError, match="is no report of an experiment"):
+    with pytest.raises(ValueError, match="is not a report of an experiment"):
         tables.main(tmp_path)
     with pytest.raises(SystemExit, match="make experiments"):
         tables.main(tmp_path / "empty")

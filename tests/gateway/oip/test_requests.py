@@ -146,7 +146,7 @@ GOOD = {"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}
     ("change", "said"),
     [
         ({"datatype": "FP64"}, "came as 'FP64'; model 'm' takes FP32"),
-        ({"datatype": "FLOAT"}, "which is no datatype"),
+        ({"datatype": "FLOAT"}, "which is not a datatype"),
         ({"datatype": "BYTES"}, "no slots for BYTES"),
         ({"data": [1]}, "has 1 values; its shape makes 2"),
         ({"data": [[1], [2, 3]]}, "rows of different lengths"),
