@@ -10,7 +10,14 @@ from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import impossible
 from mainspring.messages.events import OperatorAsked, Resident, WorkerJoined
 from mainspring.messages.model import ModelSpec
-from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, UnpinModel, Wish, subject
+from mainspring.messages.operating import (
+    DrainWorker,
+    OperatorCommand,
+    PinModel,
+    ResumeWorker,
+    UnpinModel,
+    subject,
+)
 
 PINNED_SHARE: Final = 0.5
 """Of all workers' pages, what pinned models may take together."""
@@ -174,13 +181,13 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
 
     What concerns something that is not there, or may not be set, changes nothing.
     """
-    wish = event.wish
-    about = subject(wish)
-    if about is None or not _may_set(cluster, wish):
+    command = event.command
+    about = subject(command)
+    if about is None or not _may_set(cluster, command):
         return
     cluster.operations.pop(about, None)
     cluster.operations[about] = now_ns, event
-    match wish:
+    match command:
         case DrainWorker(worker=name):
             cluster.drained[name] = None
             set_draining(cluster, name, draining=True)
@@ -194,8 +201,8 @@ def operator_asked(cluster: Cluster, now_ns: int, event: OperatorAsked) -> None:
             cluster.models[name].pinned = False
 
 
-def _may_set(cluster: Cluster, wish: Wish) -> bool:
-    match wish:
+def _may_set(cluster: Cluster, command: OperatorCommand) -> bool:
+    match command:
         case DrainWorker(worker=name):
             return name in cluster.workers
         case ResumeWorker(worker=name):

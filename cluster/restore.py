@@ -284,7 +284,7 @@ def _operators(cluster: Cluster, state: OperatorState) -> None:
     cluster.pinned = dict.fromkeys(state.pinned)
     cluster.operations = {}
     for at_ns, event in state.operations:
-        about = subject(event.wish)
+        about = subject(event.command)
         if about is not None:
             cluster.operations[about] = at_ns, event
     for worker in cluster.workers.values():

@@ -64,9 +64,9 @@ class Cluster:
         """Return the default SLOs that operators set, by what clients call the models; they outlive those."""
         found: dict[str, int] = {}
         for _, event in self.operations.values():
-            wish = event.wish
-            if isinstance(wish, SetDefaultSlo) and wish.slo_ns is not None:
-                found[wish.model] = wish.slo_ns
+            command = event.command
+            if isinstance(command, SetDefaultSlo) and command.slo_ns is not None:
+                found[command.model] = command.slo_ns
         return found
 
     # --- models and workers ---

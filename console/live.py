@@ -85,7 +85,7 @@ class LiveStream:
     ) -> None:
         """Begin to connect; raise ValueError if the address is none.
 
-        ``secret``: the run's, which a process of another user or host needs. ``operates``: wishes of
+        ``secret``: the run's, which a process of another user or host needs. ``operates``: commands of
         operators are passed on, whom the caller has checked.
         """
         self.state: State = "connecting"

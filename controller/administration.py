@@ -20,7 +20,15 @@ from mainspring.controller.sessions import GatewaySession, SessionTable
 from mainspring.messages.codes import Reason
 from mainspring.messages.durations import in_milliseconds
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import LoadOn, Operate, Operated, SetDefaultSlo, Wish, described, subject
+from mainspring.messages.operating import (
+    LoadOn,
+    Operate,
+    Operated,
+    OperatorCommand,
+    SetDefaultSlo,
+    described,
+    subject,
+)
 from mainspring.messages.peers import AdminReply, AdminRequest, ClusterStatus, WorkerStatus
 
 _LOGGER = logging.getLogger(__name__)
@@ -65,8 +73,8 @@ class Administration:
 
     def answer(self, now_ns: int, gateway: GatewaySession, request: AdminRequest) -> None:
         """Carry out what a client asks, and answer its gateway."""
-        wishes = (request.add, request.remove, request.serve, request.load)
-        asked = sum(wish is not None for wish in wishes) + request.status + request.metrics
+        commands = (request.add, request.remove, request.serve, request.load)
+        asked = sum(command is not None for command in commands) + request.status + request.metrics
         reply = AdminReply(request.token)
         if asked != 1:
             detail = f"{asked} of add, remove, serve, load, status and metrics were asked for; ask for one"
@@ -88,12 +96,12 @@ class Administration:
         refusal = self._refusal(asked)
         if refusal is not None:
             return Operated(asked.token, False, refusal)
-        wish = asked.wish
-        event = OperatorAsked(asked.who, wish)
+        command = asked.command
+        event = OperatorAsked(asked.who, command)
         self._carry_out(now_ns, event)
         self._journal.operated(event)
-        _LOGGER.info("%s asked to %s", asked.who, described(wish))
-        return Operated(asked.token, True, described(wish))
+        _LOGGER.info("%s asked to %s", asked.who, described(command))
+        return Operated(asked.token, True, described(command))
 
     def restore(self, now_ns: int) -> None:
         """Set again, as far as possible by now, what operators set before the controller's restart.
@@ -102,7 +110,7 @@ class Administration:
         must be there, and a pinned model needs room.
         """
         for event in list(self._kept.values()):
-            if isinstance(event.wish, SetDefaultSlo) or self._scheduler.refusal(event.wish) is None:
+            if isinstance(event.command, SetDefaultSlo) or self._scheduler.refusal(event.command) is None:
                 self._carry_out(now_ns, event)
 
     def status(self, now_ns: int) -> ClusterStatus:
@@ -147,20 +155,20 @@ class Administration:
         return refusal
 
     def _load(self, now_ns: int, gateway: GatewaySession, model: str) -> Refusal | None:
-        wish = LoadOn(model, idle=True)
-        refusal = self._scheduler.refusal(wish)
+        command = LoadOn(model, idle=True)
+        refusal = self._scheduler.refusal(command)
         if refusal is not None:
             return Reason.UNKNOWN_MODEL, refusal
-        self._carry_out(now_ns, OperatorAsked(gateway.name, wish))
+        self._carry_out(now_ns, OperatorAsked(gateway.name, command))
         return None
 
     def _carry_out(self, now_ns: int, event: OperatorAsked) -> None:
-        about = subject(event.wish)
+        about = subject(event.command)
         if about is not None:
             self._kept.pop(about, None)
         self._scheduler.handle(now_ns, event)
-        if isinstance(event.wish, SetDefaultSlo):
-            self._registry.send_default_slo(event.wish.model, event.wish.slo_ns)
+        if isinstance(event.command, SetDefaultSlo):
+            self._registry.send_default_slo(event.command.model, event.command.slo_ns)
 
     def _refusal(self, asked: Operate) -> str | None:
         if self.stopping:
@@ -169,14 +177,14 @@ class Administration:
             return (
                 f"who asks can't be recorded: a name has 1 to {MAX_NAME_CHARACTERS} characters, all printable"
             )
-        if _longest(asked.wish) > MAX_NAME_CHARACTERS:
+        if _longest(asked.command) > MAX_NAME_CHARACTERS:
             return f"no model and no worker has a name of more than {MAX_NAME_CHARACTERS} characters"
-        if isinstance(asked.wish, SetDefaultSlo):
-            return self._slo_refusal(asked.wish)
-        return self._scheduler.refusal(asked.wish)
+        if isinstance(asked.command, SetDefaultSlo):
+            return self._slo_refusal(asked.command)
+        return self._scheduler.refusal(asked.command)
 
-    def _slo_refusal(self, wish: SetDefaultSlo) -> str | None:
-        slo_ns, name = wish.slo_ns, wish.model
+    def _slo_refusal(self, command: SetDefaultSlo) -> str | None:
+        slo_ns, name = command.slo_ns, command.model
         if slo_ns is not None and not 0 < slo_ns <= MAX_DURATION_NS:
             given, most = in_milliseconds(slo_ns), in_milliseconds(MAX_DURATION_NS)
             return f"a default SLO of {given} can't be; give more than 0 and at most {most}"
@@ -204,6 +212,6 @@ class Administration:
         return msgspec.structs.replace(worker, clock_offset_ns=session.clock.offset_ns, notes=notes)
 
 
-def _longest(wish: Wish) -> int:
+def _longest(command: OperatorCommand) -> int:
     """Return the length of the longest name in a command."""
-    return max(len(value) for value in msgspec.structs.astuple(wish) if isinstance(value, str))
+    return max(len(value) for value in msgspec.structs.astuple(command) if isinstance(value, str))

@@ -73,7 +73,7 @@ class Journal:
 
     def operated(self, asked: OperatorAsked) -> None:
         """Record what an operator set; a command that takes effect only once is not recorded."""
-        if subject(asked.wish) is not None:
+        if subject(asked.command) is not None:
             self._keep(asked)
 
     def applied(self, models: list[ModelSpec]) -> list[ModelSpec]:
@@ -105,13 +105,13 @@ class Journal:
             case Removed(name=name):
                 self.models[name] = None
                 self.asked.pop(("model", name), None)
-            case OperatorAsked(wish=wish):
-                about = subject(wish)
+            case OperatorAsked(command=command):
+                about = subject(command)
                 if about is None:
                     return
                 self.asked.pop(about, None)
-                unset = isinstance(wish, SetDefaultSlo) and wish.slo_ns is None
-                if not unset and not isinstance(wish, ResumeWorker | UnpinModel):
+                unset = isinstance(command, SetDefaultSlo) and command.slo_ns is None
+                if not unset and not isinstance(command, ResumeWorker | UnpinModel):
                     self.asked[about] = change
 
     def _read(self, data: bytes) -> None:

@@ -19,7 +19,7 @@ from mainspring.controller.snapshot_stream import SharedRecords
 from mainspring.messages.commands import Command, DropWorker, Note, Reject, Sent
 from mainspring.messages.events import Event, RequestArrived, Wakeup
 from mainspring.messages.metrics import ClusterMetrics
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
@@ -74,10 +74,10 @@ class LoggedScheduler:
             self._report("handle", now_ns, event)
         self._decided(now_ns, self._scheduler.taken())
 
-    def refusal(self, wish: Wish) -> str | None:
+    def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, or None if it can."""
         try:
-            return self._scheduler.refusal(wish)
+            return self._scheduler.refusal(command)
         except Exception:
             self._report("refusal", 0, None)
             return "the scheduler failed at looking at it; see the controller's log"

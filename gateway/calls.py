@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mainspring.gateway.bounds import Budget
-from mainspring.gateway.core.admin import Reply, Wish
+from mainspring.gateway.core.admin import AdminCommand, Reply
 from mainspring.gateway.core.effects import Answer, Connection, Refuse
 from mainspring.gateway.core.requests import late_detail
 from mainspring.gateway.delays import Back
@@ -51,7 +51,7 @@ class Calls:
         self._peers = itertools.count()
         self._waiting: dict[Connection, dict[int, Done]] = {}
         self._asked: dict[int, asyncio.Future[Reply]] = {}
-        self._wishes = Connection(NAME, b"wishes")
+        self._control = Connection(NAME, b"commands")
         driver.front_ends[NAME] = self
         self.repository = repository_of(driver.config, driver.catalog)
         """The model repository; None if the cluster has none."""
@@ -106,16 +106,16 @@ class Calls:
             done(Refuse(connection, key, Reason.CANCELLED, "the client is gone"))
         self._settle()
 
-    async def ask(self, wish: Wish) -> Reply:
-        """Pass a command on to the controller and return its reply; ``wish.key`` is from `next_key`."""
+    async def ask(self, command: AdminCommand) -> Reply:
+        """Pass a command on to the controller and return its reply; ``command.key`` is from `next_key`."""
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._asked[wish.key] = future
-        self.driver.ask(self._wishes, wish)
+        self._asked[command.key] = future
+        self.driver.ask(self._control, command)
         self._settle()
         try:
             return await future
         finally:
-            self._asked.pop(wish.key, None)
+            self._asked.pop(command.key, None)
 
     # --- called by the driver ---
 
@@ -130,7 +130,7 @@ class Calls:
 
     def reply(self, connection: Connection, message: Reply) -> None:
         """Hand the reply to a command over."""
-        assert connection == self._wishes, f"a reply to {connection}, which asked for nothing"
+        assert connection == self._control, f"a reply to {connection}, which asked for nothing"
         future = self._asked.get(message.key)
         if future is not None and not future.done():
             future.set_result(message)

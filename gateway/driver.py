@@ -17,7 +17,7 @@ from typing import Protocol
 import zmq
 
 from mainspring.gateway.config import GatewayConfig, milliseconds
-from mainspring.gateway.core.admin import AdminTable, Reply, Wish
+from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog, DrainingModels
 from mainspring.gateway.core.effects import Answer, Arrive, Connection, Effect, Push, Refuse, Withdraw
@@ -131,9 +131,9 @@ class GatewayDriver:
         self.core.forget_connection(connection)
         self._perform()
 
-    def ask(self, connection: Connection, wish: Wish) -> None:
+    def ask(self, connection: Connection, command: AdminCommand) -> None:
         """Pass a command to change or see the cluster on to the controller."""
-        asked = self._admin.ask(monotonic_ns(), connection, wish, self._session.welcomed)
+        asked = self._admin.ask(monotonic_ns(), connection, command, self._session.welcomed)
         if isinstance(asked, ErrorReply):
             self._reply(connection, asked)
         elif not self._controller.send(asked):

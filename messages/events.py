@@ -10,7 +10,7 @@ import msgspec
 
 from mainspring.messages.actions import Result
 from mainspring.messages.model import Artifact, ModelSpec
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag="request_arrived", omit_defaults=True):
@@ -84,11 +84,12 @@ class WorkerLeft(msgspec.Struct, frozen=True, tag="worker_left"):
     reason: str
 
 
-class OperatorAsked(msgspec.Struct, frozen=True, tag="operator_asked"):
+class OperatorAsked(msgspec.Struct, frozen=True, tag="operator_asked", rename={"command": "wish"}):
     """An operator's command was granted."""
 
     who: str
-    wish: Wish
+    command: OperatorCommand
+    """Called ``wish`` in the event log, in all versions of its format."""
 
 
 class Wakeup(msgspec.Struct, frozen=True, tag="wakeup"):

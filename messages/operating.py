@@ -65,7 +65,7 @@ class SetDefaultSlo(msgspec.Struct, frozen=True, tag="set_default_slo"):
     """None for what the configuration says."""
 
 
-Wish = DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo
+OperatorCommand = DrainWorker | ResumeWorker | PinModel | UnpinModel | LoadOn | UnloadFrom | SetDefaultSlo
 
 
 class Operate(msgspec.Struct, frozen=True, tag="operate"):
@@ -75,7 +75,7 @@ class Operate(msgspec.Struct, frozen=True, tag="operate"):
     """Chosen by the console; comes back with the answer."""
     who: str
     """Who asks, for the log: the name of the token that was shown."""
-    wish: Wish
+    command: OperatorCommand
 
 
 class Operated(msgspec.Struct, frozen=True, tag="operated"):
@@ -87,9 +87,9 @@ class Operated(msgspec.Struct, frozen=True, tag="operated"):
     """What was begun, or why not and what would be right."""
 
 
-def subject(wish: Wish) -> tuple[str, str] | None:
+def subject(command: OperatorCommand) -> tuple[str, str] | None:
     """Return what a command sets until another one about the same is granted; None if it sets nothing."""
-    match wish:
+    match command:
         case DrainWorker(worker=name) | ResumeWorker(worker=name):
             return "worker", name
         case PinModel(model=name) | UnpinModel(model=name):
@@ -100,9 +100,9 @@ def subject(wish: Wish) -> tuple[str, str] | None:
             return None
 
 
-def described(wish: Wish) -> str:
+def described(command: OperatorCommand) -> str:
     """Return a command in words."""
-    match wish:
+    match command:
         case DrainWorker(worker=worker):
             return f"drain {worker}"
         case ResumeWorker(worker=worker):

@@ -92,13 +92,13 @@ class ControllerLink:
             self._send(peers.Goodbye("the model repository stops"))
             self._hub.close(100_000_000)
 
-    async def ask(self, **wish: object) -> peers.AdminReply:
+    async def ask(self, **command: object) -> peers.AdminReply:
         """Ask the controller for one thing of `AdminRequest`; raise `Refusal`."""
         token = next(self._tokens)
         future: asyncio.Future[peers.AdminReply] = asyncio.get_running_loop().create_future()
         self._asked[token] = future
         try:
-            request = msgspec.structs.replace(peers.AdminRequest(token), **wish)
+            request = msgspec.structs.replace(peers.AdminRequest(token), **command)
             if not self._session.welcomed or not self._send(request):
                 raise Refusal(Reason.CONTROLLER_UNREACHABLE, "the repository has no controller")
             reply = await asyncio.wait_for(future, ANSWER_S)

@@ -30,7 +30,7 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 from mainspring.messages.peers import ClusterStatus
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.best_effort import BestEffort
@@ -144,9 +144,9 @@ class Scheduler:
         """Check every invariant of the state; raise AssertionError with the story of what is wrong."""
         validate(self._state)
 
-    def refusal(self, wish: Wish) -> str | None:
+    def refusal(self, command: OperatorCommand) -> str | None:
         """Return why an operator's command can't be carried out now, and what would be right, or None."""
-        return self._operating.refusal(wish)
+        return self._operating.refusal(command)
 
     def prepared_anywhere(self, name: str) -> bool:
         """Say whether any worker has a model prepared."""

@@ -15,12 +15,12 @@ from mainspring.messages.evidence import LoadReason
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
+    OperatorCommand,
     PinModel,
     ResumeWorker,
     SetDefaultSlo,
     UnloadFrom,
     UnpinModel,
-    Wish,
 )
 from mainspring.scheduler.best_effort import BestEffort
 from mainspring.scheduler.load_queue import Pins
@@ -54,9 +54,9 @@ class Operating:
         self._lifecycle = lifecycle
         self._pins = pins
 
-    def refusal(self, wish: Wish) -> str | None:
+    def refusal(self, command: OperatorCommand) -> str | None:
         """Return why a command can't be carried out now and what would be right, or None if it can."""
-        match wish:
+        match command:
             case DrainWorker(worker=name):
                 return self._no_worker(name)
             case ResumeWorker(worker=name):
@@ -65,25 +65,27 @@ class Operating:
                 return None  # It concerns gateways alone.
             case UnpinModel(model=name):
                 return None if name in self._state.cluster.pinned else f"{name!r} is not pinned"
-        model = self._state.cluster.models.get(wish.model)
+        model = self._state.cluster.models.get(command.model)
         if model is None:
-            return self._no_model(wish.model)
-        if isinstance(wish, PinModel):
+            return self._no_model(command.model)
+        if isinstance(command, PinModel):
             return unpinnable(self._state.cluster, model)
-        if isinstance(wish, LoadOn) and wish.idle:
-            return None if wish.worker is None else IDLE_ON_WORKER
-        if wish.worker is not None and self._no_worker(wish.worker):
-            return self._no_worker(wish.worker)
-        return self._unloadable(wish) if isinstance(wish, UnloadFrom) else self._unplaced(model, wish)
+        if isinstance(command, LoadOn) and command.idle:
+            return None if command.worker is None else IDLE_ON_WORKER
+        if command.worker is not None and self._no_worker(command.worker):
+            return self._no_worker(command.worker)
+        return (
+            self._unloadable(command) if isinstance(command, UnloadFrom) else self._unplaced(model, command)
+        )
 
     def carry_out(self, now_ns: int, event: OperatorAsked) -> None:
         """Carry out an operator's command; one that can't be carried out (any more) changes nothing."""
-        wish = event.wish
-        if self.refusal(wish) is not None:
+        command = event.command
+        if self.refusal(command) is not None:
             return
-        drained_already = isinstance(wish, DrainWorker) and wish.worker in self._state.cluster.drained
+        drained_already = isinstance(command, DrainWorker) and command.worker in self._state.cluster.drained
         operator_asked(self._state.cluster, now_ns, event)
-        match wish:
+        match command:
             case DrainWorker(worker=name):
                 if not drained_already:
                     self._drained(now_ns, self._state.cluster.workers[name])
@@ -100,12 +102,12 @@ class Operating:
                 for worker in self._state.cluster.workers.values():
                     self._state.consider_load_room(now_ns, worker)
                 room = self._state.load_room
-                plan = plan_on_freest(self._state.cluster.models[name], room, wish.worker)
+                plan = plan_on_freest(self._state.cluster.models[name], room, command.worker)
                 if plan is not None:
                     plan.reason = LoadReason.OPERATOR
                     self._residency.load(now_ns, plan)
             case UnloadFrom():
-                for placement in self._holding(wish):
+                for placement in self._holding(command):
                     self._residency.unload(now_ns, placement)
                 self._state.loads_dirty = True
 
@@ -148,11 +150,11 @@ class Operating:
             return f"{name!r} is served in versions; name one of them: {', '.join(versions[:NAMED])}"
         return f"there is no model {name!r}"
 
-    def _unloadable(self, wish: UnloadFrom) -> str | None:
+    def _unloadable(self, command: UnloadFrom) -> str | None:
         """Return why a model's pages can't be given up now."""
-        name, held = wish.model, self._holding(wish)
+        name, held = command.model, self._holding(command)
         if not held:
-            return self._not_held(wish)
+            return self._not_held(command)
         if name in self._state.cluster.pinned:
             return f"{name!r} is pinned; unpin it first"
         busy = [placement for placement in held if placement.infers]
@@ -160,27 +162,28 @@ class Operating:
             return f"{busy[0].worker.name} has {busy[0].infers} INFERs of {name!r} outstanding; ask again"
         return None
 
-    def _not_held(self, wish: UnloadFrom) -> str:
-        for placement in self._state.cluster.models[wish.model].placements.values():
-            if placement.state is State.LOADING and wish.worker in (None, placement.worker.name):
-                return f"{wish.model!r} is being loaded on {placement.worker.name}; ask again"
-        return f"{wish.model!r} is not resident {'anywhere' if wish.worker is None else f'on {wish.worker}'}"
+    def _not_held(self, command: UnloadFrom) -> str:
+        for placement in self._state.cluster.models[command.model].placements.values():
+            if placement.state is State.LOADING and command.worker in (None, placement.worker.name):
+                return f"{command.model!r} is being loaded on {placement.worker.name}; ask again"
+        where = "anywhere" if command.worker is None else f"on {command.worker}"
+        return f"{command.model!r} is not resident {where}"
 
-    def _holding(self, wish: UnloadFrom) -> list[Placement]:
-        placements = self._state.cluster.models[wish.model].placements.values()
+    def _holding(self, command: UnloadFrom) -> list[Placement]:
+        placements = self._state.cluster.models[command.model].placements.values()
         return [
             placement
             for placement in placements
-            if placement.state is State.RESIDENT and wish.worker in (None, placement.worker.name)
+            if placement.state is State.RESIDENT and command.worker in (None, placement.worker.name)
         ]
 
-    def _unplaced(self, model: Model, wish: LoadOn) -> str | None:
+    def _unplaced(self, model: Model, command: LoadOn) -> str | None:
         """Return why a model can't be loaded now."""
-        if plan_on_freest(model, self._state.load_room, wish.worker) is not None:
+        if plan_on_freest(model, self._state.load_room, command.worker) is not None:
             return None
         if not self._state.cluster.workers:
             return "no worker is connected"
-        placements = [p for p in model.placements.values() if wish.worker in (None, p.worker.name)]
+        placements = [p for p in model.placements.values() if command.worker in (None, p.worker.name)]
         if len(placements) == 1:
             return _why_not(placements[0], placements[0].worker.name in self._state.load_room)
         if not placements:

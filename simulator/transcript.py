@@ -89,7 +89,7 @@ def _event(message: Event | Command) -> str:
             held = [resident.model for resident in message.resident]
             return f"{message.worker} joined, {message.pages} pages, resident {held}"
         case OperatorAsked():
-            return f"{message.who} asked to {described(message.wish)}"
+            return f"{message.who} asked to {described(message.command)}"
         case WorkerLeft():
             return f"{message.worker} left: {message.reason}"
         case Result():

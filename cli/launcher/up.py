@@ -82,7 +82,7 @@ def run_up(path: Path | None, flags: Tables, ports: Ports) -> None:
 
 
 class Stop(threading.Event):
-    """The wish to stop, which says at once that it was heard."""
+    """The command to stop, which says at once that it was heard."""
 
     def __init__(self, progress: Progress, plan: Plan) -> None:
         super().__init__()

@@ -91,8 +91,8 @@ export class Link {
   }
 
   /** Of a recorded run: go to an instant, play, pause. */
-  seek(wish) {
-    this.#send({ seek: wish });
+  seek(to) {
+    this.#send({ seek: to });
   }
 
   #send(message) {

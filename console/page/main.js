@@ -39,8 +39,8 @@ let newest = null;
 let head = null;
 
 const link = new Link({ take, draw, failed, changed, needsToken });
-const place = new Place((wish) => link.seek(wish), (changes) => app.keep(changes));
-const playing = player(byId("player"), (wish) => place.seek(wish));
+const place = new Place((to) => link.seek(to), (changes) => app.keep(changes));
+const playing = player(byId("player"), (to) => place.seek(to));
 
 /** What views may use of the page. */
 const app = {

@@ -7,7 +7,7 @@ const PATIENCE_MS = 10_000;
 
 /** Goes to the instant of an address that was opened, and keeps the address at the instant where the run stands. */
 export class Place {
-  /** `seek(wish)` sends one to the console, `keep(changes)` sets parameters of the address. */
+  /** `seek(to)` sends one to the console, `keep(changes)` sets parameters of the address. */
   constructor(seek, keep) {
     this.send = seek;
     this.keep = keep;
@@ -21,10 +21,10 @@ export class Place {
     this.wanted = at;
   }
 
-  /** Somebody goes elsewhere by hand. */
-  seek(wish) {
+  /** The user goes to another instant. */
+  seek(to) {
     this.wanted = this.wanted_ns = null;
-    this.send(wish);
+    this.send(to);
   }
 
   /** A picture came: `replay` says where the run stands, null if what is shown is live. */

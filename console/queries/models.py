@@ -107,9 +107,9 @@ def where(model: Model, *states: State) -> list[str]:
 def _slo_ms(view: View, model: Model) -> float | None:
     """Return the default SLO that an operator set for a model."""
     _, asked = view.cluster.operations.get(("slo", model.spec.public_name), (0, None))
-    if asked is None or not isinstance(asked.wish, SetDefaultSlo) or asked.wish.slo_ns is None:
+    if asked is None or not isinstance(asked.command, SetDefaultSlo) or asked.command.slo_ns is None:
         return None
-    return asked.wish.slo_ns / 1e6
+    return asked.command.slo_ns / 1e6
 
 
 def _rank_ms(ascending_ns: list[int], percent: int) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -15,7 +15,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     at_ns: int
     who: str
-    wish: Wish
+    command: OperatorCommand
 
 
 class Operations:

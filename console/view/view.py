@@ -274,11 +274,11 @@ class View:
 
     def _set_before(self, _now_ns: int, state: OperatorState) -> None:
         for at_ns, event in state.operations:
-            self.operations.add(Operation(at_ns, event.who, event.wish))
+            self.operations.add(Operation(at_ns, event.who, event.command))
 
     def _asked(self, now_ns: int, event: OperatorAsked) -> None:
-        self.operations.add(Operation(now_ns, event.who, event.wish))
-        match event.wish:
+        self.operations.add(Operation(now_ns, event.who, event.command))
+        match event.command:
             case DrainWorker(worker=worker):
                 self.happenings.drained(self._unix_offset_ns + now_ns, worker, event.who)
             case ResumeWorker(worker=worker):

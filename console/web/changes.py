@@ -20,7 +20,7 @@ from mainspring.console.queries.model import model
 from mainspring.console.web.answers import answer, failure
 from mainspring.console.web.source import Source, Unanswered
 from mainspring.messages.codes import Reason
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 from mainspring.transport.token_file import TokenFile
 from mainspring.transport.tokens import Credential, from_header
 
@@ -29,7 +29,7 @@ EVERYTHING = "*"
 Refusal = tuple[Reason, str]
 """Why a command is not passed on, as a code and for a person."""
 _STATUS = {Reason.UNAUTHENTICATED: 401, Reason.FORBIDDEN: 403, Reason.RATE_LIMITED: 429}
-_WISHES = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(Wish))
+_COMMANDS = tuple(str(kind.__struct_config__.tag) for kind in typing.get_args(OperatorCommand))
 TURN_ON = (
     "nothing may be changed from this console, because it has no file of tokens: write one with "
     "`mainspring token new NAME --admin >> tokens.toml` and set token_file in the table [console]"
@@ -39,7 +39,7 @@ TURN_ON = (
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of a request."""
 
-    wish: Wish
+    command: OperatorCommand
 
 
 _CHANGE = msgspec.json.Decoder(Change)
@@ -67,44 +67,44 @@ class Changes:
         if not self._tokens.gate.closed:
             return failure(404, TURN_ON)
         try:
-            wish = await self._read(request)
+            command = await self._read(request)
         except BadRequest as error:
             return failure(error.status, str(error))
-        refusal = self._refusal(request.headers.get("authorization"), wish)
+        refusal = self._refusal(request.headers.get("authorization"), command)
         if refusal is not None:
             return _turn_away(refusal)
-        return await self._pass_on(wish, from_header(request.headers.get("authorization")))
+        return await self._pass_on(command, from_header(request.headers.get("authorization")))
 
-    async def _pass_on(self, wish: Wish, shown: Credential) -> Response:
+    async def _pass_on(self, command: OperatorCommand, shown: Credential) -> Response:
         # Counted from here on: a caller that may not ask, or sends slowly, keeps no other from asking.
         if self._waiting >= self._config.max_operations:
             return failure(503, f"{self._waiting} commands are waiting for the controller; try again")
         self._waiting += 1
         try:
-            return answer(await self._source.operate(wish, self._tokens.gate.name(shown)))
+            return answer(await self._source.operate(command, self._tokens.gate.name(shown)))
         except Unanswered as error:
             return failure(503 if error.at_once else 504, str(error))
         finally:
             self._waiting -= 1
 
-    async def _read(self, request: Request) -> Wish:
+    async def _read(self, request: Request) -> OperatorCommand:
         body = await read_body(request, self._config)
         try:
-            wish = _CHANGE.decode(body).wish
-            _check_fields(wish, msgspec.json.decode(body)["wish"])
-            return wish
+            command = _CHANGE.decode(body).command
+            _check_fields(command, msgspec.json.decode(body)["command"])
+            return command
         except msgspec.ValidationError as error:
-            wrong_kind = str(error).endswith(" - at `$.wish.type`")
-            kinds = f"; its type is one of {', '.join(_WISHES)}" if wrong_kind else ""
-            raise BadRequest(f'the body is no {{"wish": ...}}: {error}{kinds}') from None
+            wrong_kind = str(error).endswith(" - at `$.command.type`")
+            kinds = f"; its type is one of {', '.join(_COMMANDS)}" if wrong_kind else ""
+            raise BadRequest(f'the body is no {{"command": ...}}: {error}{kinds}') from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"the body is not JSON: {error}") from None
 
-    def _refusal(self, header: str | None, wish: Wish) -> Refusal | None:
+    def _refusal(self, header: str | None, command: OperatorCommand) -> Refusal | None:
         """Return why the bearer of this token may not give the command, or None."""
         now_ns = monotonic_ns()
         self._tokens.tick(now_ns)
-        named = getattr(wish, "model", None)
+        named = getattr(command, "model", None)
         refusal = self._tokens.gate.authorise(
             header, None if named is None else self._public(named), now_ns, administers=True
         )
@@ -122,12 +122,12 @@ class Changes:
             return name
 
 
-def _check_fields(wish: Wish, sent: dict[str, object]) -> None:
+def _check_fields(command: OperatorCommand, sent: dict[str, object]) -> None:
     """Raise `BadRequest` for a field that the command does not have, for it would be ignored."""
-    fields = ("type", *wish.__struct_fields__)
+    fields = ("type", *command.__struct_fields__)
     strange = [name for name in sent if name not in fields]
     if strange:
-        kind = wish.__struct_config__.tag
+        kind = command.__struct_config__.tag
         raise BadRequest(f"a {kind} has no field {strange[0][:100]!r}; it has {', '.join(fields)}")
 
 

@@ -16,7 +16,7 @@ from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
 from mainspring.messages.observing import Stage
-from mainspring.messages.operating import Operate, Operated, Wish
+from mainspring.messages.operating import Operate, Operated, OperatorCommand
 from mainspring.transport.greeting import read_secret
 
 _LOOKED_AFTER = 64
@@ -69,13 +69,13 @@ class LiveSource:
         del to
         raise ValueError("this console shows a live cluster; open a log with --log to look at another time")
 
-    async def operate(self, wish: Wish, who: str) -> Granted:
+    async def operate(self, command: OperatorCommand, who: str) -> Granted:
         """Ask the controller for a change. Raises `Unanswered`."""
         token = next(self._tokens)
         answer: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._asked[token] = answer
         try:
-            if not self._stream.send(Operate(token, who, wish)):
+            if not self._stream.send(Operate(token, who, command)):
                 raise Unanswered(f"the controller can't be asked: {self._stream.detail}", at_once=True)
             async with asyncio.timeout(self._patience_s):
                 return await answer

@@ -11,7 +11,7 @@ from mainspring.console.recorded import Recording
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 
 
 class RecordedSource:
@@ -72,7 +72,7 @@ class RecordedSource:
         self._recording.seek(to.at_ns, speed=to.speed, playing=to.playing)
         self._sought.set()
 
-    async def operate(self, wish: Wish, who: str) -> Granted:
+    async def operate(self, command: OperatorCommand, who: str) -> Granted:
         """Raise `Unanswered`: what is over can't be changed."""
-        del wish, who
+        del command, who
         raise Unanswered("this console shows a recorded run; what is over can't be changed", at_once=True)

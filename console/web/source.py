@@ -8,7 +8,7 @@ import msgspec
 
 from mainspring.console.payloads import Head, Overview
 from mainspring.console.view.view import View
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 
 
 class Replay(msgspec.Struct, frozen=True):
@@ -79,5 +79,5 @@ class Source(Protocol):
     def seek(self, to: Seek) -> None:
         """Look elsewhere at a recorded run. Raises ValueError if it can't be, or nothing is recorded."""
 
-    async def operate(self, wish: Wish, who: str) -> Granted:
+    async def operate(self, command: OperatorCommand, who: str) -> Granted:
         """Ask the controller for a change. Raises `Unanswered`."""

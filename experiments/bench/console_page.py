@@ -96,10 +96,10 @@ def play(url: str, from_s: float, speed: float = 1.0) -> None:
     seek(url, at_ns=replay(url)["first_ns"] + round(from_s * 1e9), playing=True, speed=speed)
 
 
-def seek(url: str, **wish: Any) -> None:
+def seek(url: str, **command: Any) -> None:
     """Look at another part of the console's log, or otherwise."""
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/api/replay", json.dumps(wish).encode(), headers)
+    request = urllib.request.Request(f"{url}/api/replay", json.dumps(command).encode(), headers)
     urllib.request.urlopen(request, timeout=_READY_S).close()
 
 

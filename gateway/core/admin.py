@@ -27,7 +27,7 @@ class MetricsReply(msgspec.Struct, frozen=True):
     metrics: ClusterMetrics
 
 
-Wish = AddModel | RemoveModel | GetStatus | GetMetrics
+AdminCommand = AddModel | RemoveModel | GetStatus | GetMetrics
 Reply = Done | StatusReply | MetricsReply | ErrorReply
 
 
@@ -48,21 +48,21 @@ class AdminTable:
         self._places = _places(config)
 
     def ask(
-        self, now_ns: int, connection: Connection, wish: Wish, connected: bool
+        self, now_ns: int, connection: Connection, command: AdminCommand, connected: bool
     ) -> AdminRequest | ErrorReply:
         """Return what to send to the controller, or the refusal to send back."""
         if not connected:
-            return ErrorReply(wish.key, Reason.CONTROLLER_UNREACHABLE, "the gateway has no controller")
+            return ErrorReply(command.key, Reason.CONTROLLER_UNREACHABLE, "the gateway has no controller")
         if len(self._asked) >= self._limit:
-            return ErrorReply(wish.key, Reason.OVERLOADED, f"{self._limit} such requests wait already")
+            return ErrorReply(command.key, Reason.OVERLOADED, f"{self._limit} such requests wait already")
         token = self._next_token
         self._next_token += 1
-        self._asked[token] = _Asked(connection, wish.key, now_ns + self._timeout_ns)
-        match wish:
+        self._asked[token] = _Asked(connection, command.key, now_ns + self._timeout_ns)
+        match command:
             case AddModel():
-                return AdminRequest(token, add=wish.model)
+                return AdminRequest(token, add=command.model)
             case RemoveModel():
-                return AdminRequest(token, remove=wish.name)
+                return AdminRequest(token, remove=command.name)
             case GetStatus():
                 return AdminRequest(token, status=True)
             case GetMetrics():

@@ -30,7 +30,7 @@ def disturb(simulation: Simulation, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(rng.randrange(8)):
         at_ns, model, worker = rng.randrange(2 * SECOND), f"m{rng.randrange(20)}", f"w{rng.randrange(4)}"
-        wishes = (
+        commands = (
             operating.DrainWorker(worker),
             operating.ResumeWorker(worker),
             operating.PinModel(model),
@@ -38,7 +38,7 @@ def disturb(simulation: Simulation, seed: int) -> None:
             operating.LoadOn(model, worker),
             operating.UnloadFrom(model, worker),
         )
-        simulation.feed(at_ns, OperatorAsked("an operator", rng.choice(wishes)))
+        simulation.feed(at_ns, OperatorAsked("an operator", rng.choice(commands)))
         simulation.feed(at_ns + rng.randrange(SECOND), ModelRestored(worker, model))
     for count in range(rng.randrange(80)):
         at_ns = rng.randrange(2 * SECOND)

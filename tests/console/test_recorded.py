@@ -13,7 +13,7 @@ from mainspring.console.live import Observed
 from mainspring.console.log_reader import LogReader
 from mainspring.console.recorded import Recording
 from mainspring.messages.events import ModelAdded, ModelRemoved, OperatorAsked, Wakeup, WorkerJoined
-from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, Wish
+from mainspring.messages.operating import DrainWorker, OperatorCommand, PinModel, ResumeWorker
 from mainspring.telemetry.log import EventLogWriter, SegmentHeader, read_entries, segments
 from mainspring.telemetry.runs import LogProblem
 from tests.cluster.replica import Replica
@@ -135,13 +135,18 @@ def test_what_operators_set_holds_at_a_later_instant(tmp_path: Path, monkeypatch
     monkeypatch.setattr(checkpoints, "STEP_BYTES", 1_000)
     monkeypatch.setattr(checkpoints, "MOST", 1_000)
     log = EventLogWriter(tmp_path, 64 << 20)
-    wishes: list[Wish] = [DrainWorker("w0"), PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
+    commands: list[OperatorCommand] = [
+        DrainWorker("w0"),
+        PinModel("a"),
+        DrainWorker("w1"),
+        ResumeWorker("w0"),
+    ]
     for name in ("a", "gone"):
         log.append(0, ModelAdded(spec(name)))
     for name in ("w0", "w1"):
         log.append(0, WorkerJoined(name, "cpu", 8))
-    for at_ns, wish in enumerate(wishes):
-        log.append(at_ns, OperatorAsked("ada", wish))
+    for at_ns, command in enumerate(commands):
+        log.append(at_ns, OperatorAsked("ada", command))
     log.append(3, OperatorAsked("ada", PinModel("gone")))
     log.append(3, ModelRemoved("gone"))
     for at_ns in range(4, 20_000):
@@ -152,7 +157,7 @@ def test_what_operators_set_holds_at_a_later_instant(tmp_path: Path, monkeypatch
     recording.seek(19_000)
     settle(recording)
     cluster = screen.replica.cluster
-    asked = [event.wish for _, event in cluster.operations.values()]
+    asked = [event.command for _, event in cluster.operations.values()]
     assert asked == [PinModel("a"), DrainWorker("w1"), ResumeWorker("w0")]
     assert (list(cluster.drained), list(cluster.pinned)) == (["w1"], ["a"])
 

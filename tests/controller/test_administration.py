@@ -1,4 +1,4 @@
-"""Operators' wishes on real sockets: granted ones are carried out and logged; others say what is wrong."""
+"""Operators' commands on real sockets: granted ones are carried out and logged; others say what is wrong."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mainspring.messages.operating import (
     LoadOn,
     Operate,
     Operated,
+    OperatorCommand,
     PinModel,
     ResumeWorker,
     SetDefaultSlo,
     UnloadFrom,
-    Wish,
 )
 from mainspring.messages.peers import AdminReply, AdminRequest, DefaultSlo, Dispatch, Rejected
 from mainspring.messages.snapshot import OperatorState
@@ -36,7 +36,7 @@ MODELS = (spec("a"), spec("b"))
 
 
 class Operator:
-    """A console that passes wishes on."""
+    """A console that passes commands on."""
 
     def __init__(self, stage: Stage) -> None:
         self.stream = LiveStream(stage.address, "console", operates=True)
@@ -52,9 +52,9 @@ class Operator:
             self.told += [entry for _, entry in batch.records]
         return self.stream.state == "live"
 
-    def ask(self, wish: Wish, who: str = "ann") -> Operated:
+    def ask(self, command: OperatorCommand, who: str = "ann") -> Operated:
         token = next(self._tokens)
-        assert self.stream.send(Operate(token, who, wish))
+        assert self.stream.send(Operate(token, who, command))
 
         def answered() -> bool:
             self.live()
@@ -66,13 +66,13 @@ class Operator:
         assert answer.token == token
         return answer
 
-    def grant(self, wish: Wish) -> str:
-        answer = self.ask(wish)
+    def grant(self, command: OperatorCommand) -> str:
+        answer = self.ask(command)
         assert answer.done, answer.detail
         return answer.detail
 
-    def refusal(self, wish: Wish, who: str = "ann") -> str:
-        answer = self.ask(wish, who)
+    def refusal(self, command: OperatorCommand, who: str = "ann") -> str:
+        answer = self.ask(command, who)
         assert not answer.done
         return answer.detail
 
@@ -102,7 +102,7 @@ def dispatched(stage: Stage, gateway: FakeGateway, counter: int, model: str) -> 
     stage.until(lambda: any(sent in each.request_ids for each in gateway.all(Dispatch)))
 
 
-def test_wishes_are_carried_out_logged_and_replayed(
+def test_commands_are_carried_out_logged_and_replayed(
     stage: Stage, operator: Callable[[], Operator], tmp_path: Path
 ) -> None:
     stage.start(MODELS, event_log_dir=str(tmp_path))
@@ -128,7 +128,7 @@ def test_wishes_are_carried_out_logged_and_replayed(
     stage.until(lambda: bool(worker.all(Unload)))
     stage.stop()
     logged = [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
-    assert [type(each.wish) for each in logged] == [
+    assert [type(each.command) for each in logged] == [
         *(LoadOn, PinModel, DrainWorker, ResumeWorker, UnloadFrom),
     ]
     assert {each.who for each in logged} == {"ann"}
@@ -148,7 +148,7 @@ def test_a_model_repository_has_a_model_loaded_without_a_request_for_it(stage: S
     assert (replies[8].reason, replies[8].detail) == (Reason.UNKNOWN_MODEL, "there is no model 'nobody'")
     stage.stop()
     logged = [entry for _, entry in read_entries(tmp_path) if isinstance(entry, OperatorAsked)]
-    assert [each.wish for each in logged] == [LoadOn("b", idle=True)]
+    assert [each.command for each in logged] == [LoadOn("b", idle=True)]
     found = redecide(tmp_path)
     assert found.difference is None, found.difference.story()
 
@@ -159,11 +159,11 @@ def test_a_console_that_comes_later_is_told_what_operators_set(
     stage.start(MODELS)
     stage.cluster("a", "b")
     first = operator()
-    for wish in (DrainWorker("w0"), PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")):
-        first.grant(wish)
+    for command in (DrainWorker("w0"), PinModel("a"), SetDefaultSlo("b", 7 * MS), ResumeWorker("w0")):
+        first.grant(command)
     second = operator()
     (state,) = [each for each in second.told if isinstance(each, OperatorState)]
-    assert [event.wish for _, event in state.operations] == [
+    assert [event.command for _, event in state.operations] == [
         PinModel("a"),
         SetDefaultSlo("b", 7 * MS),
         ResumeWorker("w0"),

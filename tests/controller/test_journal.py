@@ -33,16 +33,16 @@ def test_the_last_change_of_each_subject_is_in_force_after_a_restart(path: Path)
     journal.added(spec("b"))
     journal.removed("b")
     journal.added(spec("b", "other"))
-    for wish in (
+    for command in (
         *(DrainWorker("w0"), DrainWorker("w1"), ResumeWorker("w0"), LoadOn("a")),
         *(PinModel("x"), PinModel("y"), UnpinModel("x"), PinModel("gone")),
         *(SetDefaultSlo("x", 5), SetDefaultSlo("y", 6), SetDefaultSlo("x", None)),
     ):
-        journal.operated(OperatorAsked("ann", wish))
+        journal.operated(OperatorAsked("ann", command))
     journal.removed("gone")
     again = Journal(str(path))
     assert again.models == {"a": None, "b": spec("b", "other"), "gone": None}
-    assert [(each.who, each.wish) for each in again.asked.values()] == [
+    assert [(each.who, each.command) for each in again.asked.values()] == [
         ("ann", DrainWorker("w1")),
         ("ann", PinModel("y")),
         ("ann", SetDefaultSlo("y", 6)),
@@ -84,8 +84,8 @@ def test_a_controller_that_starts_again_keeps_what_was_changed(stage: Stage, pat
     operator = Operator(stage)
     assert stage.admin(gateway, remove="a").reason is None
     assert stage.admin(gateway, add=spec("c", "h2")).reason is None
-    for wish in (DrainWorker("w0"), SetDefaultSlo("b", 7), PinModel("b")):
-        assert operator.ask(wish).done
+    for command in (DrainWorker("w0"), SetDefaultSlo("b", 7), PinModel("b")):
+        assert operator.ask(command).done
     operator.stream.close()
     stage.stop()
     second = stage.start(models, state_file=str(path), address=first.address)

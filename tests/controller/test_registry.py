@@ -128,10 +128,10 @@ def test_a_bad_model_over_the_wire_changes_nothing(stage: Stage) -> None:
 _TOKENS = itertools.count(1000)
 
 
-def ask(stage: Stage, gateway: FakeGateway, **wish: object) -> AdminReply:
+def ask(stage: Stage, gateway: FakeGateway, **command: object) -> AdminReply:
     """Ask as an administrator and return the answer."""
     token = next(_TOKENS)
-    gateway.send(msgspec.structs.replace(AdminRequest(token), **wish))
+    gateway.send(msgspec.structs.replace(AdminRequest(token), **command))
     stage.until(lambda: any(reply.token == token for reply in gateway.all(AdminReply)))
     return gateway.last(AdminReply)
 

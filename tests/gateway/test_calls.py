@@ -166,7 +166,7 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
             self.refused.append(refusal)
 
         def reply(self, connection: Connection, message: Reply) -> None:
-            raise AssertionError("nothing was wished for")
+            raise AssertionError("nothing was asked for")
 
     with served(bench) as (calls, _, _):
         broken = Broken()
@@ -181,7 +181,7 @@ def test_an_answer_that_can_not_be_handed_over_becomes_a_refusal(bench: Bench) -
     assert [each.reason for each in broken.refused] == [Reason.WORKER_FAILED]
 
 
-def test_a_wish_is_answered_by_the_controller(bench: Bench) -> None:
+def test_a_command_is_answered_by_the_controller(bench: Bench) -> None:
     with served(bench) as (calls, _, _):
         reply = bench.do(lambda: calls.ask(GetStatus(calls.next_key())))
         assert isinstance(reply, StatusReply)

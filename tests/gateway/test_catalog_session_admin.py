@@ -111,7 +111,7 @@ def test_a_spec_that_makes_no_sense_is_a_value_error(change: dict[str, object]) 
     assert catalog.models() == ()
 
 
-def test_each_wish_gets_one_answer() -> None:
+def test_each_command_gets_one_answer() -> None:
     admin = AdminTable(GatewayConfig(admin_timeout_ms=100.0, max_admin_requests=3))
     spec = make_spec("m")
     assert admin.ask(0, ALICE, AddModel(1, spec), True) == AdminRequest(0, add=spec)
@@ -131,7 +131,7 @@ def test_each_wish_gets_one_answer() -> None:
     assert admin.next_wakeup_ns() is None
 
 
-def test_wishes_end_with_their_controller() -> None:
+def test_commands_end_with_their_controller() -> None:
     admin = AdminTable(GatewayConfig())
     admin.ask(0, ALICE, GetStatus(3), True)
     [(_, reply)] = admin.controller_lost()

@@ -84,7 +84,7 @@ def test_a_model_that_was_removed_while_its_prepare_fails_is_forgotten() -> None
 
 
 @pytest.mark.parametrize("gap_ms", [0.05, 50])
-def test_a_wish_for_a_model_that_was_just_replaced_is_kept(gap_ms: float) -> None:
+def test_a_command_for_a_model_that_was_just_replaced_is_kept(gap_ms: float) -> None:
     simulation = Simulation(SchedulerConfig(), [spec("m")], [("w0", "gpu", 8)], validate_every=1)
     simulation.request(100 * MS, 1, "m", 1, None)
     simulation.feed(1000 * MS, ModelAdded(spec("m", version="2")))

@@ -1,4 +1,4 @@
-"""No policy works around operators' wishes, though workers come and go and models change."""
+"""No policy works around operators' commands, though workers come and go and models change."""
 
 import heapq
 import random
@@ -14,18 +14,18 @@ from mainspring.messages.events import ModelAdded, OperatorAsked, RequestArrived
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
+    OperatorCommand,
     PinModel,
     ResumeWorker,
     UnloadFrom,
     UnpinModel,
-    Wish,
 )
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_names
 from tests.scheduler.hand import MS, spec
 
-WISHES = (
+COMMANDS = (
     DrainWorker("w0"),
     DrainWorker("w1"),
     ResumeWorker("w0"),
@@ -41,7 +41,7 @@ WISHES = (
 
 
 class Played:
-    """A scheduler whose workers do everything as predicted, under requests and wishes of a seed."""
+    """A scheduler whose workers do everything as predicted, under requests and commands of a seed."""
 
     def __init__(self, policy: str, seed: int) -> None:
         self.scheduler = Scheduler(SchedulerConfig(policy=policy, idle_loads=True))
@@ -95,7 +95,7 @@ class Played:
             now_ns += self._random.randrange(4 * MS)
             self.let_end(now_ns)
             if self._random.random() < 0.2:
-                self._operate(now_ns, self._random.choice(WISHES))
+                self._operate(now_ns, self._random.choice(COMMANDS))
             if self._random.random() < 0.04:
                 self._change(now_ns, request_id)
             deadline_ns = self._random.choice((None, now_ns + self._random.randrange(1, 80) * MS))
@@ -124,14 +124,14 @@ class Played:
         self._there.add(name)
         self.step(now_ns, WorkerJoined(name, "gpu", 6))
 
-    def _operate(self, now_ns: int, wish: Wish) -> None:
-        if self.scheduler.refusal(wish) is not None:
+    def _operate(self, now_ns: int, command: OperatorCommand) -> None:
+        if self.scheduler.refusal(command) is not None:
             return
-        if isinstance(wish, DrainWorker):
-            self.drained.add(wish.worker)
-        if isinstance(wish, ResumeWorker):
-            self.drained.discard(wish.worker)
-        self.step(now_ns, OperatorAsked("ann", wish))
+        if isinstance(command, DrainWorker):
+            self.drained.add(command.worker)
+        if isinstance(command, ResumeWorker):
+            self.drained.discard(command.worker)
+        self.step(now_ns, OperatorAsked("ann", command))
 
     def _finish(self, now_ns: int) -> None:
         until_ns = now_ns + 60_000 * MS

@@ -1,4 +1,4 @@
-"""Operators' wishes: what each does, and when it is refused."""
+"""Operators' commands: what each does, and when it is refused."""
 
 import pytest
 
@@ -17,22 +17,22 @@ from mainspring.messages.events import (
 from mainspring.messages.operating import (
     DrainWorker,
     LoadOn,
+    OperatorCommand,
     PinModel,
     ResumeWorker,
     UnloadFrom,
     UnpinModel,
-    Wish,
 )
 from tests.scheduler.hand import Hand, reasons, spec
 
 
-def ask(hand: Hand, now_ms: float, wish: Wish) -> list[Command]:
-    assert hand.scheduler.refusal(wish) is None
-    return hand.feed(now_ms, OperatorAsked("ann", wish))
+def ask(hand: Hand, now_ms: float, command: OperatorCommand) -> list[Command]:
+    assert hand.scheduler.refusal(command) is None
+    return hand.feed(now_ms, OperatorAsked("ann", command))
 
 
-def refusal(hand: Hand, wish: Wish) -> str:
-    found = hand.scheduler.refusal(wish)
+def refusal(hand: Hand, command: OperatorCommand) -> str:
+    found = hand.scheduler.refusal(command)
     assert found is not None
     return found
 
@@ -248,7 +248,7 @@ def test_a_load_that_may_wait_delays_no_other_and_takes_no_page_in_use(policy: s
     assert refusal(hand, LoadOn("nobody", idle=True)) == "there is no model 'nobody'"
 
 
-def test_wishes_that_make_no_sense_are_refused_with_what_is_there() -> None:
+def test_commands_that_make_no_sense_are_refused_with_what_is_there() -> None:
     hand = Hand(spec("m"), spec("half", pages=5))
     assert refusal(hand, DrainWorker("w7")) == "there is no worker 'w7'; connected are w0"
     assert refusal(hand, ResumeWorker("w0")) == "'w0' is not drained"

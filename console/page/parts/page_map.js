@@ -10,8 +10,8 @@ const GAP = 1;
 
 /** How large cells are and how many stand in a row, for `pages` of them in `width` pixels. */
 export function layout(pages, width) {
-  const wish = Math.floor(Math.sqrt((width * TALLEST) / Math.max(1, pages)));
-  const cell = Math.max(SMALLEST, Math.min(LARGEST, wish));
+  const wanted = Math.floor(Math.sqrt((width * TALLEST) / Math.max(1, pages)));
+  const cell = Math.max(SMALLEST, Math.min(LARGEST, wanted));
   let columns = Math.max(1, Math.floor(width / cell));
   if (columns >= 16) columns -= columns % 8;
   columns = Math.min(columns, Math.max(1, pages));

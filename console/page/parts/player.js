@@ -9,7 +9,7 @@ const PAUSE = "M8 5v14M16 5v14";
 const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
 const STEPS = 10_000;
 
-/** Fill `root`; `seek(wish)` sends one to the console. `draw(replay, head)` shows where it is. */
+/** Fill `root`; `seek(to)` sends one to the console. `draw(replay, head)` shows where it is. */
 export function player(root, seek) {
   let replay = null;
   let dragging = false;

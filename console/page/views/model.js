@@ -3,7 +3,7 @@
 import { el, keyed, panel, put, write } from "../dom.js";
 import { tint } from "../palette.js";
 import { requestTable } from "../parts/requests.js";
-import { WISHES, wishPanel } from "../parts/wishes.js";
+import { COMMANDS, commandPanel } from "../parts/commands.js";
 import { UNSEEN, ago, byName, bytes, count, ms, percent, plural } from "../text.js";
 
 function facts(names) {
@@ -106,12 +106,12 @@ function roomPanel() {
 function actions(name) {
   const where = el("select", { "aria-label": "Worker" });
   const slo = el("input", { type: "number", min: "0.1", step: "any", placeholder: "SLO, ms", "aria-label": "Default SLO in ms; empty: as configured" });
-  const button = (text, wish) => (act) => el("button", { type: "button", onclick: () => act(wish()) }, text);
+  const button = (text, command) => (act) => el("button", { type: "button", onclick: () => act(command()) }, text);
   const worker = () => where.value || null;
-  const made = wishPanel((act) => [
-    button("Pin", () => WISHES.pin(name))(act), button("Unpin", () => WISHES.unpin(name))(act), where,
-    button("Load", () => WISHES.load(name, worker()))(act), button("Unload", () => WISHES.unload(name, worker()))(act), slo,
-    button("Set default SLO", () => WISHES.slo(name, slo.value === "" ? null : Number(slo.value)))(act)]);
+  const made = commandPanel((act) => [
+    button("Pin", () => COMMANDS.pin(name))(act), button("Unpin", () => COMMANDS.unpin(name))(act), where,
+    button("Load", () => COMMANDS.load(name, worker()))(act), button("Unload", () => COMMANDS.unload(name, worker()))(act), slo,
+    button("Set default SLO", () => COMMANDS.slo(name, slo.value === "" ? null : Number(slo.value)))(act)]);
   return {
     root: made.root,
     draw(placements, head) {

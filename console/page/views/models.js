@@ -86,7 +86,7 @@ export function models(root, rest, app, params) {
   let last = null;
   let due = 0;
 
-  function wish() {
+  function query() {
     const first = Math.max(0, Math.floor(scroller.scrollTop / ROW) - SPARE);
     const limit = Math.min(200, Math.ceil((scroller.clientHeight || 700) / ROW) + 2 * SPARE);
     return { ...state, offset: first, limit };
@@ -95,7 +95,7 @@ export function models(root, rest, app, params) {
   function ask(now = false) {
     clearTimeout(due);
     due = setTimeout(() => {
-      const next = wish();
+      const next = query();
       if (JSON.stringify(next) === JSON.stringify(view.ask.params)) return;
       view.ask.params = next;
       app.show("models", next, 100);
@@ -133,7 +133,7 @@ export function models(root, rest, app, params) {
   remember();
   const view = {
     title: "Models",
-    ask: { show: "models", params: wish() },
+    ask: { show: "models", params: query() },
     draw(data, head) {
       const second = Math.floor(head.now_ns / 1e9);
       if (last === data && view.second === second) return;

@@ -2,7 +2,7 @@
 
 import { el, keyed, panel, put, write } from "../dom.js";
 import { call, token } from "../link.js";
-import { WISHES, operator, refusal } from "../parts/wishes.js";
+import { COMMANDS, operator, refusal } from "../parts/commands.js";
 import { ago, byName } from "../text.js";
 
 const SEARCH_MS = 150;
@@ -38,15 +38,15 @@ function workersPanel(act) {
       empty.hidden = workers.length > 0;
       keyed(list, byName(workers), (worker) => worker.name, (worker) => {
         const state = el("span.mark");
-        const button = el("button.end", { type: "button", onclick: () => act(WISHES[button.dataset.wish](worker.name)) });
+        const button = el("button.end", { type: "button", onclick: () => act(COMMANDS[button.dataset.command](worker.name)) });
         const item = el("li", {}, el("b", {}, worker.name), state, button);
         return Object.assign(item, { state, button });
       }, (item, worker) => {
         put(item.state, "data-is", worker.state);
         write(item.state, worker.state);
-        const wish = worker.state === "draining" ? "resume" : "drain";
-        put(item.button, "data-wish", wish);
-        write(item.button, `${wish === "resume" ? "Resume" : "Drain"} ${worker.name}`);
+        const command = worker.state === "draining" ? "resume" : "drain";
+        put(item.button, "data-command", command);
+        write(item.button, `${command === "resume" ? "Resume" : "Drain"} ${worker.name}`);
         item.button.disabled = !allowed || worker.state === "gone";
       });
     },
@@ -65,9 +65,9 @@ function modelsPanel(act, first) {
   };
   const worker = () => where.value || null;
   const buttons = [
-    ["Pin", named((model) => WISHES.pin(model))], ["Unpin", named((model) => WISHES.unpin(model))],
-    ["Load", named((model) => WISHES.load(model, worker()))], ["Unload", named((model) => WISHES.unload(model, worker()))],
-    ["Set default SLO", named((model) => WISHES.slo(model, slo.value === "" ? null : Number(slo.value)))],
+    ["Pin", named((model) => COMMANDS.pin(model))], ["Unpin", named((model) => COMMANDS.unpin(model))],
+    ["Load", named((model) => COMMANDS.load(model, worker()))], ["Unload", named((model) => COMMANDS.unload(model, worker()))],
+    ["Set default SLO", named((model) => COMMANDS.slo(model, slo.value === "" ? null : Number(slo.value)))],
   ].map(([text, run]) => el("button", { type: "button", onclick: run }, text));
   const root = panel("Models");
   root.append(

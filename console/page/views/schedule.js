@@ -92,7 +92,7 @@ export function schedule(root, worker, app, params) {
     return { actions: [...held.actions.values()], happenings: held.happenings, rows: rows.rows, waiting: held.waiting, bottom: rows.height, from_ns: from_ns(), span_ns: at.span_ns, now_ns: head.now_ns, head, labels: holder.clientWidth > 620 ? 124 : 62, hover, selected };
   }
 
-  function wish() {
+  function query() {
     if (at.live) return { back_ms: Math.ceil((at.span_ns - ahead_ns()) / 1e6) + 100, ahead_ms: 10_000, workers };
     const margin = at.span_ns / 2;
     return { from_ns: Math.round(at.from_ns - margin), to_ns: Math.round(at.from_ns + at.span_ns + margin), workers };
@@ -113,7 +113,7 @@ export function schedule(root, worker, app, params) {
     if (covered()) return;
     clearTimeout(due);
     due = setTimeout(() => {
-      view.ask.params = wish();
+      view.ask.params = query();
       app.show("schedule", view.ask.params, 100);
     }, SETTLED_MS);
   }
@@ -270,7 +270,7 @@ export function schedule(root, worker, app, params) {
 
   const view = {
     title: worker ? `Schedule of ${worker}` : "Schedule",
-    ask: { show: "schedule", params: wish() },
+    ask: { show: "schedule", params: query() },
     take(message) {
       if (message.data && !message.same) held.take(message.data, message.after ?? 0);
     },

@@ -4,7 +4,7 @@ import { el, keyed, panel, put, write } from "../dom.js";
 import { chart } from "../parts/chart.js";
 import { Cursor } from "../parts/cursor.js";
 import { happeningPanel } from "../parts/happenings.js";
-import { WISHES, wishPanel } from "../parts/wishes.js";
+import { COMMANDS, commandPanel } from "../parts/commands.js";
 import { tint } from "../palette.js";
 import { count, ms, ns, plural, stamp, whole } from "../text.js";
 import { errors } from "./workers.js";
@@ -13,17 +13,17 @@ const SECONDS = 300;
 
 function actions(name) {
   let drain = null;
-  const made = wishPanel((act) => {
-    drain = el("button", { type: "button", onclick: () => act(WISHES[drain.dataset.wish](name)) });
+  const made = commandPanel((act) => {
+    drain = el("button", { type: "button", onclick: () => act(COMMANDS[drain.dataset.command](name)) });
     return [drain];
   });
   return {
     root: made.root,
     draw(state, head) {
-      const wish = state === "draining" ? "resume" : "drain";
-      put(drain, "data-wish", wish);
+      const command = state === "draining" ? "resume" : "drain";
+      put(drain, "data-command", command);
       put(drain, "data-off", String(state === "gone"));
-      write(drain, wish === "resume" ? "Resume" : "Drain");
+      write(drain, command === "resume" ? "Resume" : "Drain");
       made.draw(head);
     },
   };

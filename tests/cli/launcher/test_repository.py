@@ -306,7 +306,7 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site, monkeypatch: pytes
         wait_for(lambda: serves(client, 5.0), "the gateway's word of it")
         run(control.unload("other", {"unload_dependents": True}))
         wait_for(lambda: [spec.name for spec in client.models()] == ["net"], "the gateway's word of it")
-        for wish, reason, says in (
+        for command, reason, says in (
             (control.load("broken"), Reason.BAD_INPUT, "version 1: .*not an ONNX model"),
             (control.load("nothing"), Reason.UNKNOWN_MODEL, "has no model 'nothing'"),
             (control.unload("nothing"), Reason.UNKNOWN_MODEL, "not loaded"),
@@ -315,7 +315,7 @@ def test_clients_load_and_unload_in_mode_explicit(site: Site, monkeypatch: pytes
             (control.unload("net", {"force": True}), Reason.BAD_INPUT, "no parameter 'force'"),
         ):
             with pytest.raises(RepositoryError, match=says) as caught:
-                run(wish)
+                run(command)
             assert caught.value.reason is reason
         os.kill(cluster.supervisor.pid("repository") or 0, signal.SIGKILL)
         wait_for(lambda: cluster.supervisor.starts("repository") == 2, "the restart")

@@ -68,7 +68,7 @@ def open_page(browser: Browser, site: Site) -> Iterator[Open]:
 
 def _note(complaints: list[str], place: str, said: Any) -> None:
     # The browser itself tells of requests that fail, as they do while a console is started again, and of
-    # wishes that are refused.
+    # commands that are refused.
     failed = "ERR_CONNECTION" in said.text or said.location["url"].endswith("/api/operate")
     if said.type in ("error", "warning") and not failed:
         complaints.append(f"{place}: {said.text}")

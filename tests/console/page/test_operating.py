@@ -8,7 +8,7 @@ import urllib.request
 from typing import Any
 
 from mainspring.messages.events import OperatorAsked
-from mainspring.messages.operating import PinModel, UnpinModel, Wish
+from mainspring.messages.operating import OperatorCommand, PinModel, UnpinModel
 from mainspring.telemetry.log import read_entries
 from tests.console.page.conftest import Open
 from tests.console.page.live import TOKEN, Site, wait_until
@@ -36,8 +36,8 @@ def test_a_worker_is_drained_and_resumed(open_page: Open, site: Site) -> None:
         assert page.get_attribute(".result", "data-good") == "true", page.inner_text(".result")
         page.locator(".placements li", has_text="worker-1").locator(f".mark[data-is={state}]").wait_for()
     page.locator(".deeds li", has_text="ann resume worker-1").wait_for()
-    wait_until(lambda: len(asked(site)) >= 2, "two wishes in the event log")
-    assert [type(one.wish).__name__ for one in asked(site)][:2] == ["DrainWorker", "ResumeWorker"]
+    wait_until(lambda: len(asked(site)) >= 2, "two commands in the event log")
+    assert [type(one.command).__name__ for one in asked(site)][:2] == ["DrainWorker", "ResumeWorker"]
     assert {one.who for one in asked(site)} == {"ann"}
 
 
@@ -75,12 +75,12 @@ def test_a_wrong_token_changes_nothing(open_page: Open, site: Site) -> None:
         page.get_by_role("dialog").get_by_role("button", name=verb).click()
         page.locator(f".result[data-good={good}]").wait_for()
         assert ("token" in page.inner_text(".result")) == (good == "false")
-    wait_until(lambda: PinModel("small-1") in wishes(site), "the wish that was granted in the log")
-    assert UnpinModel("small-1") not in wishes(site)
+    wait_until(lambda: PinModel("small-1") in commands(site), "the command that was granted in the log")
+    assert UnpinModel("small-1") not in commands(site)
 
 
-def wishes(site: Site) -> list[Wish]:
-    return [one.wish for one in asked(site)]
+def commands(site: Site) -> list[OperatorCommand]:
+    return [one.command for one in asked(site)]
 
 
 def infer(site: Site, model: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker
 from tests.console.page.conftest import Open
 from tests.console.page.live import TOKEN, Site, wait_until
-from tests.console.page.test_operating import wishes
+from tests.console.page.test_operating import commands
 
 WORKER = "{ name: 'w', infer_error_p99_us: 100, load_error_p99_us: 38000 }"
 
@@ -56,4 +56,4 @@ def test_workers_and_models_are_operated_on_their_own_pages(open_page: Open, sit
     page.get_by_role("dialog").get_by_role("button", name="Pin").click()
     box.locator(".result[data-good=true]").wait_for()
     wanted = {DrainWorker("worker-1"), ResumeWorker("worker-1"), PinModel("small-5")}
-    wait_until(lambda: wanted <= set(wishes(site)), "the wishes in the event log")
+    wait_until(lambda: wanted <= set(commands(site)), "the commands in the event log")

@@ -188,9 +188,9 @@ def test_operators_are_shown_and_what_they_set() -> None:
     view, _ = at(4, 500)
     name, served = next(iter(view.cluster.workers)), next(iter(view.cluster.models))
     now_ns = view.now_ns
-    for wish in (DrainWorker(name), PinModel(served), SetDefaultSlo(served, 25_000_000)):
-        view.take(now_ns, OperatorAsked("ada", wish))
-        view.take(now_ns, OperatorAsked("ada", wish))
+    for command in (DrainWorker(name), PinModel(served), SetDefaultSlo(served, 25_000_000)):
+        view.take(now_ns, OperatorAsked("ada", command))
+        view.take(now_ns, OperatorAsked("ada", command))
     shown = cluster(view)
     assert [each.what for each in shown.operations] == [
         f"give {served} a default SLO of 25 ms",

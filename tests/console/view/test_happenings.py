@@ -70,8 +70,8 @@ def test_what_operators_did_to_a_worker_is_marked() -> None:
     view = View()
     view.take(0, header(1))
     view.take(1 * SECOND, WorkerJoined("w0", "gpu", 8))
-    for at_s, wish in ((2, DrainWorker("w0")), (3, ResumeWorker("w0")), (3, ResumeWorker("w0"))):
-        view.take(at_s * SECOND, OperatorAsked("ann", wish))
+    for at_s, command in ((2, DrainWorker("w0")), (3, ResumeWorker("w0")), (3, ResumeWorker("w0"))):
+        view.take(at_s * SECOND, OperatorAsked("ann", command))
     assert told(view) == [(3.0, "w0", "resumed by ann"), (2.0, "w0", "drained by ann")]
 
 

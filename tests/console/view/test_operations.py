@@ -7,7 +7,7 @@ from mainspring.console.queries.models import models
 from mainspring.console.view.limits import Limits
 from mainspring.console.view.view import View
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, OperatorAsked, WorkerJoined
-from mainspring.messages.operating import DrainWorker, LoadOn, PinModel, Wish
+from mainspring.messages.operating import DrainWorker, LoadOn, OperatorCommand, PinModel
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from tests.scheduler.hand import spec
@@ -36,17 +36,17 @@ def test_a_model_is_shown_as_pinned_as_long_as_the_scheduler_has_it_pinned() -> 
 
 def test_commands_that_a_snapshot_repeats_stand_where_they_did() -> None:
     view = View(Limits(operations=3))
-    wishes: list[Wish] = [DrainWorker("w0"), *[LoadOn(f"m{number}") for number in range(4)]]
+    commands: list[OperatorCommand] = [DrainWorker("w0"), *[LoadOn(f"m{number}") for number in range(4)]]
     view.take(0, WorkerJoined("w0", "gpu", 8))
-    for at_ns, wish in enumerate(wishes, 1):
-        view.take(at_ns, OperatorAsked("ann", wish))
+    for at_ns, command in enumerate(commands, 1):
+        view.take(at_ns, OperatorAsked("ann", command))
     newest = [line.at_ns for line in cluster(view).operations]
     assert newest == [5, 4, 3]
     assert list(view.cluster.drained) == ["w0"]
     view.reset(keep_history=True)
-    view.take(1, OperatorAsked("ann", wishes[0]))
+    view.take(1, OperatorAsked("ann", commands[0]))
     assert [line.at_ns for line in cluster(view).operations] == newest
     larger = View(Limits(operations=10))
     for at_ns in (2, 5, 1):
-        larger.take(at_ns, OperatorAsked("ann", wishes[at_ns - 1]))
+        larger.take(at_ns, OperatorAsked("ann", commands[at_ns - 1]))
     assert [line.at_ns for line in cluster(larger).operations] == [5, 2, 1]

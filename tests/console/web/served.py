@@ -21,7 +21,7 @@ from mainspring.console.server import serve
 from mainspring.console.view.view import View
 from mainspring.console.web.listener import listen
 from mainspring.console.web.source import Granted, Replay, Seek, Unanswered
-from mainspring.messages.operating import Wish
+from mainspring.messages.operating import OperatorCommand
 from mainspring.transport.token_file import TokenFile
 from tests.patience import PATIENCE_S
 
@@ -36,7 +36,7 @@ class FedSource:
         self.epoch = 0
         self.operable = operable
         self.fed: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self.wishes: list[tuple[Wish, str]] = []
+        self.commands: list[tuple[OperatorCommand, str]] = []
         self.grant: Granted | Unanswered = Granted(True, "done")
         self.answers = threading.Event()
         """Cleared: what is asked for waits."""
@@ -66,8 +66,8 @@ class FedSource:
             raise ValueError("speed is 0; it must be greater")
         self.sought.append(to)
 
-    async def operate(self, wish: Wish, who: str) -> Granted:
-        self.wishes.append((wish, who))
+    async def operate(self, command: OperatorCommand, who: str) -> Granted:
+        self.commands.append((command, who))
         while not self.answers.is_set():
             await asyncio.sleep(0.01)
         if isinstance(self.grant, Unanswered):

@@ -104,5 +104,5 @@ def test_a_foreign_page_can_change_nothing(start: Start) -> None:
     console = start()
     for path in ("/api/operate", "/api/replay"):
         assert console.ask(path, {}, Origin="http://evil.example")[0] == 403
-    assert not console.source.wishes
+    assert not console.source.commands
     assert not console.source.sought

@@ -1,4 +1,4 @@
-"""What becomes of operators' wishes on their way to the controller."""
+"""What becomes of operators' commands on their way to the controller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mainspring.console.web.live_source import LiveSource
 from mainspring.console.web.source import Granted, Unanswered
 from mainspring.messages.operating import DrainWorker, Operate, Operated
 
-WISH = DrainWorker("worker-0")
+DRAIN = DrainWorker("worker-0")
 
 
 class Asked:
@@ -39,11 +39,11 @@ def test_each_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch)
 
     async def both() -> list[Granted]:
-        waiting = [asyncio.create_task(asked.source.operate(WISH, who)) for who in ("ann", "bob")]
+        waiting = [asyncio.create_task(asked.source.operate(DRAIN, who)) for who in ("ann", "bob")]
         while len(asked.sent) < 2:
             await asyncio.sleep(0)
         first, second = asked.sent
-        assert (first.who, first.wish, second.who) == ("ann", WISH, "bob")
+        assert (first.who, first.command, second.who) == ("ann", DRAIN, "bob")
         assert first.token != second.token
         asked.answer(Operated(77, True, "nobody asked for this"))
         asked.answer(Operated(second.token, False, "no"))
@@ -58,7 +58,7 @@ def test_each_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_controller_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, there=False)
     with pytest.raises(Unanswered, match="connecting to tcp") as refused:
-        asyncio.run(asked.source.operate(WISH, "ann"))
+        asyncio.run(asked.source.operate(DRAIN, "ann"))
     assert refused.value.at_once
     asked.source.close()
 
@@ -66,7 +66,7 @@ def test_without_a_controller_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) 
 def test_a_controller_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch, patience_ms=20.0)
     with pytest.raises(Unanswered, match="look before you ask again") as refused:
-        asyncio.run(asked.source.operate(WISH, "ann"))
+        asyncio.run(asked.source.operate(DRAIN, "ann"))
     assert not refused.value.at_once
     asked.answer(Operated(asked.sent[0].token, True, "too late"))
     asked.source.close()

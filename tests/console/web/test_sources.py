@@ -207,7 +207,7 @@ def test_a_page_seeks_for_all(log: Path, console: Callable[..., Running]) -> Non
 
 def test_what_is_over_can_not_be_changed(log: Path, console: Callable[..., Running]) -> None:
     running = console(log_dir=str(log))
-    assert "token_file" in running.post("operate", {"wish": {}})["error"]["text"]
+    assert "token_file" in running.post("operate", {"command": {}})["error"]["text"]
     assert running.api("console")["head"]["operable"] is False
 
 

@@ -83,9 +83,9 @@ def test_nothing_is_kept_of_what_is_gone() -> None:
         simulation, _ = played(5, policy)
         own = simulation.scheduler._policy
         assert isinstance(own, Fifo | Clipper | Edf)
-        for wishes in (own._absent, own._copies):
-            assert not wishes._keys, f"{policy}: nothing waits"
-            assert not wishes._passed_over, f"{policy}: nothing waits"
+        for commands in (own._absent, own._copies):
+            assert not commands._keys, f"{policy}: nothing waits"
+            assert not commands._passed_over, f"{policy}: nothing waits"
         if not isinstance(own, Edf):
             assert not own._queues, f"{policy}: nothing waits"
 

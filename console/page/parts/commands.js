@@ -5,18 +5,18 @@ import { call, token } from "../link.js";
 import { words } from "../text.js";
 import { confirmed } from "./dialog.js";
 
-/** Every wish: what it is called, the question before it, and its fields as messages/operating.py has them. */
-export const WISHES = {
-  drain: (worker) => ({ title: `Drain ${worker}?`, text: "It finishes what it was told to do and is given nothing more, until it is resumed. Its memory stays as it is.", verb: "Drain", wish: { type: "drain_worker", worker } }),
-  resume: (worker) => ({ title: `Resume ${worker}?`, text: "It is given work again.", verb: "Resume", wish: { type: "resume_worker", worker } }),
-  pin: (model) => ({ title: `Pin ${model}?`, text: "It is loaded if it is nowhere, and its last copy is never evicted.", verb: "Pin", wish: { type: "pin_model", model } }),
-  unpin: (model) => ({ title: `Unpin ${model}?`, text: "It may be evicted again.", verb: "Unpin", wish: { type: "unpin_model", model } }),
-  load: (model, worker) => ({ title: `Load ${model}?`, text: `On ${worker ?? "the worker with the most free pages"}; the least recently used models go if there is no room.`, verb: "Load", wish: { type: "load_on", model, worker } }),
-  unload: (model, worker) => ({ title: `Unload ${model}?`, text: `From ${worker ?? "every worker"}; the next request for it has it loaded again.`, verb: "Unload", wish: { type: "unload_from", model, worker } }),
+/** Every command: what it is called, the question before it, and its fields as messages/operating.py has them. */
+export const COMMANDS = {
+  drain: (worker) => ({ title: `Drain ${worker}?`, text: "It finishes what it was told to do and is given nothing more, until it is resumed. Its memory stays as it is.", verb: "Drain", command: { type: "drain_worker", worker } }),
+  resume: (worker) => ({ title: `Resume ${worker}?`, text: "It is given work again.", verb: "Resume", command: { type: "resume_worker", worker } }),
+  pin: (model) => ({ title: `Pin ${model}?`, text: "It is loaded if it is nowhere, and its last copy is never evicted.", verb: "Pin", command: { type: "pin_model", model } }),
+  unpin: (model) => ({ title: `Unpin ${model}?`, text: "It may be evicted again.", verb: "Unpin", command: { type: "unpin_model", model } }),
+  load: (model, worker) => ({ title: `Load ${model}?`, text: `On ${worker ?? "the worker with the most free pages"}; the least recently used models go if there is no room.`, verb: "Load", command: { type: "load_on", model, worker } }),
+  unload: (model, worker) => ({ title: `Unload ${model}?`, text: `From ${worker ?? "every worker"}; the next request for it has it loaded again.`, verb: "Unload", command: { type: "unload_from", model, worker } }),
   slo: (model, value_ms) => ({
     title: value_ms === null ? `Take ${model}'s default SLO back?` : `Set ${model}'s default SLO to ${value_ms} ms?`,
     text: value_ms === null ? "Its requests that bring no SLO over HTTP and gRPC get the configured one again." : "Its requests that bring no SLO over HTTP and gRPC get this one.",
-    verb: "Set", wish: { type: "set_default_slo", model, slo_ns: value_ms === null ? null : Math.round(value_ms * 1e6) },
+    verb: "Set", command: { type: "set_default_slo", model, slo_ns: value_ms === null ? null : Math.round(value_ms * 1e6) },
   }),
 };
 
@@ -27,7 +27,7 @@ export function refusal(head) {
   return token.get() ? "" : "Enter a token first: changes are made in its name.";
 }
 
-/** What asks for wishes and says what came of them: `act(wish)` asks first; `result` is where the answer stands. */
+/** What asks for commands and says what came of them: `act(command)` asks first; `result` is where the answer stands. */
 export function operator() {
   const result = el("p.result", { role: "status", hidden: true });
 
@@ -37,11 +37,11 @@ export function operator() {
     write(result, `${good ? "✓" : "✕"} ${text}`);
   }
 
-  async function act({ title, text, verb, wish }) {
+  async function act({ title, text, verb, command }) {
     if (!(await confirmed(title, text, verb))) return;
     try {
-      const answer = await call("operate", { wish });
-      said(answer.detail || words(wish.type), answer.done);
+      const answer = await call("operate", { command });
+      said(answer.detail || words(command.type), answer.done);
     } catch (error) {
       said(error.message, false);
     }
@@ -54,7 +54,7 @@ export function operator() {
  * A panel of buttons on the page of a worker or a model. `buttons(act)` returns the elements; `draw(head)` says why
  * nothing can be changed here, or lets them be pressed. Where changes are turned off there is no panel.
  */
-export function wishPanel(buttons) {
+export function commandPanel(buttons) {
   const { result, act } = operator();
   const row = el("div.row", {}, ...buttons(act));
   const why = el("p.soft.small.why-here");
