@@ -48,7 +48,9 @@ def test_what_a_console_was_not_there_to_see_it_does_not_deny(open_page: Open, s
         return bool(line["resident_on"]) and line["last_load_ns"] is None
 
     wait_until(came_later, "a console that did not see the LOAD")
-    for hash_ in (f"#/model/{held.name}", f"#/models?search={held.name}", f"#/memory/{held.resident_on[0]}"):
+    memory = site.api(f"memory?worker={held.resident_on[0]}")
+    assert memory["last_used_ns"][memory["models"].index(held.name)] > 0, "the snapshot says when it was used"
+    for hash_ in (f"#/model/{held.name}", f"#/models?search={held.name}"):
         page = open_page(hash_)
         page.get_by_text("not seen", exact=True).first.wait_for()
         assert "never" not in page.inner_text("main")
