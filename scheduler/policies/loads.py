@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from mypy_extensions import mypyc_attr
+
 from mainspring.cluster.placements import Model, Placement, State
 from mainspring.scheduler.alarms import Alarm
 from mainspring.scheduler.placing import LoadPlan, plan_load
@@ -19,6 +21,7 @@ LOOKED_AT = 8
 """Models that are looked at within that time if none can be loaded."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PolicyLoads(ABC):
     """Answers `Policy.next_load`."""
 

@@ -24,6 +24,7 @@ NEVER_USED_NS: Final = -1
 """Every model was used after this instant, so that none is evicted."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class OrderedLoads(PolicyLoads):
     """Models to be loaded, by key; the lower, the sooner."""
 
