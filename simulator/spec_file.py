@@ -69,7 +69,7 @@ def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
         json = path.suffix == ".json"
         table = msgspec.json.decode(data) if json else tomllib.loads(data.decode())
     except (msgspec.DecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
+        raise ConfigError(f"{path} is not {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from None
     if not isinstance(table, dict):
         raise ConfigError(f"{path} holds no tables; docs/simulation.md shows a spec to begin with")
     for name, keys in PATHS.items():

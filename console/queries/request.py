@@ -110,6 +110,9 @@ def _present(view: View, found: Request) -> RejectEvidence | None:
     if asked is None or asked.place is not Place.QUEUED:
         return None
     model = asked.model
+    if not 0 < asked.rows <= model.max_rows:
+        # Of a log without its beginning: only batches that were seen are known.
+        return None
     return reject_evidence(model, plans(view.cluster, view.now_ns, model, asked.rows, 0), model.waiting - 1)
 
 

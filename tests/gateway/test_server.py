@@ -220,7 +220,7 @@ def test_what_does_not_end_in_time_is_answered_when_the_gateway_stops(cluster: F
     ("settings", "says"),
     [
         ({"address": "nonsense"}, "can't listen at nonsense"),
-        ({"controller_address": "nonsense"}, "no address of the controller"),
+        ({"controller_address": "nonsense"}, "not an address of the controller"),
     ],
 )
 def test_addresses_that_are_none_are_clear_errors(settings: dict[str, str], says: str) -> None:

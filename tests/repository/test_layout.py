@@ -79,7 +79,7 @@ def test_versions_are_numbers_whose_folders_hold_the_file(layout: Layout) -> Non
         ),
         ('default_model_filename: "other.onnx"', "put its file at net/1/other.onnx"),
         ("# " + "x" * (1 << 20), "bytes; more than"),
-        ("\udcff", "no UTF-8"),
+        ("\udcff", "not UTF-8"),
     ],
 )
 def test_what_keeps_a_model_from_being_served(layout: Layout, config: str, says: str) -> None:

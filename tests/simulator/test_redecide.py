@@ -185,7 +185,7 @@ def test_a_log_without_its_beginning_is_refused(tmp_path: Path) -> None:
     assert found.commands > 500, "the first run that is there from its beginning"
     assert found.passed_over > 10
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LogError, match="no log of a controller"):
+    with pytest.raises(LogError, match="not a log of a controller"):
         redecide(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         redecide(tmp_path / "nowhere")
@@ -352,7 +352,7 @@ def test_a_log_that_is_no_controllers_is_refused(tmp_path: Path, wrong: dict[str
         with pytest.raises(LogError, match="configur"):
             read(tmp_path / "log")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(LogError, match="no log of a controller"):
+    with pytest.raises(LogError, match="not a log of a controller"):
         read_recording(tmp_path / "empty")
     with pytest.raises(SpecError, match="no request to any of these models"):
         simulate(

@@ -187,7 +187,7 @@ def test_a_log_of_a_later_release_is_refused_with_what_would_read_it(
 
 
 def test_reading_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no event log"):
+    with pytest.raises(FileNotFoundError, match="not an event log"):
         list(read_log(tmp_path / "nowhere"))
 
 

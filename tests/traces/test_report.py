@@ -163,7 +163,7 @@ def test_json_is_written_whole_and_read_back(tmp_path: Path) -> None:
     assert read_summary(path) == summary
     assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"summary\.json.*no report"):
+    with pytest.raises(ValueError, match=r"summary\.json.*not a report"):
         read_summary(path)
 
 

@@ -177,7 +177,7 @@ def test_a_priority_is_no_better_than_the_token_s_best(best: int | None, gets: l
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("[[token", "no TOML"),
+        ("[[token", "not TOML"),
         ("[tokens]\na = 1", "'tokens'"),
         ("token = 3", "'token'"),
         ("[[token]]\nname = 'a'", "token 1 .*sha256"),

@@ -224,7 +224,7 @@ def test_what_can_not_be_asked_is_refused_with_what_would_be_right() -> None:
         models(view, sort="beauty")
     with pytest.raises(BadQuery, match="there is no outcome 'won'"):
         recent(view, outcomes=("won",))
-    with pytest.raises(BadQuery, match="no request's id"):
+    with pytest.raises(BadQuery, match="not a request's id"):
         request(view, "last-ate")
     with pytest.raises(
         Unknown, match="no request was rejected, late or lost in the 300 s that are remembered"

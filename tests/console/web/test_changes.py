@@ -86,8 +86,8 @@ def test_what_the_controller_refuses_is_told(console: Console) -> None:
             "no field 'wroker'; it has type, worker",
         ),
         ("chief", {"command": {"type": "set_default_slo", "model": "m", "slo_ms": 9}}, 400, "model, slo_ns"),
-        ("chief", b"{", 400, "no JSON"),
-        ("chief", b"\xff", 400, "no JSON"),
+        ("chief", b"{", 400, "not JSON"),
+        ("chief", b"\xff", 400, "not JSON"),
         ("chief", b" " * 2_001, 413, "2000 bytes"),
     ],
 )

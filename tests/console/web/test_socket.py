@@ -156,8 +156,8 @@ def test_a_page_may_pause(start: Start, counting: Counting) -> None:
         ('{"seek": {"speed": 0}}', "speed is 0"),
         ('{"show": 3}', "show: expected"),
         ("[]", "Expected `object`"),
-        ("{", "no JSON"),
-        ("", "no JSON"),
+        ("{", "not a JSON"),
+        ("", "not a JSON"),
     ],
 )
 def test_what_is_wrong_is_told_and_ends_nothing(

@@ -121,13 +121,13 @@ def test_what_is_not_wanted_is_not_kept() -> None:
 @pytest.mark.parametrize(
     ("data", "status", "said"),
     [
-        (b"nonsense\r\n\r\n", 400, "no HTTP request"),
-        (b"GET / HTTP/9.9\r\n\r\n", 400, "no HTTP request"),
+        (b"nonsense\r\n\r\n", 400, "not an HTTP request"),
+        (b"GET / HTTP/9.9\r\n\r\n", 400, "not an HTTP request"),
         (b"POST / HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\n", 400, "Duplicate"),
         (b"POST / HTTP/1.1\r\ncontent-length: -3\r\n\r\n", 400, "Content-Length"),
         (b"POST / HTTP/1.1\r\ncontent-length: 99999999999999999999\r\n\r\n", 400, "overflow"),
         (b"POST / HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 400, "present with"),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400, "no HTTP request"),
+        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400, "not an HTTP request"),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\n\r\n", 400, "Transfer-Encoding"),
         (
             b"POST / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc",
