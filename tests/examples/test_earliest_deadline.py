@@ -44,7 +44,7 @@ def test_it_stays_below_60_lines() -> None:
         ("clockwrk", "choose one of .*clockwork"),
         ("no_such_module:Policy", "can't be imported"),
         ("examples.earliest_deadline:Nothing", "can't be imported"),
-        ("examples.earliest_deadline:Batch", "no subclass"),
+        ("examples.earliest_deadline:Batch", "not a subclass"),
         ("mainspring.scheduler.policies.base:Policy", "lacks next_batch, next_load"),
     ],
 )

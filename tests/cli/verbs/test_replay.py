@@ -122,9 +122,9 @@ def test_a_trace_is_played_without_naming_its_kind(app: typer.Typer, tmp_path: P
         (["--workload", "azure2019"], "read from a file; name it with --trace"),
         (["--workload", "poisson", "--trace", "t.csv"], "generated and would not read t.csv"),
         (["--duration", "5 parsecs"], "'5 parsecs' is not a duration"),
-        (["--duration", "none"], "no time above 0"),
-        (["--start", "-1s"], "no time from 0 up"),
-        (["--think", "-1s"], "no time from 0 up"),
+        (["--duration", "none"], "not a time above 0"),
+        (["--start", "-1s"], "not a time from 0 up"),
+        (["--think", "-1s"], "not a time from 0 up"),
         (["--slo", "0ms"], "write it like 100ms, or none"),
     ],
 )
