@@ -342,21 +342,14 @@ class Lifecycles:
         request = self.cluster.requests.get(request_id)
         if request is None:
             return self._arrivals.pop(request_id, None)
-        life = self._life(request, self._infer_of(request) if request.place is _DISPATCHED else None)
+        infer = infer_of(self.cluster, request)
+        life = self._life(request, None if infer is None else ActionLife(infer, infer.earliest_ns))
         self._forget(request_id)
         return life
 
     def _forget(self, request_id: int) -> None:
         self._failed.pop(request_id, None)
         self._arrivals.pop(request_id, None)
-
-    def _infer_of(self, request: Request) -> ActionLife | None:
-        """Return the outstanding INFER that a request is in."""
-        for worker in self.cluster.workers.values():
-            for infer in worker.exec.actions():
-                if request.id in infer.request_ids:
-                    return ActionLife(infer, infer.earliest_ns)
-        return None
 
     def _infer_failed(self, requests: list[Request], infer: ActionLife) -> None:
         """Remember that an INFER failed on requests, or was lost with its worker."""
@@ -392,6 +385,16 @@ def _outstanding(worker: Worker) -> list[ActionLife]:
         *[ActionLife(action, action.earliest_ns) for action in timed],
         *[ActionLife(action, sent_ns) for action, sent_ns in worker.others.values()],
     ]
+
+
+def infer_of(cluster: Cluster, request: Request) -> Infer | None:
+    """Return the outstanding INFER that a request is in; None if it waits."""
+    if request.place is _DISPATCHED:
+        for worker in cluster.workers.values():
+            for infer in worker.exec.actions():
+                if request.id in infer.request_ids:
+                    return infer
+    return None
 
 
 def model_of(action: Action) -> str:

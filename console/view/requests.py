@@ -11,9 +11,8 @@ import msgspec
 from mainspring.cluster.requests import Place
 from mainspring.cluster.requests import Request as OpenRequest
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer
 from mainspring.messages.evidence import Evidence, RejectEvidence
-from mainspring.telemetry.lifecycles import RequestLife
+from mainspring.telemetry.lifecycles import RequestLife, infer_of
 
 WAITING, RUNNING = "waiting", "running"
 IN_TIME, LATE, REJECTED, CANCELLED, LOST = "in_time", "late", "rejected", "cancelled", "lost"
@@ -81,7 +80,7 @@ def still_open(cluster: Cluster, request: OpenRequest, now_ns: int) -> Request:
     )
     if request.place is Place.DISPATCHED:
         found.outcome = RUNNING
-        infer = _infer_of(cluster, request)
+        infer = infer_of(cluster, request)
         if infer is not None:
             found.worker, found.action_id, found.evidence = infer.worker, infer.action_id, infer.evidence
     if is_lost(request, now_ns):
@@ -94,17 +93,6 @@ def is_lost(request: OpenRequest, now_ns: int) -> bool:
     """Return whether an open request should have been answered long ago."""
     deadline_ns = request.event.deadline_ns
     return deadline_ns is not None and deadline_ns < now_ns - LOST_AFTER_NS
-
-
-def _infer_of(cluster: Cluster, request: OpenRequest) -> Infer | None:
-    """Return the outstanding INFER that a request is in."""
-    for action_id, batch in cluster.running.items():
-        if request in batch:
-            for worker in cluster.workers.values():
-                slot = worker.exec.get(action_id)
-                if slot is not None:
-                    return slot.action
-    return None
 
 
 class EndedRequests:
