@@ -176,7 +176,8 @@ class GatewayDriver:
                 self.core.rejected(message)
             case peers.Ping():
                 # The first one comes behind all models and workers.
-                self.catalog.complete = self.ready or self._session.welcomed
+                if self._session.welcomed:
+                    self.catalog.told_all(now_ns)
                 pong = peers.Pong(message.sequence, message.sent_ns, now_ns, monotonic_ns())
                 self._controller.send(pong)
             case peers.ModelUp():
@@ -215,7 +216,7 @@ class GatewayDriver:
             self.counts["bad_messages_from_controller"] += 1
             return
         self._session.welcome(now_ns)
-        self.catalog.begin_session(now_ns)
+        self.catalog.begin_session()
         self.core.controller_welcomed(now_ns, message.number)
 
     def _refused(self, now_ns: int, message: peers.Refused) -> None:

@@ -62,6 +62,11 @@ class FoundModel(msgspec.Struct, frozen=True, kw_only=True):
     settling: tuple[int, ...] = ()
     """Versions whose files were changed a moment ago; the model is looked at again."""
 
+    @property
+    def only_listed(self) -> bool:
+        """Whether the folder is known by its name alone, as that of a model that is not loaded."""
+        return not (self.numbers or self.fault or self.settling)
+
 
 class Remembered(msgspec.Struct, frozen=True):
     """The digest of files that had this stamp."""

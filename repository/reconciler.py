@@ -208,6 +208,8 @@ class Reconciler:
     def _moves(self, record: Record) -> bool:
         if record.settling or (record.gone and record.name in self.cluster.served):
             return True
+        if record.loaded and record.found.only_listed:
+            return True
         wanted = record.wanted
         if any(build.pending and not record.fault(build) for build in wanted.values()):
             return True
@@ -254,7 +256,7 @@ class Reconciler:
         """Return what gateways should know of a model; None to leave all as it is."""
         if record.gone or not record.loaded:
             return ServedModel(record.name, {})
-        if record.found.fault or record.found.settling:
+        if record.found.fault or record.found.settling or record.found.only_listed:
             return None
         can = {
             number: build.name

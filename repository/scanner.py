@@ -64,7 +64,8 @@ class Scanner:
         self._reconciler.looked = True
         if news:
             self._changed()
-        return any(record.settling for record in self._reconciler.records.values())
+        records = self._reconciler.records.values()
+        return any(each.settling or (each.loaded and each.found.only_listed) for each in records)
 
     async def look(self, name: str, patience_s: float = 0.0) -> FoundModel | None:
         """Look at one model; return what was found, None if it is gone.
@@ -119,8 +120,7 @@ class Scanner:
     def _is_new(self, name: str) -> bool:
         """Whether a model is to be loaded from the start, and has not been looked at."""
         record = self._reconciler.records[name]
-        found = record.found
-        return record.loaded and (record.settling or not (found.numbers or found.fault))
+        return record.loaded and (record.settling or record.found.only_listed)
 
     def _warn(self, name: str, found: FoundModel | None) -> None:
         warnings = () if found is None else (*found.config.warnings, *found.warnings)

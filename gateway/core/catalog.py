@@ -28,7 +28,10 @@ _NOT_TOLD = (
 LOOK_NS: Final = 50_000_000
 """Time between two looks at the requests in flight for models that are drained."""
 _CONFIRM_NS = 1_000_000_000
-"""Time from a welcome in which what was known before must be told again."""
+"""Time after a controller has told all that it knew at its welcome: what it has not confirmed then is gone.
+
+A restarted controller learns models from its workers after it has welcomed the gateway.
+"""
 
 
 class Catalog:
@@ -48,6 +51,8 @@ class Catalog:
         """How those models are served."""
         self._old_workers: dict[str, None] = {}
         self._old_slos: dict[str, None] = {}
+        self._begins = False
+        """Whether a controller that has welcomed the gateway has not told all that it knew then."""
         self._confirm_by_ns: int | None = None
         self.complete = True
         """Whether what is not here is not served; not so until a first controller has told all."""
@@ -126,13 +131,19 @@ class Catalog:
 
     # --- what the controller tells ---
 
-    def begin_session(self, now_ns: int) -> None:
+    def begin_session(self) -> None:
         """Wait for a controller to confirm what is known."""
         self._old_models = dict.fromkeys(self.signatures)
         self._old_served = dict.fromkeys(self.served)
         self._old_workers = dict.fromkeys(self.workers)
         self._old_slos = dict.fromkeys(self._slos_ns)
-        self._confirm_by_ns = now_ns + _CONFIRM_NS
+        self._begins, self._confirm_by_ns = True, None
+
+    def told_all(self, now_ns: int) -> None:
+        """Note that the controller has told all that it knew at its welcome; it may say so again."""
+        if self._begins:
+            self._begins, self._confirm_by_ns = False, now_ns + _CONFIRM_NS
+        self.complete = True
 
     def model_up(self, spec: ModelSpec) -> None:
         """Take requests for the model; raise ValueError if its spec makes no sense."""

@@ -311,9 +311,11 @@ def raving_gateway(raves: Callable[[], list[list[bytes]]]) -> Iterator[str]:
 
 
 def reopen(connection: Connection) -> None:
-    """Greet again, also after a welcome in another protocol version, which a client rightly believes."""
+    """Greet again, also after a welcome of another version or of no room, which a client rightly believes."""
     for _ in range(100):
         connection.refusal = None
+        if connection.welcome is not None and connection.welcome.max_message_bytes < 1_000:
+            connection.welcome = None
         if connection.welcome is None:
             connection._hello()
         with contextlib.suppress(GatewayUnreachable):

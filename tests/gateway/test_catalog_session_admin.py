@@ -25,12 +25,18 @@ def test_what_a_new_session_does_not_confirm_is_forgotten_after_a_while() -> Non
     for name in ("kept", "gone"):
         catalog.model_up(make_spec(name))
         catalog.worker_up(name, "tcp://1")
-    catalog.begin_session(0)
+    catalog.begin_session()
     catalog.model_up(make_spec("kept"))
     catalog.worker_up("kept", "tcp://2")
+    assert catalog.next_wakeup_ns() is None, "the controller may not have come to the rest yet"
+    assert catalog.tick(10**12) == []
     assert set(catalog.signatures) == {"kept", "gone"}
+    catalog.told_all(2 * 10**12)
     due_ns = catalog.next_wakeup_ns()
     assert due_ns is not None
+    assert due_ns > 2 * 10**12
+    catalog.told_all(due_ns - 1)
+    assert catalog.next_wakeup_ns() == due_ns
     assert catalog.tick(due_ns - 1) == []
     assert catalog.tick(due_ns) == ["gone"]
     assert [spec.name for spec in catalog.models()] == ["kept"]
@@ -49,7 +55,7 @@ def test_a_model_that_may_still_be_told_is_not_unknown() -> None:
     with pytest.raises(BadRequest) as caught:
         catalog.resolve("told", 7)
     assert caught.value.reason is Reason.UNKNOWN_MODEL
-    catalog.complete = True
+    catalog.told_all(0)
     with pytest.raises(BadRequest) as caught:
         catalog.resolve("untold")
     assert caught.value.reason is Reason.UNKNOWN_MODEL
@@ -59,9 +65,10 @@ def test_what_goes_down_before_it_is_confirmed_is_gone_once() -> None:
     catalog = Catalog()
     catalog.model_up(make_spec("m"))
     catalog.worker_up("w", "tcp://1")
-    catalog.begin_session(0)
+    catalog.begin_session()
     catalog.model_down("m")
     catalog.worker_down("w")
+    catalog.told_all(0)
     assert catalog.tick(10**12) == []
     assert catalog.models() == ()
 
@@ -83,9 +90,10 @@ def test_a_controller_that_began_anew_has_no_default_slos_of_operators() -> None
     catalog = Catalog()
     catalog.set_default_slo("kept", 7 * MS)
     catalog.set_default_slo("gone", 7 * MS)
-    catalog.begin_session(0)
+    catalog.begin_session()
     catalog.set_default_slo("kept", 8 * MS)
     assert catalog.options("gone").slo_ns == 7 * MS
+    catalog.told_all(0)
     due_ns = catalog.next_wakeup_ns()
     assert due_ns is not None
     catalog.tick(due_ns)

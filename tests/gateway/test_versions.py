@@ -80,10 +80,11 @@ def test_a_version_whose_model_is_gone_gives_way_to_the_others(catalog: Catalog)
 
 def test_what_a_new_controller_does_not_confirm_is_forgotten(catalog: Catalog) -> None:
     catalog.serve(ServedModel("gone", {2: "net@2-aa"}))
-    catalog.begin_session(0)
+    catalog.begin_session()
     for version in (1, 10):
         catalog.model_up(version_spec("net", version))
     catalog.serve(ServedModel("net", {1: "net@1-aa"}))
+    catalog.told_all(0)
     due_ns = catalog.next_wakeup_ns()
     assert due_ns is not None
     assert catalog.versions("gone") == (2,)

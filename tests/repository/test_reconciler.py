@@ -208,6 +208,26 @@ def test_what_is_loaded_is_what_was_asked_for_or_is_served_already() -> None:
     assert not world.reconciler.moves("other")
 
 
+def test_a_model_that_was_only_listed_stays_served_until_its_folder_is_looked_at() -> None:
+    # A restarted repository may list its folder before the controller says what clients have left loaded.
+    world = World(Reconciler(explicit=True, patience=PATIENCE))
+    old = msgspec.structs.replace(spec("net-1"), served_as="net")
+    world.prepared[old.name] = 2
+    world.reconciler.cluster.lost()
+    world.reconciler.found("net", FoundModel(name="net"))
+    world.reconciler.looked = True
+    assert world.step() == 0
+    world.start_controller((old,), (ServedModel("net", {1: "net-1"}),))
+    world.reconciler.adopt()
+    assert world.step() == 0
+    assert world.served("net") == {1: "net-1"}
+    assert world.reconciler.moves("net")
+    world.put("net", {1: "a"})
+    world.settle()
+    assert world.served("net") == {1: "a"}
+    assert all(told.versions for told in world.told)
+
+
 contents = st.sampled_from(["a", "b", "c", BROKEN, UNFIT])
 policies = st.sampled_from(
     [

@@ -91,7 +91,9 @@ class World:
                     break
                 broken |= worse
             digests = {n: d for n, d in model.digests.items() if n in chosen or n in broken}
-            self.reconciler.found(name, msgspec.structs.replace(model, chosen=tuple(chosen), digests=digests))
+            fault = model.fault or ("" if model.numbers else "it holds no version")
+            looked = msgspec.structs.replace(model, chosen=tuple(chosen), digests=digests, fault=fault)
+            self.reconciler.found(name, looked)
         self.reconciler.missing(self.folder)
 
     def step(self) -> int:
