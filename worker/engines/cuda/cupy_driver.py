@@ -161,6 +161,10 @@ class CupyDriver:
             self._driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, shared_bytes)
         return function
 
+    def symbol(self, module: int, name: str) -> int:
+        """See `Driver`."""
+        return int(self._driver.moduleGetGlobal(module, name))
+
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
     ) -> None:

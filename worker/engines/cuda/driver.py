@@ -116,6 +116,9 @@ class Driver(Protocol):
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
         """Return a kernel that may use ``shared_bytes`` of dynamic shared memory."""
 
+    def symbol(self, module: int, name: str) -> int:
+        """Return the device address of a module's variable; kernels may write it through this address."""
+
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
     ) -> None:

@@ -32,6 +32,8 @@ class FakeDriver:
         self.device = 0
         self.total_bytes = total_bytes
         self.kernels = kernels or {}
+        self.symbols: dict[str, int] = {}
+        """Bytes of the variables that every module has."""
         self.now_ns = 0
         self.done: list[Work] = []
         self.calls: list[str] = []
@@ -54,6 +56,7 @@ class FakeDriver:
         self._executables: dict[int, list[Callable[[int], None]]] = {}
         self._functions: dict[int, str] = {}
         self._modules: set[int] = set()
+        self._variables: dict[tuple[int, str], np.ndarray] = {}
         self._lock = threading.RLock()
         self.closed = False
 
@@ -172,6 +175,7 @@ class FakeDriver:
     def unload_module(self, module: int) -> None:
         self.rules.call("unload_module")
         self._modules.remove(module)
+        self._variables = {key: memory for key, memory in self._variables.items() if key[0] != module}
 
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
         self.rules.call("function")
@@ -181,6 +185,15 @@ class FakeDriver:
         self._functions[number := next(self._numbers)] = symbol
         self.rules.allow_shared(number, shared_bytes)
         return number
+
+    def symbol(self, module: int, name: str) -> int:
+        self.rules.call("symbol")
+        assert module in self._modules
+        if name not in self.symbols:
+            raise RuntimeError(f"named symbol not found: {name}")
+        if (module, name) not in self._variables:
+            self._variables[module, name] = np.zeros(self.symbols[name], np.uint8)
+        return int(self._variables[module, name].ctypes.data)
 
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int

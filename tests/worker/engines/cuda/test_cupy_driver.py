@@ -40,6 +40,7 @@ DRIVER = {
     "launchKernel": "f grid_dim_x grid_dim_y grid_dim_z block_dim_x block_dim_y block_dim_z shared_mem_bytes "
     "stream kernel_params extra",
     "moduleGetFunction": "module funcname",
+    "moduleGetGlobal": "module varname",
     "moduleLoadData": "image",
     "moduleUnload": "module",
 }
@@ -100,7 +101,7 @@ class Libraries:
                 "graphInstantiate": 14,
             },
         )  # fmt: skip
-        self.driver = Library(DRIVER, {"moduleLoadData": 21, "moduleGetFunction": 22})
+        self.driver = Library(DRIVER, {"moduleLoadData": 21, "moduleGetFunction": 22, "moduleGetGlobal": 23})
         ok = (0,)
         self.bindings = Library(
             BINDINGS,
@@ -158,6 +159,7 @@ def test_kernels_and_graphs_are_made_and_launched(libraries: Libraries) -> None:
     libraries.runtime.calls.clear()
     module = driver.load_module(b"code")
     small, large = driver.function(module, "f", 48 * 1024), driver.function(module, "g", 100_000)
+    assert driver.symbol(module, "table") == 23
     driver.begin_capture(5)
     driver.record_at_launch(11, 5)
     driver.launch(small, (1, 2, 3), (4, 5, 6), 7, 8, 5)
@@ -174,7 +176,8 @@ def test_kernels_and_graphs_are_made_and_launched(libraries: Libraries) -> None:
     assert large == 22
     assert libraries.driver.calls == [
         ("moduleLoadData", b"code"), ("moduleGetFunction", 21, "f"), ("moduleGetFunction", 21, "g"),
-        ("funcSetAttribute", 22, 8, 100_000), ("launchKernel", 22, 1, 2, 3, 4, 5, 6, 7, 5, 8, 0),
+        ("funcSetAttribute", 22, 8, 100_000), ("moduleGetGlobal", 21, "table"),
+        ("launchKernel", 22, 1, 2, 3, 4, 5, 6, 7, 5, 8, 0),
         ("moduleUnload", 21),
     ]  # fmt: skip
     assert libraries.runtime.calls == [
@@ -295,7 +298,8 @@ def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
         lambda: driver.elapsed_ns(1, 2), lambda: driver.clear(1, 2, 3),
         lambda: driver.copy(1, 2, 3, Copy.ON_DEVICE, 4),
         lambda: driver.load_module(b"code"), lambda: driver.unload_module(1),
-        lambda: driver.function(1, "f", 0), lambda: driver._driver.funcSetAttribute(1, 8, 50_000),
+        lambda: driver.function(1, "f", 0), lambda: driver.symbol(1, "table"),
+        lambda: driver._driver.funcSetAttribute(1, 8, 50_000),
         lambda: driver.launch(1, (1, 1, 1), (32, 1, 1), 0, 2, 3),
         lambda: driver.begin_capture(1), lambda: driver.record_at_launch(1, 2),
         lambda: driver.end_capture(1), lambda: driver.instantiate(1), lambda: driver.update(1, 2),

@@ -114,3 +114,12 @@ def test_a_graph_that_runs_is_not_changed_or_destroyed(driver: FakeDriver) -> No
     driver.run_all()
     assert driver.update(executable, graph)
     driver.destroy_executable(executable)
+
+
+def test_a_variable_has_one_address_in_each_module(driver: FakeDriver) -> None:
+    driver.symbols["table"] = 64
+    first, second = driver.load_module(b""), driver.load_module(b"")
+    addresses = [driver.symbol(module, "table") for module in (first, second, first)]
+    assert addresses[0] == addresses[2] != addresses[1]
+    with pytest.raises(RuntimeError, match="not found: other"):
+        driver.symbol(first, "other")
