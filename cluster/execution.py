@@ -69,17 +69,19 @@ def infer_ended(
     index = placement.times.sizes.index(action.batch_size)
     _inputs_ended(now_ns, placement, index, slot, requests, result)
     if result.status is _OK:
-        placement.times.add(now_ns, index, result.end_ns - result.begin_ns)
+        end_ns = result.end_ns
+        placement.times.add(now_ns, index, end_ns - result.begin_ns)
         if placement.model.overdue:
             placement.model.overdue.pop(worker.name, None)
         counts = placement.model.counts
         for request in requests:
             if request.place is not _GONE:
-                deadline_ns = request.event.deadline_ns
-                if deadline_ns is not None and result.end_ns > deadline_ns:
-                    counts.late += 1
-                else:
+                # No request is due after its deadline.
+                due_ns = request.due_ns
+                if due_ns is None or end_ns <= due_ns or end_ns <= (request.event.deadline_ns or 0):
                     counts.finished += 1
+                else:
+                    counts.late += 1
                 request.place = _GONE
                 del cluster.requests[request.id]
     else:

@@ -103,8 +103,15 @@ class Cluster:
         model = self.models.get(event.model)
         if model is None or event.request_id in self.requests:
             return None
+        return self.admitted(now_ns, event, model, self.due_ns(event))
+
+    def due_ns(self, event: RequestArrived) -> int | None:
+        """Return when EXEC must have ended for a request; None for best effort."""
         deadline_ns = event.deadline_ns
-        due_ns = None if deadline_ns is None else deadline_ns - self.response_margin_ns
+        return None if deadline_ns is None else deadline_ns - self.response_margin_ns
+
+    def admitted(self, now_ns: int, event: RequestArrived, model: Model, due_ns: int | None) -> Request:
+        """Enter a request whose id is not known yet, with what `arrived` finds for it."""
         model.counts.arrived += 1
         request = Request(event, model, now_ns, due_ns, is_cold(model))
         self.requests[request.id] = request

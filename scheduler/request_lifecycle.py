@@ -58,7 +58,7 @@ class RequestLifecycle:
             state.emit(now_ns, Reject(event.request_id, *refusal))
             return
         model = state.cluster.models[event.model]
-        due_ns = None if event.deadline_ns is None else event.deadline_ns - state.ns.response_margin
+        due_ns = state.cluster.due_ns(event)
         found = plans(state.cluster, now_ns, model, event.rows, due_ns)
         finish_ns = earliest_finish_ns(found)
         if due_ns is not None and finish_ns is not None and finish_ns > due_ns and self._doubt(now_ns, model):
@@ -68,8 +68,7 @@ class RequestLifecycle:
         turned_away = not in_time and (finish_ns is None or self._policy.refuses)
         if turned_away and not self._waits(now_ns, event, model, found):
             return
-        request = state.cluster.arrived(now_ns, event)
-        assert request is not None, f"{event} is not known yet, and its model is"
+        request = state.cluster.admitted(now_ns, event, model, due_ns)
         if event.priority > 0:
             self._rank(now_ns, request, event.priority, finish_ns)
         if due_ns is not None:

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from mainspring.cluster.estimates import InferTimes
+from mainspring.cluster.placements import Model
 from mainspring.cluster.requests import DeadlineQueue
 
 
-def largest_index(queue: DeadlineQueue, times: InferTimes) -> int:
-    """Return the index of the largest size that the waiting requests could need."""
-    rows, index_of = queue.rows, times.index_of
-    return index_of[rows] if rows < len(index_of) else index_of[-1]
+def largest_index(model: Model) -> int:
+    """Return the index of the largest size that the model's waiting requests could need."""
+    rows = model.queue.rows
+    return model.index_of[rows if rows < model.max_rows else model.max_rows]
 
 
 def fitting(

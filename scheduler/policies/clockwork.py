@@ -55,11 +55,13 @@ class Clockwork(ReadyQueuePolicy):
         enter only when the queue's head or the batch that it could fill asks for an earlier start.
         """
         model = request.model
-        queue = model.queue
-        offered = model_note(model).offered
-        index = model.index_of[min(queue.rows, model.max_rows)]
-        if len(queue.dues) == 1 or offered is None or queue.dues[0] < offered[0] or index > offered[1]:
-            self.offer_all(model)
+        note = model_note(model)
+        dues, offered = model.queue.dues, note.offered
+        due_ns, index = dues[0], largest_index(model)
+        if len(dues) == 1 or offered is None or due_ns < offered[0] or index > offered[1]:
+            for placement in model.usable.values():
+                if enter(placement, due_ns - placement.times.ns[index]):
+                    note.offered = due_ns, index
         self._loads.update(now_ns, model)
 
     def unqueued(self, now_ns: int, request: Request) -> None:
@@ -88,16 +90,17 @@ class Clockwork(ReadyQueuePolicy):
 
     def offer(self, placement: Placement) -> None:
         """Enter a model's strategies on a worker, and note what for: `queued` compares with it."""
-        queue, times = placement.model.queue, placement.times
-        if queue.dues:
-            index = largest_index(queue, times)
-            if enter(placement, queue.dues[0] - times.ns[index]):
-                model_note(placement.model).offered = queue.dues[0], index
+        model = placement.model
+        dues = model.queue.dues
+        if dues:
+            index = largest_index(model)
+            if enter(placement, dues[0] - placement.times.ns[index]):
+                model_note(model).offered = dues[0], index
 
     def key(self, placement: Placement) -> int:
         """Return a lower bound of the required start of a model's strategies on a worker."""
-        queue, times = placement.model.queue, placement.times
-        return queue.dues[0] - times.ns[largest_index(queue, times)]
+        model = placement.model
+        return model.queue.dues[0] - placement.times.ns[largest_index(model)]
 
     def candidate(
         self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
@@ -111,7 +114,7 @@ class Clockwork(ReadyQueuePolicy):
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        found = largest_batch(queue, times, largest_index(queue, times), begin_ns, inputs_ns, pads=False)
+        found = largest_batch(queue, times, largest_index(placement.model), begin_ns, inputs_ns, pads=False)
         if found is None:
             return None
         index, first, _ = found

@@ -15,7 +15,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.scheduler.policies.loads import PolicyLoads
-from mainspring.scheduler.policies.notes import model_note, worker_note
+from mainspring.scheduler.policies.notes import WorkerNote, model_note, worker_note
 from mainspring.scheduler.state import SchedulerState
 
 IDLE_LOAD_NS: Final = 1_000_000
@@ -35,6 +35,7 @@ class Demand:
         "bound_ns",
         "demand_ns",
         "holders",
+        "notes",
         "priority_ns",
         "wanted_ns",
     )
@@ -49,6 +50,8 @@ class Demand:
         self.aside = False
         self.holders: list[Worker] = []
         """Who held the model when its demand was last allocated."""
+        self.notes: list[WorkerNote] = []
+        """The policy's note of each holder."""
         self.allocations_ns: list[int] = []
         """What each holder was allocated."""
 
@@ -60,8 +63,8 @@ class Demand:
 
     def take_back(self) -> None:
         """Take the allocations back."""
-        for index, worker in enumerate(self.holders):
-            worker_note(worker).allocated_ns -= self.allocations_ns[index]
+        for index, note in enumerate(self.notes):
+            note.allocated_ns -= self.allocations_ns[index]
         self.allocations_ns = [0] * len(self.holders)
 
 
@@ -199,14 +202,14 @@ class DemandLoads(PolicyLoads):
         if demand.holders is not model.holders:
             demand.take_back()
             demand.holders = model.holders
+            demand.notes = [worker_note(worker) for worker in model.holders]
             demand.allocations_ns = [0] * len(model.holders)
         demand.demand_ns = demand_ns = self._demand_ns(now_ns, model)
         if not demand.holders:
             demand.priority_ns = demand_ns
         elif len(demand.holders) == 1:
-            (worker,), (held_ns,) = demand.holders, demand.allocations_ns
+            note, held_ns = demand.notes[0], demand.allocations_ns[0]
             demand.allocations_ns = [demand_ns]
-            note = worker_note(worker)
             load_ns = note.allocated_ns = note.allocated_ns - held_ns + demand_ns
             capacity_ns = self._work_until_due_ns(model)
             demand.priority_ns = demand_ns - (demand_ns * capacity_ns // load_ns if load_ns else 0)
@@ -229,14 +232,13 @@ class DemandLoads(PolicyLoads):
 
         Return how much of it they are able to do: the sum over them of ``a * capacity / l``.
         """
-        holders, held_ns = demand.holders, demand.allocations_ns
+        notes, held_ns = demand.notes, demand.allocations_ns
         weights = 0.0
-        for index, worker in enumerate(holders):
-            weights += 1.0 / (worker_note(worker).allocated_ns - held_ns[index] + IDLE_LOAD_NS)
+        for index, note in enumerate(notes):
+            weights += 1.0 / (note.allocated_ns - held_ns[index] + IDLE_LOAD_NS)
         scale = demand.demand_ns / weights
         fulfilled_ns = 0
-        for index, worker in enumerate(holders):
-            note = worker_note(worker)
+        for index, note in enumerate(notes):
             other_ns = note.allocated_ns - held_ns[index]
             held_ns[index] = allocated_ns = int(1.0 / (other_ns + IDLE_LOAD_NS) * scale)
             load_ns = note.allocated_ns = other_ns + allocated_ns

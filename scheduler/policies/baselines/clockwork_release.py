@@ -70,7 +70,7 @@ class ClockworkRelease(Clockwork):
         if begin_ns is None:
             return None
         found: tuple[int, int, int] | None = None
-        for index in range(largest_index(queue, times), -1, -1):
+        for index in range(largest_index(placement.model), -1, -1):
             first, rows = fitting(queue, times, index, begin_ns, inputs_ns)
             if not rows:
                 continue

@@ -81,7 +81,7 @@ class Edf(OrderedLoadsPolicy):
         head = self._head(queue, times, begin_ns, inputs_ns)
         if head == len(queue.dues):
             return None
-        least, top = times.index_of[queue.rows_at(head)], largest_index(queue, times)
+        least, top = times.index_of[queue.rows_at(head)], largest_index(placement.model)
         found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads, -1 if self._skips else head)
         if found is None or found[0] <= least:
             return queue.dues[head], least, head

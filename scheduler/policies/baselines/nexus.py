@@ -216,7 +216,7 @@ class Nexus(Policy):
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        top = max(min(planned, largest_index(queue, times)), times.index_of[queue.rows_at(0)])
+        top = max(min(planned, largest_index(placement.model)), times.index_of[queue.rows_at(0)])
         found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None

@@ -193,7 +193,7 @@ class Symphony(ReadyQueuePolicy):
     def key(self, placement: Placement) -> int:
         """Return a lower bound of the latest start of a model's batch on a worker."""
         queue, times = placement.model.queue, placement.times
-        return queue.dues[0] - times.ns[largest_index(queue, times)]
+        return queue.dues[0] - times.ns[largest_index(placement.model)]
 
     def candidate(
         self, now_ns: int, placement: Placement, available_ns: int, inputs_ns: int
@@ -205,7 +205,7 @@ class Symphony(ReadyQueuePolicy):
         begin_ns = ready_by_ns(now_ns, placement, available_ns, inputs_ns + times.transfer_ns[0])
         if begin_ns is None:
             return None
-        top = largest_index(queue, times)
+        top = largest_index(placement.model)
         found = largest_batch(queue, times, top, begin_ns, inputs_ns, self._pads)
         if found is None:
             return None

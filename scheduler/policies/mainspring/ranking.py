@@ -74,7 +74,7 @@ class Ranking:
     def candidate(self, placement: Placement, begin_ns: int, inputs_ns: int) -> tuple[int, int, int] | None:
         """Return (rank, size's index, first request's index) of a placement's densest batch, or None."""
         queue, times = placement.model.queue, placement.times
-        found = densest_batch(queue, times, largest_index(queue, times), begin_ns, inputs_ns, self._pads)
+        found = densest_batch(queue, times, largest_index(placement.model), begin_ns, inputs_ns, self._pads)
         if found is None:
             return None
         index, first, count = found

@@ -18,11 +18,11 @@ instants = st.tuples(st.integers(0, 12), st.integers(0, 12), st.tuples(*[st.inte
 """(begin, inputs, transfers) in ms"""
 
 
-def queue_of(requests: list[tuple[int, int]]) -> DeadlineQueue:
+def model_of(requests: list[tuple[int, int]]) -> Model:
     model = Model(spec("m"), 1)
     for id_, (due_ms, rows) in enumerate(requests, 1):
         model.queue.add(made.request(id_, model, rows, 0, due_ms * MS))
-    return model.queue
+    return model
 
 
 def times_of(given_ms: tuple[int, int, int], transfers_ms: tuple[int, ...]) -> InferTimes:
@@ -49,7 +49,8 @@ def rows_by_hand(
 def test_a_size_holds_the_rows_from_the_first_request_in_time_that_no_smaller_size_holds(
     requests: list[tuple[int, int]], given_ms: tuple[int, int, int], at: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    queue, times, begin_ns, inputs_ns = queue_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
+    queue, times = model_of(requests).queue, times_of(given_ms, at[2])
+    begin_ns, inputs_ns = at[0] * MS, at[1] * MS
     for index, size in enumerate(SIZES):
         first, rows = rows_by_hand(queue, times, index, begin_ns, inputs_ns)
         if index and rows <= SIZES[index - 1]:
@@ -65,9 +66,10 @@ def test_the_largest_batch_is_filled_or_needed_or_pays_for_its_empty_rows(
     at: tuple[int, int, tuple[int, ...]],
     pads: bool,
 ) -> None:
-    queue, times, begin_ns, inputs_ns = queue_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
+    model, times, begin_ns, inputs_ns = model_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
+    queue = model.queue
     expected = None
-    for index in range(largest_index(queue, times), -1, -1):
+    for index in range(largest_index(model), -1, -1):
         first, rows = rows_by_hand(queue, times, index, begin_ns, inputs_ns)
         below = SIZES[index - 1] if index else 0
         if not rows or rows <= below:
@@ -76,7 +78,7 @@ def test_the_largest_batch_is_filled_or_needed_or_pays_for_its_empty_rows(
         if rows == SIZES[index] or queue.rows_at(first) > below or (pads and saves):
             expected = index, first, rows
             break
-    top = largest_index(queue, times)
+    top = largest_index(model)
     assert largest_batch(queue, times, top, begin_ns, inputs_ns, pads) == expected
 
 
@@ -84,8 +86,9 @@ def test_the_largest_batch_is_filled_or_needed_or_pays_for_its_empty_rows(
 def test_a_batch_that_is_to_begin_at_a_request_is_in_time_for_it(
     requests: list[tuple[int, int]], given_ms: tuple[int, int, int], at: tuple[int, int, tuple[int, ...]]
 ) -> None:
-    queue, times = queue_of(requests), times_of(given_ms, at[2])
-    top = largest_index(queue, times)
+    model, times = model_of(requests), times_of(given_ms, at[2])
+    queue = model.queue
+    top = largest_index(model)
     for head in range(len(queue)):
         found = largest_batch(queue, times, top, at[0] * MS, at[1] * MS, True, head)
         if found is not None:
@@ -101,8 +104,9 @@ def test_no_batch_serves_more_requests_for_its_time_than_the_densest(
     at: tuple[int, int, tuple[int, ...]],
     pads: bool,
 ) -> None:
-    queue, times, begin_ns, inputs_ns = queue_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
-    found = densest_batch(queue, times, largest_index(queue, times), begin_ns, inputs_ns, pads)
+    model, times, begin_ns, inputs_ns = model_of(requests), times_of(given_ms, at[2]), at[0] * MS, at[1] * MS
+    queue = model.queue
+    found = densest_batch(queue, times, largest_index(model), begin_ns, inputs_ns, pads)
     best = 0.0
     for index in range(len(SIZES)):
         first, rows = rows_by_hand(queue, times, index, begin_ns, inputs_ns)
