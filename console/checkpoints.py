@@ -1,7 +1,7 @@
 """The state at places throughout a run, so that any instant of it can be shown without all before it.
 
 One pass over the run from its beginning, a piece at a time, with only what is open in memory
-(`telemetry.lifecycles`); every mebibyte or more it takes a snapshot of the state (`cluster.snapshot`).
+(`telemetry.lifecycles`); every 640 KiB or more it takes a snapshot of the state (`cluster.snapshot`).
 Snapshots share what does not change between them.
 """
 
@@ -20,8 +20,8 @@ from mainspring.telemetry.lifecycles import Lifecycles, RequestLife
 from mainspring.telemetry.log import Entry, SegmentHeader
 from mainspring.telemetry.runs import Run
 
-STEP_BYTES = 1 << 20
-"""Between two notes, at least."""
+STEP_BYTES = 640 << 10
+"""Between two notes, at least: what is read for an instant is between one and two of them, some 0.1 s."""
 MOST = 128
 """Notes of one run; in a longer one they are further apart. One takes about 0.5 MB for 4,000 models on 12
 workers."""
