@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.bench.serving import cluster_of

@@ -17,11 +17,10 @@ from typing import Any
 from mainspring.messages.repository import ModelState
 from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
-from mainspring.repository.compiling import CompileFailed, Compiler
+from mainspring.repository.compiling import CompileFailed, Compiler, sweep
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.control import Control
 from mainspring.repository.controller_link import ControllerLink, Refusal
-from mainspring.repository.gc import sweep
 from mainspring.repository.index import index_of
 from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm
 from mainspring.repository.requests import Requests

@@ -21,7 +21,7 @@ TIER_OF = {
     "cli": "cluster",
     "cli/configuration": "unit",
     "cli/configuration/test_config": "cluster",
-    "cli/demonstration": "unit",
+    "cli/test_demonstration": "unit",
     "cli/documents/test_site": "codegen",
     "cli/views": "unit",
     "cli/verbs/test_auto_on_gpu": "codegen",

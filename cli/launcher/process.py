@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.cli.launcher.backoff import Backoff
 from mainspring.cli.launcher.jobs import Job
 from mainspring.cli.launcher.run_dir import open_private
 
@@ -102,3 +101,18 @@ class Process:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+class Backoff(msgspec.Struct):
+    """Delay before the next start: doubles with each death in a row, forgotten after a long life."""
+
+    first_ns: int
+    longest_ns: int
+    """The delay grows no further; a process that lived longer than this starts afresh."""
+    deaths: int = 0
+    """Deaths in a row."""
+
+    def died(self, lived_ns: int) -> int:
+        """Count a death after a life of ``lived_ns``; return how long to wait before the next start."""
+        self.deaths = 1 if lived_ns > self.longest_ns else self.deaths + 1
+        return min(self.longest_ns, self.first_ns << min(self.deaths - 1, 32))

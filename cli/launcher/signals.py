@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
@@ -35,3 +37,21 @@ def stop_on_signals(stop: threading.Event, *numbers: signal.Signals, second_exit
 
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the thread of `stop_on_signals` does it."""
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """Have the first SIGINT or SIGTERM set the event, which ends work with its result; a second raises."""
+    stop = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

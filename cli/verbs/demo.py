@@ -42,7 +42,7 @@ def demo(
     import msgspec
     from rich.console import Console
 
-    from mainspring.cli.demonstration.run import DemoOptions, run_demo
+    from mainspring.cli.demonstration import DemoOptions, run_demo
 
     options = DemoOptions(
         duration_s=duration,

@@ -53,7 +53,7 @@ def explain(
         return
     from rich.console import Console
 
-    from mainspring.cli.verbs.explaining.telling import tell
+    from mainspring.cli.explaining import tell
 
     tell(story, Console(markup=False, highlight=False))
 
@@ -88,8 +88,8 @@ def _story(
     """Look where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.cli.controllers import find
     from mainspring.cli.durations import duration_ns
+    from mainspring.cli.explaining import NoConsole, from_console, from_log, live
     from mainspring.cli.places import CONSOLE, CONTROLLER, place
-    from mainspring.cli.verbs.explaining.finding import NoConsole, from_console, from_log, live
     from mainspring.telemetry.runs import choose_run
 
     if log is not None:

@@ -157,7 +157,7 @@ def index(
     """Show what a model repository holds: each version, whether it is served, and if not, why."""
     import msgspec
 
-    from mainspring.cli.views.repository_view import print_index
+    from mainspring.cli.views.models_view import print_index
 
     entries = _repository(address, http, token).index(ready=ready)
     if as_json:

@@ -108,7 +108,7 @@ def _manifests(store: Store, names: Sequence[str], fastest: str | None) -> list[
     if not found:
         raise StoreError(f"the store {store.root} holds no model; `mainspring zoo` or `compile` adds some")
     if fastest:
-        from mainspring.cli.profiling.fastest import check_alike
+        from mainspring.cli.profiling.profiling import check_alike
 
         check_alike(found if names else [], fastest)
     return found
@@ -164,7 +164,7 @@ def _keep_fastest(store: Store, rows: Sequence[Measured], name: str) -> None:
     """Store the fastest under the name, and say which it is."""
     import sys
 
-    from mainspring.cli.profiling.fastest import keep_fastest, per_row_ns
+    from mainspring.cli.profiling.profiling import keep_fastest, per_row_ns
 
     kept = keep_fastest(store, rows, name)
     times = ", ".join(f"{row.models[0]} {per_row_ns(row) / 1e6:.3g} ms" for row in rows)

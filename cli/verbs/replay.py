@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +13,6 @@ from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token
 from mainspring.traces.kind import Kind
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
 
@@ -121,6 +116,7 @@ def _run(
     from rich.console import Console
 
     from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.signals import stopping
     from mainspring.telemetry.publish import publish
     from mainspring.telemetry.summary import analyse_log
     from mainspring.traces.display import ProgressLine, summary_table
@@ -161,21 +157,3 @@ def matching(names: Sequence[str], glob: str) -> list[str]:
         served = ", ".join(sorted(names)[:5]) or "no model at all"
         raise WorkloadError(f"no model matches {glob!r}; the gateway serves {served}")
     return chosen
-
-
-@contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """Let the first Ctrl-C (or SIGTERM) end the sending, with a report, and a second one interrupt."""
-    stop = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

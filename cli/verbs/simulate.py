@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyOptions
-from mainspring.cli.verbs.simulating.bounding import Bound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +40,13 @@ Calibrate = Annotated[
 ]
 Scenario = Annotated[
     int | None, typer.Option(min=0, metavar="SEED", help="Only run one random scenario of the tests.")
+]
+Bound = Annotated[
+    bool | None,
+    typer.Option(
+        "--bound/--no-bound",
+        help="Say what share was reached of what was possible. By default if that takes seconds.",
+    ),
 ]
 VALIDATE_EVERY = 100
 """Turns of the controller between two checks of all invariants."""
@@ -158,8 +164,7 @@ def _simulate(
     from rich.console import Console
 
     from mainspring.cli.launcher.run_dir import claimed
-    from mainspring.cli.verbs.simulating.bounding import bounded_run, check_bound
-    from mainspring.cli.verbs.simulating.report import report
+    from mainspring.cli.simulating import bounded_run, check_bound, report
     from mainspring.simulator.cluster import build_cluster
     from mainspring.simulator.run import simulate as run_spec
     from mainspring.simulator.workloads import title
@@ -198,7 +203,7 @@ def _from_log(
     as_json: bool,
 ) -> None:
     from mainspring.cli.configuration.policies import parse_options
-    from mainspring.cli.verbs.simulating.recorded import decide_again, decide_otherwise
+    from mainspring.cli.simulating import decide_again, decide_otherwise
 
     if way == "--log without --policy":
         decide_again(log, as_json=as_json)

@@ -112,7 +112,7 @@ def _once(source: Source, shown: ViewName | None, watch: str, *, recorded: bool,
     from rich.console import Console
 
     from mainspring.cli.durations import duration_ns
-    from mainspring.cli.verbs.replay import stopping
+    from mainspring.cli.launcher.signals import stopping
     from mainspring.console.terminal import running
     from mainspring.console.terminal.screen import Screen
 
@@ -130,7 +130,7 @@ def _once(source: Source, shown: ViewName | None, watch: str, *, recorded: bool,
 def _interactive(source: Source, shown: ViewName | None, *, recorded: bool) -> None:
     from rich.console import Console
 
-    from mainspring.cli.verbs.replay import stopping
+    from mainspring.cli.launcher.signals import stopping
     from mainspring.console.terminal.running import run_top
     from mainspring.console.terminal.screen import Screen
 

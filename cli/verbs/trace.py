@@ -57,7 +57,7 @@ def trace(
     from mainspring.cli.durations import duration_ns
     from mainspring.cli.places import CONTROLLER, place
     from mainspring.cli.spans import chosen_run
-    from mainspring.cli.verbs.tracing.writing import trace_live, trace_log
+    from mainspring.cli.tracing import trace_live, trace_log
 
     if not perfetto.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {perfetto.parent}; make it first")

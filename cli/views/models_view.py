@@ -1,4 +1,4 @@
-"""The live view of the served models: one row for each, from two looks at the cluster."""
+"""The served models and a repository's index as tables; of served models one row for each, from two looks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
 
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus, ModelStatus
+from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.repository.recipe import SEPARATOR
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from mainspring.client.client import Client
 
 LONG_NAME = 20
@@ -96,8 +97,6 @@ def rows(
 
 def print_once(client: Client, *, as_json: bool) -> None:
     """Print the models as they are now, counted since the controller started."""
-    from rich.console import Console
-
     found = rows(client.models(), client.status(), {})
     if as_json:
         print(json.dumps([msgspec.to_builtins(row, str_keys=True) for row in found], indent=2))
@@ -112,7 +111,6 @@ def watch_models(client: Client, interval_s: float, *, as_json: bool) -> None:
 
 
 def _watch(client: Client, interval_s: float, *, as_json: bool) -> None:
-    from rich.console import Console
     from rich.live import Live
 
     before, at = _look(client)
@@ -132,8 +130,6 @@ def _watch(client: Client, interval_s: float, *, as_json: bool) -> None:
 
 def table(found: Sequence[Row]) -> Table:
     """Return the rows as a table that fits 80 columns, a line for each model where names are not long."""
-    from rich.table import Table
-
     made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     made.add_column("model", no_wrap=True)
     made.add_column("pages", justify="right", no_wrap=True)
@@ -187,3 +183,34 @@ def _profile(row: Row) -> str:
         for kind, durations in row.infer_ms.items()
         if durations
     )
+
+
+_COLOURS = {
+    ModelState.READY: "green",
+    ModelState.LOADING: "yellow",
+    ModelState.UNLOADING: "yellow",
+    ModelState.UNAVAILABLE: "red",
+}
+
+
+def print_index(entries: Sequence[IndexEntry], console: Console | None = None) -> None:
+    """Print the models, one line for each version, and how many are in which state."""
+    console = console or Console(highlight=False)
+    if not entries:
+        console.print("the repository holds no model")
+        return
+    made = Table(box=None, pad_edge=False)
+    made.add_column("model", no_wrap=True)
+    made.add_column("version", justify="right")
+    made.add_column("state", no_wrap=True)
+    made.add_column("why", overflow="fold")
+    for each in entries:
+        made.add_row(each.name, each.version or "-", each.state, each.reason, style=_style(each))
+    console.print(made)
+    counts = {state: sum(each.state is state for each in entries) for state in ModelState}
+    console.print(", ".join(f"{count:,} {state.lower()}" for state, count in counts.items() if count))
+
+
+def _style(entry: IndexEntry) -> str:
+    """Return the row's colour: what is served well needs none."""
+    return "" if entry.state is ModelState.READY and not entry.reason else _COLOURS[entry.state]

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import Usage, usage_of_all

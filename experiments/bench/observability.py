@@ -27,7 +27,7 @@ import numpy as np
 import typer
 
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.connection import Connection
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of, write_profile

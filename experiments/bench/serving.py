@@ -11,8 +11,8 @@ import typer
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.profiles import COLUMNS
 
 BATCH_SIZES = (1, 2, 4, 8, 16)

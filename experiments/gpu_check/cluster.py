@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.demonstration.load import at_load
+from mainspring.cli.demonstration import at_load
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.cli.profiling.lone_device import as_exec_thread, device_for
 from mainspring.cli.profiling.profiling import by_executable, keep, measure
 from mainspring.compiler.artifact.store import Store

@@ -12,7 +12,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
 from mainspring.messages.peers import ModelDown, ModelUp
 from mainspring.repository.builds import Build
-from mainspring.repository.gc import sweep
+from mainspring.repository.compiling import sweep
 from tests.repository.world import World, spec
 
 

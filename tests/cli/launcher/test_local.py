@@ -17,9 +17,8 @@ import pytest
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
-from mainspring.cli.launcher.supervisor import ClusterError
+from mainspring.cli.launcher.supervisor import ClusterError, LocalCluster
 from mainspring.client.arrays import InferResult
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.cli.launcher.backoff import Backoff
 from mainspring.cli.launcher.placement import lent_to_gateway, place
+from mainspring.cli.launcher.process import Backoff
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import onnxruntime
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store

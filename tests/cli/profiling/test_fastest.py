@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.profiling.fastest import check_alike, keep_fastest, per_row_ns
-from mainspring.cli.profiling.profiling import Measured
+from mainspring.cli.profiling.profiling import Measured, check_alike, keep_fastest, per_row_ns
 from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Timing

@@ -15,8 +15,8 @@ from mainspring.cli.main import build_app
 PROGRAM = """
 import sys
 from mainspring.cli.main import main
-from mainspring.cli.demonstration import run
-run.ARCHITECTURES, run.COPIES = ("digits",), 2
+from mainspring.cli import demonstration
+demonstration.ARCHITECTURES, demonstration.COPIES = ("digits",), 2
 sys.argv = ["mainspring", "demo", *sys.argv[1:]]
 main()
 """

@@ -16,7 +16,8 @@ import typer
 import zmq
 from typer.testing import CliRunner
 
-from mainspring.cli.verbs.replay import matching, register, stopping
+from mainspring.cli.launcher.signals import stopping
+from mainspring.cli.verbs.replay import matching, register
 from mainspring.messages.clients import (
     ClientHello,
     ClientWelcome,

@@ -15,8 +15,8 @@ from typing import Any
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.client.client import Client
 from mainspring.compiler.artifact.profiles import COLUMNS
 from mainspring.transport.tokens import token_sha256

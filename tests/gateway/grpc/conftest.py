@@ -14,8 +14,8 @@ from tritonclient.grpc import InferenceServerClient
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.messages.codec import INPUT, encode
 from mainspring.messages.model import TensorSpec
 from mainspring.messages.peers import Output

@@ -1,4 +1,4 @@
-"""The whole demonstration: compile, serve, replay, report."""
+"""The demonstration, a zoo of real models under deadlines on this CPU: compile, serve, replay, report."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from mainspring.cli.configuration.config import read_config
-from mainspring.cli.demonstration.display import DemoProgress, result_table
-from mainspring.cli.demonstration.load import at_load, recipe_for
 from mainspring.cli.launcher.addresses import free_ports
-from mainspring.cli.launcher.local import LocalCluster
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.run_dir import claimed, clear
+from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import ModelSpec, Profile
 from mainspring.telemetry.plots import draw_report
 from mainspring.telemetry.report import flat, write_json
-from mainspring.telemetry.summary import analyse_log
+from mainspring.telemetry.summary import LogSummary, OverUnder, analyse_log
+from mainspring.traces.arrival import SECOND_NS, WorkloadError
+from mainspring.traces.display import ProgressLine, progress_text, summary_table
+from mainspring.traces.progress import Progress
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
 from mainspring.traces.report import Summary
+from mainspring.traces.schema import chosen_kind
+from mainspring.traces.workload import Workload
 
 WORKER = "worker-0"
 OUTPUT_REMEDY = "choose another folder with --output"
@@ -188,3 +193,119 @@ def fill_store(folder: Path, say: Callable[[str], None]) -> list[ModelSpec]:
         say(f"{COPIES} x {architecture:12} {done[0].pages} pages, {single}  ({took})")
         specs += done
     return sorted(specs, key=lambda spec: spec.name)
+
+
+PLAIN_INTERVAL_S = 10.0
+"""Between two lines of progress where no terminal shows a live one."""
+
+DISTURBED = 2.0
+"""From this spread of equal executions on, late answers and wrong predictions are the machine's."""
+
+
+class DemoProgress:
+    """A live line on a terminal; elsewhere, such as in a log, a line now and then."""
+
+    def __init__(self, console: Console, duration_s: float) -> None:
+        self._console = console
+        self._duration_s = duration_s
+        self._live = ProgressLine(console, duration_s)
+        self._next_line_s = PLAIN_INTERVAL_S
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the state of the run."""
+        self._live(progress)
+        if not self._console.is_terminal and progress.elapsed_s >= self._next_line_s:
+            self._next_line_s += PLAIN_INTERVAL_S
+            self._console.print(progress_text(progress, self._duration_s), soft_wrap=True)
+
+
+def result_table(title: str, summary: Summary, log: LogSummary, capacity: Capacity) -> Table:
+    """Return the clients' table of a run with what the event log and the profiles add."""
+    table = summary_table(title, summary)
+    table.add_section()
+    table.add_row("capacity in best batches / of single requests", _rates(capacity))
+    table.add_row("EXEC busy", _share(log.exec_utilisation))
+    table.add_row("pages occupied", _share(log.page_occupancy))
+    table.add_row("loads / unloads", f"{log.loads:,} / {log.unloads:,}")
+    table.add_row("INFER predicted too long / short, p99", _over_under(log.infer_prediction_error_p99_us))
+    table.add_row("LOAD predicted too long / short, p99", _over_under(log.load_prediction_error_p99_us))
+    table.add_row("INFER p99 / median, same model and batch", _spread(log.infer_spread_p99))
+    if log.workers_lost:
+        table.add_row("workers lost", f"{log.workers_lost:,}")
+    return table
+
+
+def _rates(capacity: Capacity) -> str:
+    return f"{capacity.capacity_rate:,.0f}/s / {capacity.capacity_single_rate:,.0f}/s"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _spread(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio:.1f} x" + (": something else disturbs this machine" if ratio > DISTURBED else "")
+
+
+def _over_under(error: OverUnder) -> str:
+    over, under = ("-" if value is None else f"{value:,.0f} us" for value in (error.over, error.under))
+    return f"{over} / {under}"
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """Requests per second of a workload's mix of models that the devices can execute, by their profiles."""
+
+    capacity_rate: float
+    """If every request runs in the best of its model's batches that end within the deadline."""
+    capacity_single_rate: float
+    """If every request runs alone."""
+    load: float
+    """The share of ``capacity_rate`` that is asked for."""
+
+
+def recipe_for(trace: Path | None, duration_ns: int, slo_ns: int, seed: int) -> Recipe:
+    """Return the workload: an Azure trace's file of either schema, or a synthetic mix of that shape."""
+    return Recipe(
+        kind=chosen_kind(None, trace), trace=trace, duration_ns=duration_ns, slo_ns=slo_ns, seed=seed
+    )
+
+
+def at_load(
+    recipe: Recipe, specs: Sequence[ModelSpec], device_kind: str, *, load: float, devices: int
+) -> tuple[Recipe, Capacity]:
+    """Scale a workload so that its average is ``load`` times what the devices can do with its mix.
+
+    Durations come from the models' profiles for ``device_kind``; each counts as often as the workload
+    names its model. Raises `WorkloadError` for a workload without any request.
+    """
+    profiles = {spec.name: spec.profiles[device_kind] for spec in specs}
+    workload = build(recipe, [spec.name for spec in specs])
+    assert isinstance(workload, Workload)
+    used = [profiles[arrival.model] for arrival in workload.arrivals(np.random.default_rng(recipe.seed))]
+    if not used:
+        raise WorkloadError(f"the workload has no request in its first {recipe.duration_ns / SECOND_NS:g} s")
+    best = devices * SECOND_NS / float(np.mean([best_row_ns(profile, recipe.slo_ns) for profile in used]))
+    single = devices * SECOND_NS / float(np.mean([min(profile.infer_ns.values()) for profile in used]))
+    scale = load * best * recipe.duration_ns / SECOND_NS / len(used)
+    return msgspec.structs.replace(recipe, scale=scale), Capacity(best, single, load)
+
+
+def best_row_ns(profile: Profile, slo_ns: int | None) -> float:
+    """Return the least time per row of any batch size that takes ``slo_ns`` at most, or of the smallest."""
+    smallest = min(profile.infer_ns)
+    return min(
+        duration / size
+        for size, duration in profile.infer_ns.items()
+        if size == smallest or slo_ns is None or duration <= slo_ns
+    )

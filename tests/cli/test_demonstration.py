@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.cli.demonstration.load import at_load, best_row_ns, recipe_for
+from mainspring.cli.demonstration import at_load, best_row_ns, recipe_for
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.messages.model import ModelSpec, Profile
 from mainspring.traces.kind import Kind

@@ -1,18 +1,23 @@
-"""``mainspring simulate --log``: a recorded run decided again, or under other decisions."""
+"""What `mainspring simulate` does beside simulating: recorded runs, what was possible, and the report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mainspring.cli.configuration.policies import Option
+    from mainspring.simulator.cluster import Cluster
     from mainspring.simulator.recorded import Recording
+    from mainspring.simulator.run import SimulatedRun
+    from mainspring.simulator.spec import SimulationSpec
     from mainspring.simulator.whatif import Happened
+    from mainspring.telemetry.report import Summary
+    from mainspring.telemetry.summary import Analysis
 
 
 def decide_again(log: Path, *, as_json: bool) -> None:
@@ -55,7 +60,6 @@ def decide_otherwise(
     from mainspring.cli.configuration.policies import check_policy
     from mainspring.cli.launcher.run_dir import claimed
     from mainspring.cli.verbs.compare import publish_comparison, show
-    from mainspring.cli.verbs.simulating.report import report
     from mainspring.simulator.recorded import read_recording
     from mainspring.simulator.whatif import other_policy, what_happened, what_if
     from mainspring.telemetry.comparison import run_of
@@ -89,7 +93,6 @@ def _bounded(
     recording: Recording, happened: Happened, instead: Happened, asked: bool | None
 ) -> tuple[Happened, Happened]:
     """Return both runs with what was possible for their requests, unless that was left out."""
-    from mainspring.cli.verbs.simulating.bounding import shown, tell_left_out
     from mainspring.simulator.bound.possible import deadlines, is_wanted
     from mainspring.simulator.whatif import bounded
 
@@ -100,3 +103,64 @@ def _bounded(
         return happened, instead
     with shown() as progress:
         return bounded(recording, happened, instead, progress)
+
+
+def check_bound(spec: SimulationSpec, asked: bool | None) -> None:
+    """Raise `run.NoBound` if a bound was asked for that there is not."""
+    from mainspring.simulator.run import NO_BOUND, NoBound, closed_under_deadlines
+
+    if asked and closed_under_deadlines(spec):
+        raise NoBound(NO_BOUND)
+
+
+def bounded_run(run: SimulatedRun, cluster: Cluster, asked: bool | None) -> SimulatedRun:
+    """Return a run that says what was possible; say why if that was left out unasked."""
+    from mainspring.simulator.bound.possible import deadlines
+    from mainspring.simulator.run import NO_BOUND, bounded, closed_under_deadlines
+
+    with shown() as progress:
+        run = bounded(run, cluster, asked=asked, progress=progress)
+    if run.summary.possible is None and asked is None:
+        if closed_under_deadlines(run.spec):
+            typer.echo(NO_BOUND, err=True)
+        else:
+            tell_left_out(deadlines(run.records))
+    return run
+
+
+@contextmanager
+def shown() -> Iterator[Callable[[float], None]]:
+    """Show which part of the bound is computed, where there is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("what was possible"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=1.0)
+        yield lambda share: progress.update(task, completed=share)
+
+
+def tell_left_out(requests: int) -> None:
+    """Say that the bound was left out because there are too many requests, and how to get it."""
+    if requests:
+        typer.echo(
+            f"what was possible was left out, for {requests:,} requests take a while; --bound computes it",
+            err=True,
+        )
+
+
+def report(output: Path, heading: str, summary: Summary, analysis: Analysis | None, *, as_json: bool) -> None:
+    """Write ``summary.json`` and ``report.png``; print the summary."""
+    import msgspec
+    from rich.console import Console
+
+    from mainspring.telemetry.publish import publish
+    from mainspring.traces.display import summary_table
+
+    fields = publish(output, heading, summary, analysis)
+    if as_json:
+        typer.echo(msgspec.json.encode(fields).decode())
+    else:
+        Console().print(summary_table(heading, summary))
+        typer.echo(f"{output / 'summary.json'}  {output / 'report.png'}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.cli.controllers import Door
-from mainspring.cli.verbs.replay import stopping
+from mainspring.cli.launcher.signals import stopping
 from mainspring.console.live import LiveStream
 from mainspring.console.perfetto import Tracer
 from mainspring.console.trace_file import TraceFile
