@@ -21,8 +21,8 @@ from mainspring.messages.codes import Status
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import DeviceLost, Engine, wait_until
+from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.realtime import Rights
-from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 

@@ -35,10 +35,10 @@ from mainspring.transport.bounds import Delivery
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.request_timing import RequestTiming
+from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
 from mainspring.worker.sockets import UNSENT, Sockets
-from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 

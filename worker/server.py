@@ -15,13 +15,13 @@ from mainspring.transport.greeting import read_secret
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Noted, OwnMemory
+from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import Inputs
 from mainspring.worker.network import Network
 from mainspring.worker.realtime import Rights
 from mainspring.worker.sockets import Sockets
-from mainspring.worker.store_watch import StoreWatch
 
 LOG = logging.getLogger(__name__)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from pathlib import Path
 
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.fingerprint import manifest_fingerprint
+from mainspring.compiler.artifact.store import Store
 from mainspring.controller.recovery import Awaited
 from mainspring.messages.model import ModelSpec
 
@@ -41,10 +40,10 @@ def read(source: ModelSource, stop: threading.Event, *, adopt: bool) -> tuple[li
 
 def _look(source: ModelSource, left_out: dict[str, str], awaited: Awaited, stop: threading.Event) -> None:
     """Put what becomes readable where the controller finds it."""
-    root, whole = Path(source.store or ""), awaited.adopt
-    seen = {name: manifest_fingerprint(root, name) for name in left_out}
+    store, whole = Store(source.store or ""), awaited.adopt
+    seen = {name: store.manifest_fingerprint(name) for name in left_out}
     while (left_out or whole) and not stop.wait(INTERVAL_S):
-        now = {name: manifest_fingerprint(root, name) for name in left_out}
+        now = {name: store.manifest_fingerprint(name) for name in left_out}
         if now == seen and not whole:
             continue
         seen = now
@@ -56,4 +55,4 @@ def _look(source: ModelSource, left_out: dict[str, str], awaited: Awaited, stop:
             if whole or spec.name in seen:
                 awaited.found.put(spec)
         whole = False
-        seen = {name: manifest_fingerprint(root, name) for name in left_out}
+        seen = {name: store.manifest_fingerprint(name) for name in left_out}

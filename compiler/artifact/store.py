@@ -41,6 +41,8 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = ".writing-"
 
 Record = TypeVar("Record", Manifest, ExecutableInfo)
+Fingerprint = tuple[tuple[str, int, int, int, int], ...]
+"""Path, device, inode, length and time of modification of each file; zeros if the file can't be examined."""
 
 
 def check_name(name: str) -> None:
@@ -182,6 +184,20 @@ class Store:
                 raise StoreError(f"{path} was altered (SHA-256 {found}); {self._recompile(name)}")
         self.executable_info(manifest)
 
+    def fingerprint(self, model: ModelSpec) -> Fingerprint:
+        """Return the fingerprint of a model's manifest, weights and executable; a changed file changes it."""
+        executable = self.root / "executables" / model.executable
+        try:
+            files = sorted(executable.iterdir())
+        except OSError:
+            files = []
+        paths = (self.root / "weights" / f"{model.weights_hash}.bin", executable, *files)
+        return (*self.manifest_fingerprint(model.name), *map(_look_at, paths))
+
+    def manifest_fingerprint(self, name: str) -> Fingerprint:
+        """Return the fingerprint of a model's manifest alone."""
+        return (_look_at(self._manifest_path(name)),)
+
     def put_weights(self, chunks: Iterable[bytes | memoryview]) -> tuple[str, int]:
         """Store a weights file; return its SHA-256 and its length."""
         digest, length = hashlib.sha256(), 0
@@ -321,6 +337,15 @@ def _hash(value: str) -> str:
     if not _HASH.fullmatch(value):
         raise StoreError(f"{value!r} is not a SHA-256 in hexadecimal, so nothing is stored under it")
     return value
+
+
+def _look_at(path: Path) -> tuple[str, int, int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return str(path), 0, 0, 0, 0
+    # A change of permissions alone changes only the time of the last change of state.
+    return str(path), found.st_dev, found.st_ino, found.st_size, max(found.st_mtime_ns, found.st_ctime_ns)
 
 
 def _read(path: Path, kind: type[Record], remedy: str, root: Path) -> Record:

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.worker.arena import allocate
 from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
+from mainspring.worker.engines.memory import allocate
 
 
 class PlainCopy(Protocol):

@@ -1,7 +1,11 @@
-"""Whether the store holds the artifact that the controller means, in files as they were compiled.
+"""The store's files as a worker uses them: of the right artifact, as they were compiled, or changed since.
 
 Hashing a file takes about as long as reading it, so a state that was found right is remembered by the file's
 device, inode, length and time of modification; an altered file differs in one of them.
+
+The files of a model that a worker failed on are watched until they change and another try is worthwhile. The
+PREPARE thread looks at those files alone, a bounded number at a time, so that serving never waits for the
+file system. The executors report failures and successes, the network thread takes changed models.
 """
 
 from __future__ import annotations
@@ -9,10 +13,15 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections import deque
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
+from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.store import Fingerprint, Store
 from mainspring.messages.model import ModelSpec, TensorSpec
 from mainspring.worker.engine import EngineError
 
@@ -20,6 +29,10 @@ State = tuple[int, int, int, int]
 _CHUNK_BYTES = 4 << 20
 _REMEMBERED = 65_536
 """Most states that are remembered as right; a forgotten one, the oldest, is hashed again if it returns."""
+INTERVAL_NS = 1_000_000_000
+"""Time between two looks."""
+LOOKED_AT = 256
+"""Most models that one look takes; the next look continues with the others."""
 
 
 def check_artifact(manifest: Manifest, model: ModelSpec) -> None:
@@ -89,3 +102,64 @@ class Integrity:
 def _state(file: int) -> State:
     found = os.fstat(file)
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class _Waiting(NamedTuple):
+    model: ModelSpec
+    files: Fingerprint
+    """Those when it failed, or when their change was last reported."""
+
+
+class StoreWatch:
+    """Each method names the threads that may call it; a dictionary's single steps need no lock."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: dict[str, _Waiting] = {}
+        self._reported: dict[str, Fingerprint] = {}
+        """Models that are about to be tried again, with their files when the change was reported."""
+        self._changed: deque[ModelSpec] = deque()
+        self._next_look_ns = 0
+
+    def failed(self, model: ModelSpec) -> None:
+        """PREPARE or LOAD thread: note a model that could not be prepared or loaded."""
+        if model.name not in self._waiting:
+            files = self._reported.pop(model.name, None) or self._store.fingerprint(model)
+            self._waiting[model.name] = _Waiting(model, files)
+
+    def worked(self, name: str) -> None:
+        """PREPARE or LOAD thread: note a model that was prepared or loaded."""
+        if self._waiting or self._reported:
+            self._waiting.pop(name, None)
+            self._reported.pop(name, None)
+
+    def due(self, now_ns: int) -> bool:
+        """Network thread: whether to call `look` now; true at most once in `INTERVAL_NS`."""
+        if not self._waiting or now_ns < self._next_look_ns:
+            return False
+        self._next_look_ns = now_ns + INTERVAL_NS
+        return True
+
+    def look(self) -> None:
+        """PREPARE thread: look at the files of the next models that failed."""
+        for name in list(islice(self._waiting, LOOKED_AT)):
+            if (waiting := self._waiting.pop(name, None)) is None:
+                continue
+            model, files = waiting
+            now = self._store.fingerprint(model)
+            found = self._read(name) if now != files else None
+            if found is None:
+                self._waiting[name] = _Waiting(model, now)
+            else:
+                self._reported[name] = now
+                self._changed.append(found)
+
+    def changed(self) -> ModelSpec | None:
+        """Network thread: return a model whose files have changed, as its manifest has it now, once."""
+        return self._changed.popleft() if self._changed else None
+
+    def _read(self, name: str) -> ModelSpec | None:
+        try:
+            return self._store.manifest(name).spec()
+        except StoreError:
+            return None  # Another change may mend the manifest too.

@@ -26,11 +26,10 @@ from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableIn
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
-from mainspring.worker.arena import allocate
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.artifacts import Integrity, check_artifact
-from mainspring.worker.engines.copying import MappedFile
+from mainspring.worker.engines.memory import MappedFile, allocate
 
 AddressOf = Callable[[int], int]
 """Returns the address of a byte of the weights file."""

@@ -17,10 +17,10 @@ from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
-from mainspring.worker.arena import allocate
 from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cpu import AddressOf, CpuEngine, OnnxRuntimePrograms, Opener
+from mainspring.worker.engines.memory import allocate
 
 PLACEMENTS = 64
 """Most bindings that are kept: each has a descriptor for every argument of every kernel."""

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mainspring.worker.arena import HUGE_PAGE_BYTES
 from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engines.memory import HUGE_PAGE_BYTES
 
 
 class SharedSegment:

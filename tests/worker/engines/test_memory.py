@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.worker.arena import allocate
-from mainspring.worker.engines import copying
-from mainspring.worker.engines.copying import MappedFile
+from mainspring.worker.engines import memory as host
+from mainspring.worker.engines.memory import MappedFile, allocate
 
 SIZE = 3 * mmap.PAGESIZE + 17
 
@@ -82,7 +81,7 @@ def test_closing_gives_the_mapping_back(file: int) -> None:
 class Recording:
     """The C library, but for what it says of memory; it notes what is brought in."""
 
-    mmap, munmap, munlock = copying._libc.mmap, copying._libc.munmap, copying._libc.munlock
+    mmap, munmap, munlock = host._libc.mmap, host._libc.munmap, host._libc.munlock
 
     def __init__(self, resident: bool, code: int = 0) -> None:
         self.resident = resident
@@ -107,8 +106,8 @@ def test_a_part_is_brought_in_unless_the_kernel_says_that_it_is_there(
     file: int, resident: bool, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = Recording(resident)
-    monkeypatch.setattr(copying, "_libc", system)
-    monkeypatch.setattr(copying, "_may_ask", lambda file: told)
+    monkeypatch.setattr(host, "_libc", system)
+    monkeypatch.setattr(host, "_may_ask", lambda file: told)
     memory = allocate(SIZE)
     mapped = MappedFile(file, SIZE)
     assert system.brought_in == [(mapped.address, SIZE)]
@@ -124,7 +123,7 @@ def test_a_part_that_cannot_be_brought_in_is_an_error_unless_the_kernel_knows_no
     file: int, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = Recording(resident=False)
-    monkeypatch.setattr(copying, "_libc", system)
+    monkeypatch.setattr(host, "_libc", system)
     memory = allocate(SIZE)
     mapped = MappedFile(file, SIZE)
     system.code = code
@@ -141,4 +140,4 @@ def test_a_part_that_cannot_be_brought_in_is_an_error_unless_the_kernel_knows_no
 
 
 def test_the_kernel_is_asked_about_ones_own_files(file: int) -> None:
-    assert copying._may_ask(file)
+    assert host._may_ask(file)

@@ -11,7 +11,7 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.messages.model import ModelSpec
-from mainspring.worker.store_watch import INTERVAL_NS, LOOKED_AT, StoreWatch
+from mainspring.worker.engines.artifacts import INTERVAL_NS, LOOKED_AT, StoreWatch
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_each_file_of_a_model_counts(store: Store, pattern: str) -> None:
     watch.look()
     assert watch.changed() == spec
     watch.look()
-    assert watch.changed() is None, "it is told once"
+    assert watch.changed() is None, "it is reported once"
 
 
 def test_a_change_while_the_model_is_tried_again_is_not_missed(store: Store) -> None:
@@ -67,7 +67,7 @@ def test_a_change_while_the_model_is_tried_again_is_not_missed(store: Store) -> 
     assert watch.changed() == spec
 
 
-def test_what_works_is_looked_at_no_more(store: Store) -> None:
+def test_what_works_is_no_longer_looked_at(store: Store) -> None:
     (weights,) = store.root.glob("weights/*.bin")
     watch = StoreWatch(store)
     watch.failed(model(store))
@@ -97,11 +97,11 @@ def test_a_manifest_that_cannot_be_read_is_waited_for(store: Store) -> None:
 def test_a_look_is_bounded_and_all_have_their_turn(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
 
-    def note(_: Path, spec: ModelSpec) -> tuple[()]:
+    def note(_: Store, spec: ModelSpec) -> tuple[()]:
         looked.append(spec.name)
         return ()
 
-    monkeypatch.setattr("mainspring.worker.store_watch.fingerprint", note)
+    monkeypatch.setattr(Store, "fingerprint", note)
     watch = StoreWatch(store)
     names = [f"m{number}" for number in range(LOOKED_AT + 50)]
     for name in names:
