@@ -1,8 +1,9 @@
 """Weights in pinned host memory, once for all workers of a machine (Clockwork, section 5.2).
 
 The first worker that prepares a model reads its weights file and checks the hash; the other workers find the
-bytes in memory. Each process pins each segment once, when it maps it: neither PREPARE nor LOAD pins anything
-while there is room. The workers' index is a file beside a lock, in a folder that only their user can write.
+bytes in memory, or wait for them. Each process pins each segment once, when it maps it: neither PREPARE nor
+LOAD pins anything while there is room. The workers' index is a file beside a lock, in a folder that only
+their user can write; the lock is held for a moment at a time, never while weights are read.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import logging
 import os
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,12 +27,21 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.shared_memory import SharedSegment, make_segment, open_segment, started
-from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Segment
+from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Place, Segment
 
 LOG = logging.getLogger(__name__)
 
-SEGMENT_BYTES = 1 << 30
-"""Size of a segment that is made because the others are full; a larger model gets a larger one."""
+SEGMENT_BYTES = 64 << 20
+"""Size of a segment that is made because the others are full; a larger model gets a larger one.
+
+CUDA may let nothing else begin while it pins memory, at the 1 to 2 GB/s that are reported."""
+DOUBLED_AFTER = 64
+"""Segments after which the next are twice as large, up to `LARGEST_GROWTH_BYTES`: each is an open file."""
+LARGEST_GROWTH_BYTES = 1 << 30
+LARGEST_SEGMENT_BYTES = 64 << 30
+"""The reserve is made of segments of at most this size: NVIDIA's driver 580 can't pin 512 GiB in one call."""
+WRITER_POLL_S = 0.05
+"""Between two looks whether another worker has read the weights that this one waits for."""
 MOST_OF_AVAILABLE = 0.85
 """Share of the available memory that may be pinned: other processes can't use pinned memory, and the page
 cache of the weights' files needs some."""
@@ -54,9 +65,7 @@ class HostWeights:
         try:
             with self._agreed() as index:
                 index.holders[self._key] = self._holder
-                missing = reserve_bytes - sum(segment.size for segment in index.segments)
-                if missing > 0:
-                    self._grow(index, missing)
+                self._reserve(index, reserve_bytes - sum(segment.size for segment in index.segments))
                 for number in range(len(index.segments)):
                     self._segment(index, number)
         except BaseException:
@@ -69,14 +78,22 @@ class HostWeights:
         If ``fill`` raises, the error is passed on and nothing is kept. `give_back` follows once for each
         call.
         """
-        with self._agreed() as index:
-            blob = index.blobs.get(key)
-            if blob is None:
-                blob = self._make(index, size, fill)
-                index.blobs[key] = blob
-            segment = self._segment(index, blob.segment)
-            if self._key not in blob.users:
-                blob.users.append(self._key)
+        while True:
+            with self._agreed() as index:
+                blob = index.blobs.get(key)
+                writes = blob is None
+                if blob is None:
+                    place = self._place(index, size)
+                    blob = index.blobs[key] = Blob(place.segment, place.offset, size, [], ready=False)
+                if writes or blob.ready:
+                    segment = self._segment(index, blob.segment)
+                    if self._key not in blob.users:
+                        blob.users.append(self._key)
+                    break
+            # A worker that dies while it writes is forgotten by the next look.
+            time.sleep(WRITER_POLL_S)
+        if writes:
+            self._write(key, segment, blob, fill)
         self._taken[key] += 1
         return segment.address + blob.offset
 
@@ -101,28 +118,43 @@ class HostWeights:
             segment.close()
         self._segments.clear()
 
-    def _make(self, index: Index, size: int, fill: Fill) -> Blob:
+    def _write(self, key: str, segment: SharedSegment, blob: Blob, fill: Fill) -> None:
+        """Write the bytes of a new blob, while other workers go on; forget the blob if that fails."""
+        part = segment.part(blob.offset, blob.size)
+        written = False
+        try:
+            fill(part)
+            written = True
+        finally:
+            part.release()
+            with self._agreed() as index:
+                found = index.blobs.get(key)
+                if found is not None and written:
+                    found.ready = True
+                elif found is not None:
+                    del index.blobs[key]
+
+    def _place(self, index: Index, size: int) -> Place:
+        """Return room for a new blob; make a segment if there is none."""
         place = index.place(size)
         if place is None:
             LOG.info("host memory for weights grows: it had no room for %d MiB", size >> 20)
-            self._grow(index, max(size, min(SEGMENT_BYTES, may_be_pinned())))
+            growth = min(SEGMENT_BYTES << len(index.segments) // DOUBLED_AFTER, LARGEST_GROWTH_BYTES)
+            self._grow(index, max(size, min(growth, may_be_pinned())))
             place = index.place(size)
             assert place is not None, "a new segment has room"
-        part = self._segment(index, place.segment).part(place.offset, size)
-        try:
-            fill(part)
-        finally:
-            part.release()
-        return Blob(place.segment, place.offset, size, [])
+        return place
+
+    def _reserve(self, index: Index, size: int) -> None:
+        """Make segments of so many bytes together, none of them too large to be pinned."""
+        if size > 0:
+            _check_room(size)
+        while size > 0:
+            self._grow(index, min(size, LARGEST_SEGMENT_BYTES))
+            size -= LARGEST_SEGMENT_BYTES
 
     def _grow(self, index: Index, size: int) -> None:
-        most = may_be_pinned()
-        if size > most:
-            # The kernel would not refuse it now, but kill a process later.
-            raise EngineError(
-                f"the host has room for {most >> 20} MiB of weights more, and {size >> 20} MiB are wanted: "
-                "serve fewer models, add memory, or set [worker] host_weights_bytes lower"
-            )
+        _check_room(size)
         segment = make_segment(size)
         number = len(index.segments)
         self._pin(number, segment)
@@ -177,6 +209,17 @@ class HostWeights:
                 temporary = path.with_suffix(".new")
                 temporary.write_bytes(msgspec.json.encode(index))
                 temporary.replace(path)
+
+
+def _check_room(size: int) -> None:
+    """Raise `EngineError` if the host has no room for so many bytes more."""
+    most = may_be_pinned()
+    if size > most:
+        # The kernel would not refuse it now, but kill a process later.
+        raise EngineError(
+            f"the host has room for {most >> 20} MiB of weights more, and {size >> 20} MiB are wanted: "
+            "serve fewer models, add memory, or set [worker] host_weights_bytes lower"
+        )
 
 
 def default_folder(store: Path) -> Path:
@@ -243,8 +286,10 @@ def may_be_pinned(available_bytes: int | None = None) -> int:
 
 
 def _available() -> int:
-    """Return the bytes that Linux can provide without swapping."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """Return the bytes that Linux can provide without swapping, huge pages that are kept for it included."""
+    fields = dict(
+        line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    )
+    number = {name: int(text.split()[0]) for name, text in fields.items()}
+    huge_pages = number.get("HugePages_Free", 0) - number.get("HugePages_Rsvd", 0)
+    return 1024 * (number.get("MemAvailable", 0) + huge_pages * number.get("Hugepagesize", 0))

@@ -8,6 +8,7 @@ is small in containers, is not needed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 from pathlib import Path
@@ -15,7 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engines.cuda.numa import interleave
 from mainspring.worker.engines.memory import HUGE_PAGE_BYTES
+
+LOG = logging.getLogger(__name__)
 
 
 class SharedSegment:
@@ -45,21 +49,41 @@ class SharedSegment:
 
 
 def make_segment(wanted: int) -> SharedSegment:
-    """Return a new segment of zeros, of at least ``wanted`` bytes; raise `EngineError` if memory is short."""
+    """Return a new segment of zeros, of at least ``wanted`` bytes; raise `EngineError` if memory is short.
+
+    It is of huge pages if the host keeps enough of them (``vm.nr_hugepages``), of which there are fewer to
+    pin. Its pages come from all memory nodes in turn, so that no node's devices are at a disadvantage.
+    """
     size = -(-wanted // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
     try:
-        file = os.memfd_create("mainspring-weights", os.MFD_CLOEXEC)
-    except OSError as error:
-        raise EngineError(f"there is no memory to share between workers: {error.strerror}") from error
+        segment = _map_new(size, os.MFD_HUGETLB | os.MFD_HUGE_2MB)
+    except (OSError, ValueError):
+        segment = _map_ordinary(size)
+    reason = interleave(segment.address, segment.size)
+    if reason:
+        LOG.info("the weights' memory is not spread over the memory nodes: %s", reason)
+    return segment
+
+
+def _map_ordinary(size: int) -> SharedSegment:
     try:
-        os.ftruncate(file, size)
-        return SharedSegment(file)
+        return _map_new(size, 0)
     except (OSError, ValueError) as error:
-        os.close(file)
         raise EngineError(
             f"the host can't give {size >> 20} MiB for weights ({error}); set [worker] host_weights_bytes "
             "lower"
         ) from error
+
+
+def _map_new(size: int, flags: int) -> SharedSegment:
+    """Return a new segment; raise OSError or ValueError if it can't be had."""
+    file = os.memfd_create("mainspring-weights", os.MFD_CLOEXEC | flags)
+    try:
+        os.ftruncate(file, size)
+        return SharedSegment(file)
+    except BaseException:
+        os.close(file)
+        raise
 
 
 def open_segment(pid: int, file: int, inode: int) -> SharedSegment | None:

@@ -29,6 +29,8 @@ class Blob(msgspec.Struct):
     size: int
     users: list[str]
     """Holders that have models with these weights prepared."""
+    ready: bool = True
+    """Whether the bytes are there; until then the only user is the holder that writes them."""
 
     @property
     def place(self) -> Place:
@@ -69,9 +71,11 @@ class Index(msgspec.Struct):
     def remove_holder(self, key: str) -> None:
         """Forget a holder that ended, and the segments that no other holder has: their memory is freed."""
         self.holders.pop(key, None)
-        for blob in self.blobs.values():
+        for name, blob in list(self.blobs.items()):
             if key in blob.users:
                 blob.users.remove(key)
+                if not blob.ready:
+                    del self.blobs[name]
         if not self.holders:
             self.segments.clear()
         for number in range(len(self.segments)):

@@ -6,7 +6,9 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -161,6 +163,81 @@ def test_weights_that_can_not_be_read_are_not_kept(folder: Path) -> None:
     with pytest.raises(EngineError, match="altered"):
         worker.weights.take("a", MIB, fail)
     assert worker.take("a", MIB) == pattern("a", MIB)
+    worker.weights.close()
+
+
+def test_others_go_on_while_a_worker_reads_and_wait_only_for_the_same_weights(folder: Path) -> None:
+    one, two = Worker(folder, 4 * MIB), Worker(folder)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def read(into: memoryview) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        into[:] = pattern("a", MIB)
+
+    with ThreadPoolExecutor(2) as threads:
+        reads = threads.submit(one.weights.take, "a", MIB, read)
+        assert begun.wait(30)
+        assert two.take("b", MIB) == pattern("b", MIB), "it waits for weights that are not its own"
+        waits = threads.submit(two.take, "a", MIB)
+        assert not waits.done()
+        go_on.set()
+        assert ctypes.string_at(reads.result(30), MIB) == pattern("a", MIB)
+        assert waits.result(30) == pattern("a", MIB)
+    assert two.filled == ["b"]
+    one.weights.close()
+    two.weights.close()
+
+
+def test_what_a_worker_was_reading_when_it_died_is_read_again(folder: Path) -> None:
+    here = Worker(folder, 4 * MIB)
+    script = (
+        "import sys, time; from pathlib import Path;"
+        "from tests.worker.engines.cuda.test_host_weights import Worker, MIB;"
+        "weights = Worker(Path(sys.argv[1])).weights;"
+        "weights.take('a', MIB, lambda into: (print('reads', flush=True), time.sleep(600)))"
+    )
+    root = Path(__file__).resolve().parents[4]
+    command = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "reads\n"
+        with ThreadPoolExecutor(1) as threads:
+            waits = threads.submit(here.take, "a", MIB)
+            other.kill()
+            other.wait()
+            assert waits.result(30) == pattern("a", MIB)
+    assert here.filled == ["a"]
+    here.weights.close()
+
+
+def test_the_reserve_is_pinned_in_pieces_that_can_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_weights, "LARGEST_SEGMENT_BYTES", 4 * MIB)
+    worker = Worker(folder, reserve_bytes=10 * MIB)
+    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    assert [segment.size for segment in index.segments] == [4 * MIB, 4 * MIB, 2 * MIB]
+    for number in range(10):
+        worker.take(f"model {number}", MIB)
+    assert worker.driver.allocations == ["register_host"] * 3
+    worker.weights.close()
+    monkeypatch.setattr(host_weights, "may_be_pinned", lambda: 9 * MIB)
+    with pytest.raises(EngineError, match="room for 9 MiB of weights more, and 10 MiB are wanted"):
+        Worker(folder, reserve_bytes=10 * MIB)
+    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    assert not index.segments, "a part of it was made"
+
+
+def test_memory_that_keeps_growing_grows_in_larger_pieces(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_weights, "SEGMENT_BYTES", 2 * MIB)
+    monkeypatch.setattr(host_weights, "DOUBLED_AFTER", 2)
+    monkeypatch.setattr(host_weights, "LARGEST_GROWTH_BYTES", 8 * MIB)
+    worker = Worker(folder)
+    for number in range(28):
+        worker.take(f"model {number}", MIB)
+    index = msgspec.json.decode((folder / "index.json").read_bytes(), type=Index)
+    assert [segment.size >> 20 for segment in index.segments] == [2, 2, 4, 4, 8, 8]
     worker.weights.close()
 
 
