@@ -7,13 +7,15 @@ sockets: such inputs are held, bounded in number, bytes and age.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 import msgspec
 import numpy as np
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Result
 from mainspring.messages.model import ModelSpec, TensorSpec
+from mainspring.messages.peers import OutputTimes
 from mainspring.worker.core.jobs import Reservation
 from mainspring.worker.core.window_queue import RecentIds
 from mainspring.worker.engine import Bytes, Transfers
@@ -39,6 +41,10 @@ class _Batch:
         self.io = io
         self.senders: dict[int, bytes | None] = {}
         """The sender of each request's inputs; None if the request was withdrawn."""
+        self.cold = frozenset(compress(action.request_ids, action.cold))
+        """Requests that found the model resident nowhere."""
+        self.placed: dict[int, tuple[int, int]] = {}
+        """How long the copy of each request's inputs took, and when it ended."""
         self.rows: dict[int, tuple[int, int]] = {}
         start = 0
         for request_id, count in zip(action.request_ids, action.rows, strict=True):
@@ -97,6 +103,10 @@ class Inputs:
                     self._send(self._transfers, batch, tensor, start, first, end)
         batch.senders[request_id] = arrived.sender
         return ""
+
+    def placed(self, action_id: int, request_id: int, begin_ns: int, end_ns: int) -> None:
+        """Note when a request's inputs were copied to their rows."""
+        self._batches[action_id].placed[request_id] = end_ns - begin_ns, end_ns
 
     def expects(self, action_id: int, request_id: int) -> bool:
         """Whether a batch waits for this request's inputs."""
@@ -164,6 +174,25 @@ class Inputs:
                     for tensor, start in zip(batch.model.outputs, batch.io.layout.outputs, strict=True)
                 ],
             )
+
+    def times(
+        self, now_ns: int, result: Result, request_id: int, loads: Mapping[str, tuple[int, int]]
+    ) -> OutputTimes | None:
+        """Return where a request's time went as its outputs leave; None if none of its inputs were placed.
+
+        ``loads``: begin and end of the last LOAD of each resident model.
+        """
+        batch = self._batches.get(result.action_id)
+        placed = None if batch is None else batch.placed.get(request_id)
+        if batch is None or placed is None:
+            return None
+        input_ns, placed_ns = placed
+        wait_ns, output_ns = max(0, result.begin_ns - placed_ns), now_ns - result.end_ns
+        load = loads.get(batch.action.model) if request_id in batch.cold else None
+        if load is None:
+            return OutputTimes(input_ns, wait_ns, output_ns)
+        begin_ns, end_ns = load
+        return OutputTimes(input_ns, wait_ns, output_ns, end_ns - begin_ns, result.begin_ns - end_ns)
 
     def received(self, io: Reservation) -> str:
         """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""

@@ -10,7 +10,7 @@ import gc
 import logging
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,13 +32,14 @@ from mainspring.messages.peers import (
     WorkerHello,
 )
 from mainspring.transport.bounds import Delivery
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
 from mainspring.transport.session import ControllerSession
 from mainspring.worker.config import WorkerConfig
-from mainspring.worker.core.request_timing import RequestTiming
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import HeldInput, Inputs
-from mainspring.worker.sockets import UNSENT, Sockets
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +52,19 @@ LONGEST_HELLO_NS = 400_000_000
 several times as long (`ControllerConfig.start_grace_ms`), so that none is rejected for lack of a worker."""
 IDLE_NS = 1_000_000_000
 """Time without an action after which garbage is collected."""
+UNSENT = {Delivery.GONE: "gateway: gone before its output", Delivery.FULL: "gateway: reads too slowly"}
+"""Why an output could not be sent."""
+
+
+class Sockets(NamedTuple):
+    """A worker's connections; the hub waits for both, and for the outbox's bell."""
+
+    hub: Hub
+    controller: Link
+    data: Listener
+    """For the tensors of gateways."""
+    data_address: str
+    """Where gateways connect to it."""
 
 
 class Network:
@@ -70,7 +84,10 @@ class Network:
         self._sockets = sockets
         self._executors = executors
         self._inputs = inputs
-        self._timing = RequestTiming()
+        self._loading: dict[int, str] = {}
+        """The model of each outstanding LOAD, by the action's id."""
+        self._loads: dict[str, tuple[int, int]] = {}
+        """Begin and end of the last LOAD of each resident model."""
         self._outbox = outbox
         self._notes = notes
         self._watch = watch
@@ -84,19 +101,21 @@ class Network:
         self._next_tick_ns = now_ns
         self._acted_ns = now_ns
         self._collected = False
+        self._connections_ended = 0
+        """How many of the gateways' connections have ended, at either end, and were counted in `dropped`."""
         self.dropped: Counter[str] = Counter()
         """Messages that could not be used or delivered, by reason."""
 
     def step(self, timeout_ms: int) -> None:
         """Wait for something to do, at most this long, and do it."""
-        bell, controller, data = self._sockets.poll(timeout_ms)
+        found = self._sockets.hub.wait(timeout_ms * 1_000_000)
         self.flush()
-        if bell:
+        if self._outbox in found:
             # The bell rang for what has just been sent; the flush below sends anything later.
             self._outbox.silence()
-        if controller:
+        if self._sockets.controller in found:
             self._take_from_controller()
-        if data:
+        if self._sockets.data in found:
             self._take_from_gateways()
         self.flush()
         self._tick(time.monotonic_ns())
@@ -195,14 +214,14 @@ class Network:
             if results and results[0].status is Status.OK:
                 if isinstance(action, Unload):
                     self._executors.unload(action.model)
-                    self._timing.unloaded(action.model)
+                    self._loads.pop(action.model, None)
                 elif isinstance(action, Release):
                     self._executors.release(action.model)
         for result in results:
             self._inputs.refuse(result.action_id)
             self._send_result(result)
-        if not results:
-            self._timing.accepted(action)
+        if not results and isinstance(action, Load):
+            self._loading[action.action_id] = action.model
         if isinstance(action, Infer) and prepared is not None and io is not None:
             for request_id, held in self._inputs.open(action, prepared.model, io):
                 # Unusable inputs of one request end the action for all of them.
@@ -224,7 +243,7 @@ class Network:
         with self._executors.driving() as core:
             core.abandon()
         self._inputs.clear()
-        self._timing.clear()
+        self._loading.clear()
 
     def _greet(self, now_ns: int) -> None:
         """Say hello, unless EXEC or LOAD still runs a job of the session before."""
@@ -290,7 +309,7 @@ class Network:
                 result = core.input_refused(placed_ns, action_id, request_id, fault)
             else:
                 core.input_arrived(action_id, request_id, placed_ns)
-                self._timing.placed(action_id, request_id, begin_ns, placed_ns)
+                self._inputs.placed(action_id, request_id, begin_ns, placed_ns)
         if fault:
             self._drop("gateway: unusable input", fault)
         if result is not None:
@@ -307,7 +326,7 @@ class Network:
             self._drop("outputs lost on the device", fault)
             return msgspec.structs.replace(result, status=Status.OUTPUT_LOST, detail=fault)
         for request_id, sender, frames in self._inputs.outputs(result.action_id):
-            times = self._timing.times(time.monotonic_ns(), result, request_id)
+            times = self._inputs.times(time.monotonic_ns(), result, request_id, self._loads)
             header = encode(Output(result.action_id, request_id, result.device_ns, times))
             # The frames' memory may change as soon as this returns.
             delivery = self._sockets.data.send(sender, (header, *frames), volatile=True)
@@ -323,7 +342,9 @@ class Network:
     def _finish(self, result: Result) -> None:
         """Send a result and forget the action."""
         self._inputs.close(result.action_id)
-        self._timing.ended(result)
+        model = self._loading.pop(result.action_id, None)
+        if model is not None and result.status is Status.OK:
+            self._loads[model] = result.begin_ns, result.end_ns
         self._send_result(result)
 
     def _send_result(self, result: Result) -> None:
@@ -343,7 +364,8 @@ class Network:
             self._greet(now_ns)
         self._look_at_store(now_ns)
         self._drop("gateway: input without action", "too old", self._inputs.expire(now_ns))
-        if broken := self._sockets.broken_gateways():
+        if broken := self._sockets.data.ended - self._connections_ended:
+            self._connections_ended += broken
             limit = self._config.max_message_bytes
             LOG.info("a gateway left, or sent a frame beyond max_message_bytes = %d", limit)
             self.dropped["gateway: connection ended"] += broken

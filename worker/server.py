@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +15,14 @@ import msgspec
 
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.transport.greeting import read_secret
+from mainspring.messages.roles import Role, may_connect
+from mainspring.transport.bounds import Limits
+from mainspring.transport.greeting import Pass, read_secret
+from mainspring.transport.handshake import Identity
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.listener import Listener
+from mainspring.transport.local import PREFIX as LOCAL
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engine import Engine, Noted, OwnMemory
@@ -19,14 +30,18 @@ from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.executors import Executors, Outbox
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network
+from mainspring.worker.network import Network, Sockets
 from mainspring.worker.realtime import Rights
-from mainspring.worker.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 
 STEP_MS = 50
 """Longest sleep of the network thread: how late it may notice that it has to stop, or to say hello."""
+LINGER_NS = 500_000_000
+"""Time that messages which wait to be sent have to leave at the end."""
+SEND_LIMIT = 10_000
+"""Messages that may wait for a peer that reads slowly; further ones are dropped and counted."""
+CONTROLLER_BACKLOG_BYTES = 64 << 20
 
 OnReady = Callable[[str], None]
 """Called once, with the address of the data socket, when the worker can be reached."""
@@ -53,20 +68,17 @@ def run(config: WorkerConfig, stop: threading.Event, on_ready: OnReady | None = 
     rights.claim_network()
     outbox = Outbox()
     try:
-        sockets = Sockets(
-            config.name,
-            config.controller,
-            config.data_address,
-            data_host=config.data_host,
-            max_bytes=config.max_message_bytes,
-            backlog_bytes=config.output_backlog_bytes,
-            bell=outbox.bell,
-            secret=read_secret(config.secret_file),
-        )
+        hub = Hub()
+        try:
+            sockets = _open_sockets(hub, config)
+        except BaseException:
+            hub.close()
+            raise
+        hub.watch(outbox.bell, outbox)
         try:
             _serve(config, rights, engine, outbox, sockets, stop, on_ready)
         finally:
-            sockets.close()
+            hub.close(LINGER_NS)
     finally:
         outbox.close()
         rights.release_process()
@@ -124,3 +136,60 @@ def _drain(config: WorkerConfig, executors: Executors, network: Network) -> None
         network.step(STEP_MS)
     network.flush()
     network.goodbye(executors.broken or "the worker stops")
+
+
+def _open_sockets(hub: Hub, config: WorkerConfig) -> Sockets:
+    """Listen for gateways, connect to the controller; raise `OSError` that names an unusable address."""
+    shows = Pass(Role.WORKER, read_secret(config.secret_file))
+    limits = Limits(config.max_message_bytes, config.output_backlog_bytes, SEND_LIMIT)
+    data = _data_listener(hub, config, limits, shows)
+    # The link keeps nothing without a connection: what is sent belongs to the session that ends.
+    controller = _link(hub, config, shows)
+    return Sockets(hub, controller, data, _reachable(data.address, config.data_host))
+
+
+def _data_listener(hub: Hub, config: WorkerConfig, limits: Limits, shows: Pass) -> Listener:
+    name = config.name
+    if config.data_address:
+        return _listener(hub, config.data_address, limits, shows, name)
+    if not config.controller.startswith(LOCAL):
+        return _listener(hub, "tcp://127.0.0.1:*", limits, shows, name)
+    folder = config.controller.rpartition("/")[0]
+    try:
+        return _listener(hub, f"{folder}/{name}.sock", limits, shows, name)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        # A process of the same name is still there; the controller decides which of the two keeps the name.
+        return _listener(hub, f"{folder}/{name}-{os.getpid()}.sock", limits, shows, name)
+
+
+def _link(hub: Hub, config: WorkerConfig, shows: Pass) -> Link:
+    identity = f"worker:{config.name}:{secrets.token_hex(4)}".encode()
+    limits = Limits(config.max_message_bytes, CONTROLLER_BACKLOG_BYTES, SEND_LIMIT)
+    expects = Identity(Role.CONTROLLER)
+    try:
+        return Link(hub, config.controller, limits, name=identity, shows=shows, expects=expects)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"controller {config.controller}: {error}") from error
+
+
+def _listener(hub: Hub, address: str, limits: Limits, shows: Pass, name: str) -> Listener:
+    accepted = {str(role): limits for role in may_connect(Role.WORKER) if role is not Role.CONTROLLER}
+    try:
+        return Listener(hub, address, accepted, shows, name.encode())
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"data_address {address}: {error}") from error
+    except OSError as error:
+        what = "is taken by another process" if error.errno == errno.EADDRINUSE else str(error.strerror)
+        raise OSError(error.errno, f"data_address {address}: {what}") from error
+
+
+def _reachable(address: str, host: str) -> str:
+    """The address that gateways connect to, for the one that was bound."""
+    if address.startswith(LOCAL):
+        return address
+    bound_host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not host and bound_host not in ("0.0.0.0", "[::]"):
+        return address
+    return f"tcp://{host or socket.gethostname()}:{port}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Infer, Result
+from mainspring.messages.codes import Status
+from mainspring.messages.peers import OutputTimes
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.inputs import HeldInput, Inputs
@@ -101,3 +103,36 @@ def test_clear_forgets_everything() -> None:
     assert not inputs.expects(1, 1)
     assert len(inputs._early) == 0
     assert inputs.hold(3, 1, held()) == 0
+
+
+def ended(action_id: int, begin_ns: int, end_ns: int) -> Result:
+    return Result(action_id, "w", Status.OK, begin_ns, end_ns)
+
+
+def cold(action_id: int, request_ids: tuple[int, ...], *which: bool) -> Infer:
+    ones = (1,) * len(request_ids)
+    return Infer(action_id, "w", "m", len(ones), request_ids, ones, which, 0, 1_000, 0, 1)
+
+
+def test_durations_of_a_requests_steps() -> None:
+    inputs = new_inputs()
+    opened(inputs, infer(1, (7, 8)))
+    inputs.placed(1, 7, 100, 130)
+    inputs.placed(1, 8, 130, 190)
+    result = ended(1, 250, 400)
+    assert inputs.times(410, result, 7, {}) == OutputTimes(30, 120, 10)
+    assert inputs.times(425, result, 8, {}) == OutputTimes(60, 60, 25)
+    assert inputs.times(425, result, 9, {}) is None, "nothing of it was placed"
+    inputs.close(1)
+    assert inputs.times(430, result, 7, {}) is None, "an action that has ended is forgotten"
+
+
+def test_only_a_request_that_found_the_model_nowhere_reports_its_load() -> None:
+    inputs = new_inputs()
+    opened(inputs, cold(2, (7, 8), True, False))
+    inputs.placed(2, 7, 1_100, 1_110)
+    inputs.placed(2, 8, 1_100, 1_110)
+    result, loads = ended(2, 1_650, 1_700), {"m": (1_000, 1_600)}
+    assert inputs.times(1_705, result, 7, loads) == OutputTimes(10, 540, 5, 600, 50)
+    assert inputs.times(1_705, result, 8, loads) == OutputTimes(10, 540, 5)
+    assert inputs.times(1_705, result, 7, {}) == OutputTimes(10, 540, 5), "the load has been undone"

@@ -7,14 +7,15 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Action, Load, Prepare, Result
-from mainspring.messages.codec import TO_CONTROLLER, encode
+from mainspring.messages.actions import Action, Load, Prepare, Result, Unload
+from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
-from mainspring.messages.peers import Input, Welcome
+from mainspring.messages.peers import Input, Output, Welcome
 from mainspring.transport.bounds import Delivery
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Executor, Job
@@ -22,9 +23,8 @@ from mainspring.worker.core.state_machine import WorkerCore
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.executors import EXPIRY_MS, Executors, Outbox
 from mainspring.worker.inputs import Inputs
-from mainspring.worker.network import Network
+from mainspring.worker.network import Network, Sockets
 from mainspring.worker.realtime import Rights
-from mainspring.worker.sockets import Sockets
 from tests.worker.peers import MS, SECOND, infer, load, spec
 
 
@@ -33,6 +33,7 @@ class HandWorker:
 
     def __init__(self) -> None:
         self.results: list[Result] = []
+        self.outputs: list[Output] = []
         self.engine = EmulatedEngine("cpu", MIB)
         self.core = WorkerCore("w", 2, PAGE_BYTES, MIB)
         self.outbox = Outbox()
@@ -40,8 +41,7 @@ class HandWorker:
         self.executors = Executors(self.core, self.engine, rights, self.outbox, 0)
         sockets = SimpleNamespace(
             controller=SimpleNamespace(send=self._sent),
-            data=SimpleNamespace(send=lambda *_, **__: Delivery.SENT),
-            broken_gateways=lambda: 0,
+            data=SimpleNamespace(send=self._replied, ended=0),
             data_address="",
         )
         config = WorkerConfig(name="w", engine="emulated", pages=2, io_bytes=MIB, realtime=False)
@@ -81,6 +81,11 @@ class HandWorker:
         end_ns = time.monotonic_ns()
         self.outbox.put(self.core.finish(executor, job.action.action_id, job.begin_ns, end_ns), job.io)
         self.network.flush()
+
+    def _replied(self, _gateway: bytes, parts: tuple[bytes], *, volatile: bool) -> Delivery:
+        assert volatile, "the memory of outputs is another action's afterwards"
+        self.outputs.append(OUTPUT.decode(parts[0]))
+        return Delivery.SENT
 
     def _sent(self, parts: tuple[bytes]) -> Delivery:
         message: Any = TO_CONTROLLER.decode(parts[0])
@@ -127,3 +132,34 @@ def test_what_a_job_keeps_too_long_is_told_while_the_job_still_runs() -> None:
     assert worker.network.dropped == {"gateway: input without action": 1}
     worker.core.finish(Executor.EXEC, 10, job.begin_ns, time.monotonic_ns())
     assert worker.executors.expire(50) == 50, "nothing waits for its end while nothing runs"
+
+
+def test_an_output_reports_the_load_that_its_request_waited_for() -> None:
+    worker = HandWorker()
+    for action_id, cold in ((10, True), (11, False)):
+        worker.say(msgspec.structs.replace(infer(action_id, (action_id,)), cold=(cold,)))
+        worker.push(action_id, action_id, 1.0)
+        worker.run(Executor.EXEC)
+    loads = [0 if output.times is None else output.times.load_ns for output in worker.outputs]
+    assert loads[0] > 0
+    assert loads[1] == 0
+
+
+def test_a_load_that_failed_or_was_undone_is_forgotten() -> None:
+    worker = HandWorker()
+    assert list(worker.network._loads) == ["m"]
+    worker.say(Unload(3, "w", "m"))
+    assert worker.network._loads == {}
+    worker.say(load(4))
+    job = worker.begin(Executor.LOAD)
+    assert job is not None
+    end_ns = time.monotonic_ns()
+    worker.outbox.put(
+        worker.core.finish(Executor.LOAD, 4, job.begin_ns, end_ns, status=Status.ENGINE_ERROR), None
+    )
+    worker.network.flush()
+    assert worker.network._loads == {}
+    assert worker.network._loading == {}
+    worker.say(load(5))
+    worker.say(Welcome(PROTOCOL_VERSION, 2))
+    assert worker.network._loading == {}, "the loads of a lost controller are forgotten"
