@@ -54,6 +54,16 @@ def find(given: str | None, secret_file: Path | None = None) -> Door:
     return Door(address, secret or (str(own) if os.access(own, os.R_OK) else ""))
 
 
+def find_for(address: str, token: str | None, given: str | None, secret_file: Path | None) -> Door:
+    """Return the controller that was given, or that of the gateway at ``address``, or the one nearby.
+
+    Raises as `find`.
+    """
+    from mainspring.cli.places import CONTROLLER, place
+
+    return find(given or place(CONTROLLER, address, token), secret_file)
+
+
 def personal_address() -> str:
     """Return where a controller listens that is started singly; make the folder, for this user alone.
 

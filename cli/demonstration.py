@@ -20,7 +20,7 @@ from rich.table import Table
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
-from mainspring.cli.launcher.run_dir import claimed, clear
+from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed, clear
 from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo.copies import compile_zoo
@@ -38,7 +38,6 @@ from mainspring.traces.schema import chosen_kind
 from mainspring.traces.workload import Workload
 
 WORKER = "worker-0"
-OUTPUT_REMEDY = "choose another folder with --output"
 REPLAY_NICE = -10
 """As the controller and the gateway, whose core the replayer shares: a late send would be a late answer."""
 

@@ -57,9 +57,18 @@ def build_app() -> typer.Typer:
 
     for heading, verbs in GROUPS.items():
         for verb in verbs:
-            importlib.import_module(f"mainspring.cli.verbs.{verb}").register(app)
+            _add(app, verb)
         _put_under(app, heading, verbs)
     return app
+
+
+def _add(app: typer.Typer, verb: str) -> None:
+    """Add a verb: the function of its name in its file or, with verbs of its own, the file's ``app``."""
+    module = importlib.import_module(f"mainspring.cli.verbs.{verb}")
+    if hasattr(module, "app"):
+        app.add_typer(module.app, name=verb)
+    else:
+        app.command(verb)(getattr(module, verb))
 
 
 def _put_under(app: typer.Typer, heading: str, verbs: tuple[str, ...]) -> None:

@@ -59,9 +59,21 @@ Token = Annotated[
 ]
 
 
+def typed(context: typer.Context, name: str) -> bool:
+    """Return whether a parameter was given on the command line, not by default or in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def refuse_with_log(context: typer.Context, *names: str) -> None:
     """Raise BadParameter if an option about a live cluster was typed beside ``--log``."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if typed(context, name):
             raise typer.BadParameter(f"--{name} is about a live cluster; leave it out, or leave --log out")
+
+
+def print_json(found: object) -> None:
+    """Print what a struct holds as indented JSON."""
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

@@ -58,7 +58,7 @@ def decide_otherwise(
     from rich.console import Console
 
     from mainspring.cli.configuration.policies import check_policy
-    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.verbs.compare import publish_comparison, show
     from mainspring.simulator.recorded import read_recording
     from mainspring.simulator.whatif import other_policy, what_happened, what_if
@@ -71,7 +71,7 @@ def decide_otherwise(
     recording = read_recording(log)
     config = other_policy(recording, policy, options)
     check_policy(config.policy, config.policy_options)
-    with claimed(output, "another simulation", "choose another folder with --output"):
+    with claimed(output, "another simulation", OUTPUT_REMEDY):
         happened = what_happened(recording)
         with ProgressLine(Console(stderr=True), recording.end_ns / 1e9) as line:
             instead = what_if(recording, config, seed=seed, progress=line)

@@ -13,6 +13,7 @@ from mainspring.cli.configuration.tables import ConfigError
 
 LOCK_NAME = "lock"
 RUN_DIR_REMEDY = "choose another folder with --run-dir"
+OUTPUT_REMEDY = "choose another folder with --output"
 
 
 @contextmanager

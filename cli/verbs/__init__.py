@@ -1,4 +1,5 @@
 """The verbs of the command line, one file each; `mainspring.cli.main.VERBS` lists them.
 
-A file offers ``register(app)`` and imports what is heavy inside its functions.
+A file has the function of its verb or, for verbs of its own, their ``app``, and imports what is heavy inside
+its functions.
 """

@@ -18,11 +18,6 @@ HOW_TO_BOUND = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("compare")(compare)
-
-
 def compare(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN RUN...", help="Folders of reports, or their summary.json.")
@@ -36,7 +31,7 @@ def compare(
     import msgspec
 
     from mainspring.cli.configuration.tables import ConfigError
-    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.telemetry.comparison import comparison, read_run, short_names
 
     if len(runs) < 2:
@@ -49,7 +44,7 @@ def compare(
         ) from None
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    with claimed(output, "another comparison", "choose another folder with --output"):
+    with claimed(output, "another comparison", OUTPUT_REMEDY):
         publish_comparison(read, output)
     if as_json:
         typer.echo(msgspec.json.encode(comparison(read)).decode())

@@ -38,12 +38,7 @@ ArchOption = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("compile")(compile_model)
-
-
-def compile_model(
+def compile(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
     batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,

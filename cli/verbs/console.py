@@ -13,11 +13,6 @@ from mainspring.cli.options import Controller, SecretFile
 from mainspring.client.address import ADDRESS_VARIABLE
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("console")(console)
-
-
 def console(
     address: Annotated[
         str, typer.Option(help="Where browsers connect; port 0 takes any.")

@@ -53,11 +53,6 @@ EventLog = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("controller")(controller)
-
-
 def controller(
     address: Address = None,
     secret_file: SecretFile = None,

@@ -8,11 +8,6 @@ from typing import Annotated
 import typer
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("demo")(demo)
-
-
 def demo(
     duration: Annotated[float, typer.Option(min=1, help="Seconds to replay.")] = 120.0,
     load: Annotated[float, typer.Option(min=0.001, help="Share of the device's capacity.")] = 0.5,

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from mainspring.gateway.config import GatewayConfig
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("doctor")(doctor)
-
-
 def doctor(
     store: Annotated[
         Path | None, typer.Option(readable=False, help="Check this model store too; ./store if it is there.")

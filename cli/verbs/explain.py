@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, SecretFile, Token
+from mainspring.cli.options import (
+    DEFAULT_GATEWAY,
+    AsJson,
+    GatewayAddress,
+    SecretFile,
+    Token,
+    print_json,
+    typed,
+)
 from mainspring.cli.spans import RunNumber
 
 if TYPE_CHECKING:
     from mainspring.console.payloads import Story
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("explain")(explain)
 
 
 def explain(
@@ -47,9 +50,7 @@ def explain(
     _check(context, log, run)
     story = _story(request, address, console, controller, secret_file, wait, log, run, token)
     if as_json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(story), indent=2).decode())
+        print_json(story)
         return
     from rich.console import Console
 
@@ -58,19 +59,14 @@ def explain(
     tell(story, Console(markup=False, highlight=False))
 
 
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
-
-
 def _check(context: typer.Context, log: Path | None, run: int | None) -> None:
     """Raise BadParameter for options that do not go together."""
-    places = [f"--{name}" for name in ("address", "console", "controller", "log") if _given(context, name)]
+    places = [f"--{name}" for name in ("address", "console", "controller", "log") if typed(context, name)]
     if len(places) > 1:
         raise typer.BadParameter(f"{' and '.join(places)} are two places to look in: give one of them")
     if run is not None and log is None:
         raise typer.BadParameter("--run chooses a run of a log: give --log DIR too", param_hint="--run")
-    if _given(context, "wait") and log is not None:
+    if typed(context, "wait") and log is not None:
         raise typer.BadParameter("--wait is about a live cluster; leave it out, or leave --log out")
 
 
@@ -86,10 +82,10 @@ def _story(
     token: str | None,
 ) -> Story:
     """Look where it was asked to, or else with the console and, without one, with the controller."""
-    from mainspring.cli.controllers import find
+    from mainspring.cli.controllers import find_for
     from mainspring.cli.durations import duration_ns
     from mainspring.cli.explaining import NoConsole, from_console, from_log, live
-    from mainspring.cli.places import CONSOLE, CONTROLLER, place
+    from mainspring.cli.places import CONSOLE, place
     from mainspring.telemetry.runs import choose_run
 
     if log is not None:
@@ -102,4 +98,4 @@ def _story(
         except NoConsole:
             if console:
                 raise
-    return live(find(controller or place(CONTROLLER, address, token), secret_file), request, wait_ns)
+    return live(find_for(address, token, controller, secret_file), request, wait_ns)

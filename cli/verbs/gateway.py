@@ -18,11 +18,6 @@ from mainspring.cli.launcher.foreground import (
 from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("gateway")(gateway)
-
-
 def gateway(
     address: Annotated[str, typer.Option(help="Where clients connect; port * takes any.")] = DEFAULT_GATEWAY,
     http: Annotated[

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 _SHOWN_VALUES = 4
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("infer")(infer)
-
-
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name.")],
     inputs: Annotated[

@@ -7,21 +7,14 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.options import AsJson
+from mainspring.cli.options import AsJson, print_json
 from mainspring.cli.spans import From, Last, RunNumber, To
 
 Log = Annotated[Path, typer.Argument(metavar="DIR", readable=False, help="Folder of an event log.")]
+app = typer.Typer(no_args_is_help=True, help="Look into event logs: stats, slice, parquet.")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb, with its own verbs, to the command line."""
-    log = typer.Typer(no_args_is_help=True, help="Look into event logs: stats, slice, parquet.")
-    log.command("stats")(stats)
-    log.command("slice")(slice_log)
-    log.command("parquet")(parquet)
-    app.add_typer(log, name="log")
-
-
+@app.command("stats")
 def stats(
     log: Log,
     from_: From = None,
@@ -43,7 +36,7 @@ def stats(
     whole = from_ is None and to is None and last is None and run is None
     found = log_stats(log, None if whole else chosen_run(log, run, from_, to, last))
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     from rich.console import Console
 
@@ -52,6 +45,7 @@ def stats(
     print_stats(Console(markup=False, highlight=False), str(log), found, models)
 
 
+@app.command("slice")
 def slice_log(
     log: Log,
     output: Annotated[Path, typer.Argument(metavar="OUT", readable=False, help="New folder for the part.")],
@@ -69,7 +63,7 @@ def slice_log(
     chosen, from_ns, to_ns = chosen_run(log, run, from_, to, last)
     found = slice_run(chosen, output, from_ns, to_ns)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     print(
         f"{output}: {found.records:,} records of {(found.to_ns - found.from_ns) / 1e9:,.3f} s, from "
@@ -78,6 +72,7 @@ def slice_log(
     )
 
 
+@app.command("parquet")
 def parquet(
     log: Log,
     output: Annotated[
@@ -100,15 +95,9 @@ def parquet(
     chosen, from_ns, to_ns = chosen_run(log, run, from_, to, last)
     found = to_parquet(chosen, output, from_ns, to_ns)
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     print(
         f"{'  '.join(found.paths)}: {found.requests:,} requests, {found.actions:,} actions; "
         f"{size(found.size_bytes)}"
     )
-
-
-def _print_json(found: object) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

@@ -20,21 +20,10 @@ Http = Annotated[
     str | None, typer.Option(help="Where the gateway serves HTTP, if it is not to be asked for that.")
 ]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb, with its own verbs, to the command line."""
-    models = typer.Typer()
-    models.callback(invoke_without_command=True)(show)
-    models.command("list")(list_models)
-    models.command("add")(add)
-    models.command("remove")(remove)
-    models.command("live")(live)
-    models.command("index")(index)
-    models.command("load")(load)
-    models.command("unload")(unload)
-    app.add_typer(models, name="models")
+app = typer.Typer()
 
 
+@app.callback(invoke_without_command=True)
 def show(
     context: typer.Context,
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -64,22 +53,7 @@ def show(
             print_once(client, as_json=as_json)
 
 
-def live(
-    address: GatewayAddress = DEFAULT_GATEWAY,
-    token: Token = None,
-    interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
-    ] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
-) -> None:
-    """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
-    from mainspring.cli.views.models_view import watch_models
-    from mainspring.client.client import Client
-
-    with Client(address, token=token) as client:
-        watch_models(client, interval, as_json=as_json)
-
-
+@app.command("list")
 def list_models(
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
@@ -110,6 +84,7 @@ def list_models(
         _print_list(specs, states)
 
 
+@app.command("add")
 def add(
     names: Annotated[list[str], typer.Argument(help="Models of the store.")],
     store: Annotated[
@@ -133,6 +108,7 @@ def add(
             print(f"{spec.name} is served already" if same else f"added {spec.name}")
 
 
+@app.command("remove")
 def remove(
     names: Annotated[list[str], typer.Argument(help="Models that are served.")],
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -147,6 +123,24 @@ def remove(
             print(f"removed {name}")
 
 
+@app.command("live")
+def live(
+    address: GatewayAddress = DEFAULT_GATEWAY,
+    token: Token = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between two looks, and what rates cover.")
+    ] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each look.")] = False,
+) -> None:
+    """Show what `mainspring models --watch` does: the served models, refreshed until Ctrl-C."""
+    from mainspring.cli.views.models_view import watch_models
+    from mainspring.client.client import Client
+
+    with Client(address, token=token) as client:
+        watch_models(client, interval, as_json=as_json)
+
+
+@app.command("index")
 def index(
     address: GatewayAddress = DEFAULT_GATEWAY,
     http: Http = None,
@@ -166,6 +160,7 @@ def index(
         print_index(entries)
 
 
+@app.command("load")
 def load(
     names: Annotated[list[str], typer.Argument(help="Models of the repository.")],
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -179,6 +174,7 @@ def load(
         print(f"loaded {name}")
 
 
+@app.command("unload")
 def unload(
     names: Annotated[list[str], typer.Argument(help="Models of the repository that are loaded.")],
     address: GatewayAddress = DEFAULT_GATEWAY,

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from mainspring.worker.config import WorkerConfig
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("profile")(profile)
-
-
 def profile(
     models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
     store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,

@@ -38,11 +38,6 @@ EventLog = Annotated[
 ReportFolder = Annotated[Path, typer.Option(readable=False, help="Folder for summary.json and report.png.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("replay")(replay)
-
-
 def replay(
     workload: ChosenKind = None,
     trace: Trace = None,
@@ -112,14 +107,13 @@ def _run(
     *,
     as_json: bool,
 ) -> None:  # fmt: skip
-    import msgspec
     from rich.console import Console
 
-    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.launcher.signals import stopping
-    from mainspring.telemetry.publish import publish
+    from mainspring.cli.simulating import report
     from mainspring.telemetry.summary import analyse_log
-    from mainspring.traces.display import ProgressLine, summary_table
+    from mainspring.traces.display import ProgressLine
     from mainspring.traces.recipe import build
     from mainspring.traces.replayer import Replayer
 
@@ -127,7 +121,7 @@ def _run(
     try:
         names = matching([spec.name for spec in replayer.specs], glob)
         title, workload = recipe.title(len(names)), build(recipe, names)
-        with claimed(output, "another replay", "choose another folder with --output"):
+        with claimed(output, "another replay", OUTPUT_REMEDY):
             with stopping() as stop, ProgressLine(Console(stderr=True), recipe.duration_ns / 1e9) as line:
                 summary, _ = replayer.play(
                     workload,
@@ -138,14 +132,9 @@ def _run(
                     notes={"workload": title},
                 )
             analysis = None if event_log is None else analyse_log(event_log, start_ns=summary.start_ns)
-            fields = publish(output, title, summary, analysis)
+            report(output, title, summary, analysis, as_json=as_json)
     finally:
         replayer.close()
-    if as_json:
-        typer.echo(msgspec.json.encode(fields).decode())
-    else:
-        Console().print(summary_table(title, summary))
-        typer.echo(f"{output / 'summary.json'}  {output / 'report.png'}")
 
 
 def matching(names: Sequence[str], glob: str) -> list[str]:

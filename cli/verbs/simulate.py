@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.launcher.foreground import PolicyOptions
+from mainspring.cli.options import typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,11 +64,6 @@ _TAKEN = {
 """Parameters that each way to simulate heeds."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("simulate")(simulate)
-
-
 def simulate(
     context: typer.Context,
     spec: Spec = None,
@@ -121,18 +117,13 @@ def _refuse_what_is_not_heeded(context: typer.Context) -> str:
         way = "--sweep"
     else:
         way = "--calibrate" if given["calibrate"] else "a SPEC without --sweep"
-    typed = [each for each in context.command.params if _typed(context, str(each.name))]
-    idle = [each.opts[0] for each in typed if each.name not in _TAKEN[way]]
+    chosen = [each for each in context.command.params if typed(context, str(each.name))]
+    idle = [each.opts[0] for each in chosen if each.name not in _TAKEN[way]]
     if idle:
         takes = [each.opts[0] for each in context.command.params if each.name in _TAKEN[way]]
         options = ", ".join(each for each in takes if each.startswith("--") and each not in way)
         raise typer.BadParameter(f"{', '.join(idle)} would change nothing: {way} takes only {options}")
     return way
-
-
-def _typed(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _table(
@@ -163,7 +154,7 @@ def _simulate(
 ) -> None:
     from rich.console import Console
 
-    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.simulating import bounded_run, check_bound, report
     from mainspring.simulator.cluster import build_cluster
     from mainspring.simulator.run import simulate as run_spec
@@ -174,7 +165,7 @@ def _simulate(
     cluster = build_cluster(spec)
     heading = title(spec, len(cluster.models))
     length_s = spec.warm_up_s + spec.duration_s
-    with claimed(output, "another simulation", "choose another folder with --output"):
+    with claimed(output, "another simulation", OUTPUT_REMEDY):
         with ProgressLine(Console(stderr=True), length_s) as line:
             run = run_spec(
                 spec, cluster=cluster, progress=line, validate_every=VALIDATE_EVERY if validate else 0
@@ -226,7 +217,7 @@ def _sweep(
     import msgspec
     from rich.console import Console
 
-    from mainspring.cli.launcher.run_dir import claimed
+    from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.simulator.sweep import SweepPoint, run_sweep
     from mainspring.simulator.sweep_report import draw_sweep, sweep_table
     from mainspring.telemetry.report import write_json
@@ -235,7 +226,7 @@ def _sweep(
         share = f"{point.summary.goodput_share:.2%} in time"
         typer.echo(f"{done}/{of}  {' '.join(point.settings)}: {share}, {point.wall_s:.1f} s", err=True)
 
-    with claimed(output, "another simulation", "choose another folder with --output"):
+    with claimed(output, "another simulation", OUTPUT_REMEDY):
         found = run_sweep(
             table, source, sweeps, processes=processes, ray_address=ray, bound=bool(bound), on_done=told
         )

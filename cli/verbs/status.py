@@ -5,19 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import typer
-
 from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mainspring.messages.peers import ClusterStatus
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("status")(status)
 
 
 def status(

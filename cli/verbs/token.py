@@ -9,16 +9,6 @@ from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Add the verb, with its own verb, to the command line."""
-    token = typer.Typer(help="Make tokens for clients.", no_args_is_help=True)
-    # Without a callback, typer would take the only verb for the whole application.
-    token.callback()(lambda: None)
-    token.command("new")(new)
-    app.add_typer(token, name="token")
-
-
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -27,8 +17,12 @@ Output = Annotated[
         help="The gateway's token file: append the lines to it; a new one has mode 0600.",
     ),
 ]
+app = typer.Typer(help="Make tokens for clients.", no_args_is_help=True)
+# Without a callback, typer would take the only verb for the whole application.
+app.callback()(lambda: None)
 
 
+@app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="Whose token it is, for messages and logs.")],
     models: Annotated[

@@ -29,11 +29,6 @@ PATIENCE_LOG_S = 3_600.0
 """How long a log may take to be read."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("top")(top)
-
-
 def top(
     context: typer.Context,
     address: GatewayAddress = DEFAULT_GATEWAY,
@@ -90,8 +85,7 @@ def _source(
     at: str | None,
     run: int | None,
 ) -> Source:
-    from mainspring.cli.controllers import find
-    from mainspring.cli.places import CONTROLLER, place
+    from mainspring.cli.controllers import find_for
     from mainspring.cli.spans import chosen_instant
     from mainspring.console.terminal.source import LiveSource, RecordedSource
 
@@ -99,7 +93,7 @@ def _source(
         if at is not None or run is not None:
             raise typer.BadParameter("--at and --run choose a moment of a log: give --log DIR too")
         try:
-            door = find(controller or place(CONTROLLER, address, token), secret_file)
+            door = find_for(address, token, controller, secret_file)
             return LiveSource(door.address, secret=door.secret())
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--controller") from None

@@ -26,11 +26,6 @@ Log = Annotated[
 _OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("trace")(trace)
-
-
 def trace(
     context: typer.Context,
     perfetto: Annotated[
@@ -53,9 +48,8 @@ def trace(
     run: RunNumber = None,
 ) -> None:
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
-    from mainspring.cli.controllers import find
+    from mainspring.cli.controllers import find_for
     from mainspring.cli.durations import duration_ns
-    from mainspring.cli.places import CONTROLLER, place
     from mainspring.cli.spans import chosen_run
     from mainspring.cli.tracing import trace_live, trace_log
 
@@ -68,7 +62,7 @@ def trace(
                 f"{', '.join(idle)} choose a part of a log: give --log DIR too, or --duration for how long "
                 "to watch a live cluster, of which the past can't be asked for"
             )
-        watched = find(controller or place(CONTROLLER, address, token), secret_file)
+        watched = find_for(address, token, controller, secret_file)
         file = trace_live(watched, perfetto, duration_ns(duration, "--duration"))
     else:
         refuse_with_log(context, "address", "controller", "duration")

@@ -68,11 +68,6 @@ DeviceName = Annotated[
 RunFolder = Annotated[Path | None, typer.Option(readable=False, help="Folder for logs and the event log.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("up")(up)
-
-
 def up(
     config: ConfigFile = None,
     store: StoreFolder = None,

@@ -29,11 +29,6 @@ DataAddress = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("worker")(worker)
-
-
 def worker(
     name: Annotated[str, typer.Option(help="Unique in the cluster.")] = "worker-0",
     controller: Controller = None,

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from mainspring.compiler.compiled import Target
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    app.command("zoo")(zoo)
-
-
 def zoo(
     architectures: Annotated[list[str] | None, typer.Argument(help="Architectures; see --list.")] = None,
     copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import typer
 from onnx import helper
 from typer.testing import CliRunner
 
-from mainspring.cli.verbs import compile as compile_verb
+from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.pipeline import compile_file
@@ -42,13 +41,10 @@ def test_a_named_dimension_is_fixed_in_every_input(
 
 
 def test_the_command_line_takes_shapes(tmp_path: Path, make_model: MakeModel) -> None:
-    app = typer.Typer()
-    compile_verb.register(app)
-    app.command("other")(lambda: None)
     onnx.save_model(two_inputs(make_model), tmp_path / "m.onnx")
     arguments = ["compile", str(tmp_path / "m.onnx"), "--name", "m", "--batch-sizes", "1,2"]
     arguments += ["--store", str(tmp_path / "store"), "--shape", "ids=1,5", "--shape", "mask=1,5"]
-    result = CliRunner().invoke(app, arguments)
+    result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0, result.output
     assert Store(tmp_path / "store").manifest("m").inputs[1].shape == (5,)
 

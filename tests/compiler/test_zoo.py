@@ -9,10 +9,9 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from mainspring.cli.verbs import zoo as zoo_verb
+from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.artifact.store import Store
@@ -123,10 +122,7 @@ def test_the_command_that_an_error_names_makes_that_very_copy_again(
     with pytest.raises(StoreError, match="was altered") as error:
         store.verify(name)
     (command,) = re.findall("`mainspring (.*)` makes it again", str(error.value))
-    app = typer.Typer()
-    zoo_verb.register(app)
-    app.command("other")(lambda: None)
-    result = CliRunner().invoke(app, [*shlex.split(command), "--batch-sizes", "1"])
+    result = CliRunner().invoke(build_app(), [*shlex.split(command), "--batch-sizes", "1"])
     assert result.exit_code == 0, result.output
     assert {each: store.manifest(each).weights_hash for each in store.names()} == before
     store.verify(name)

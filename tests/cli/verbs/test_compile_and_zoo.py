@@ -11,8 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mainspring.cli.verbs import compile as compile_verb
-from mainspring.cli.verbs import zoo as zoo_verb
+from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
@@ -20,10 +19,7 @@ from mainspring.compiler.zoo import build
 
 @pytest.fixture
 def app() -> typer.Typer:
-    app = typer.Typer()
-    compile_verb.register(app)
-    zoo_verb.register(app)
-    return app
+    return build_app()
 
 
 def test_compile_stores_a_model_and_says_what_it_did(app: typer.Typer, tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from mainspring.cli.verbs import doctor
+from mainspring.cli.main import build_app
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.pipeline import compile_model
@@ -15,10 +14,7 @@ from mainspring.compiler.zoo import build
 
 
 def run(*arguments: str) -> Result:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    doctor.register(app)
-    return CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "80", "NO_COLOR": "1"})
+    return CliRunner().invoke(build_app(), ["doctor", *arguments], env={"COLUMNS": "80", "NO_COLOR": "1"})
 
 
 def test_the_table_fits_80_columns_and_ends_with_a_verdict(

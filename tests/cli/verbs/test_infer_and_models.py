@@ -13,24 +13,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from mainspring import Client
-from mainspring.cli.verbs import gateway as gateway_verb
-from mainspring.cli.verbs import infer, models
+from mainspring.cli.main import build_app
 from mainspring.client.errors import GatewayUnreachable
 from mainspring.compiler.artifact import store
 from tests.gateway.fakes import fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
-
-GATEWAY_PROGRAM = """
-import typer
-from mainspring.cli.verbs.gateway import register
-app = typer.Typer()
-register(app)
-app()
-"""
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +32,7 @@ def address() -> Iterator[str]:
 
 
 def run(*arguments: str) -> Result:
-    app = typer.Typer()
-    for verb in (infer, models, gateway_verb):
-        verb.register(app)
-    return CliRunner().invoke(app, [*arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return CliRunner().invoke(build_app(), [*arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
 def test_infer_prints_outputs_and_timing_and_writes_them(address: str, tmp_path: Path) -> None:
@@ -146,7 +133,7 @@ def test_a_gateway_says_where_it_listens_and_leaves_in_good_order() -> None:
     with fake_cluster() as cluster:
         options = ["--address", "tcp://127.0.0.1:*", "--controller", cluster.address, "--grace", "50ms"]
         process = subprocess.Popen(
-            [sys.executable, "-c", GATEWAY_PROGRAM, *options], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "mainspring", "gateway", *options], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         try:

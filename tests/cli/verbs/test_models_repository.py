@@ -7,10 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
-from mainspring.cli.verbs import models as models_command
+from mainspring.cli.main import build_app
 from mainspring.client.errors import GatewayUnreachable, InvalidRequest, UnknownModel
 from tests.cli.launcher.test_repository import Site, factor
 from tests.repository.nets import put
@@ -22,11 +21,8 @@ def site(tmp_path: Path) -> Site:
 
 
 def models(site: Site, *arguments: str) -> Result:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    models_command.register(app)
     width = {"COLUMNS": "200", "NO_COLOR": "1"}
-    return CliRunner().invoke(app, ["models", *arguments, "--http", site.http], env=width)
+    return CliRunner().invoke(build_app(), ["models", *arguments, "--http", site.http], env=width)
 
 
 def test_the_command_line_shows_the_index_and_loads_and_unloads(site: Site) -> None:

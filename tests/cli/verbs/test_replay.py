@@ -17,7 +17,8 @@ import zmq
 from typer.testing import CliRunner
 
 from mainspring.cli.launcher.signals import stopping
-from mainspring.cli.verbs.replay import matching, register
+from mainspring.cli.main import build_app
+from mainspring.cli.verbs.replay import matching
 from mainspring.messages.clients import (
     ClientHello,
     ClientWelcome,
@@ -35,10 +36,7 @@ from tests.patience import PATIENCE_S
 
 @pytest.fixture
 def app() -> typer.Typer:
-    app = typer.Typer()
-    register(app)
-    app.callback()(lambda: None)
-    return app
+    return build_app()
 
 
 @contextmanager

@@ -6,11 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import typer
 from typer.testing import CliRunner, Result
 
 from mainspring import Client
-from mainspring.cli.verbs import status
+from mainspring.cli.main import build_app
 from mainspring.cli.views.counters import COUNTERS, counters_table, explain
 from mainspring.client.errors import ERROR_OF_REASON
 from mainspring.messages import peers
@@ -30,10 +29,7 @@ COUNTED = (
 
 
 def run(*arguments: str) -> Result:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    status.register(app)
-    return CliRunner().invoke(app, ["status", *arguments], env={"COLUMNS": "100", "NO_COLOR": "1"})
+    return CliRunner().invoke(build_app(), ["status", *arguments], env={"COLUMNS": "100", "NO_COLOR": "1"})
 
 
 def counters_in_the_code() -> set[str]:

@@ -9,21 +9,19 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner, Result
 
 from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.jobs import GatewayJob
 from mainspring.cli.launcher.supervisor import with_own_token
-from mainspring.cli.verbs import token
+from mainspring.cli.main import build_app
 from mainspring.transport.tokens import Gate, parse_tokens
 
 
 def run(*arguments: str) -> Result:
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    token.register(app)
-    return CliRunner().invoke(app, ["token", "new", *arguments], env={"COLUMNS": "100", "NO_COLOR": "1"})
+    return CliRunner().invoke(
+        build_app(), ["token", "new", *arguments], env={"COLUMNS": "100", "NO_COLOR": "1"}
+    )
 
 
 def secret(printed: str) -> str:
