@@ -1,16 +1,22 @@
 """What an executable of the ``tvm`` engine is: for each batch size, kernels to launch in a fixed order.
 
 After compilation a model is a straight line of kernel launches whose operands have known places: bytes of a
-weight, of the workspace, of an input or of an output. A worker adds the addresses of its own memory at LOAD
-and launches; there is nothing to allocate, look up or decide.
+weight, of the workspace, of an input or of an output. A worker adds the addresses of its own memory and
+launches; there is nothing to allocate, look up or decide.
 
 The kernels are in files beside the plans, by target:
 
 * ``cpu``: `SHARED_OBJECT`, a shared library of tvm_ffi's packed functions. A launch calls the function
   ``kernel`` with one DLTensor for each operand (`Operand.dtype`, `Operand.shape`, compact rows).
 * ``cuda``: `SOURCE`, CUDA C++ with each kernel as ``extern "C" __global__``, and `CUBIN`, the same compiled
-  for ``arch``, if ``nvcc`` was installed. A kernel's parameters are the arguments in their order: a pointer
-  for each operand.
+  for ``arch``, if ``nvcc`` was installed. A kernel's parameters are the arguments in their order: a `place`
+  for each operand, so that launches are the same for all models of an executable, wherever their weights lie.
+
+The places of ``cuda`` count from a table of addresses in the device's constant memory, `ADDRESSES`, which
+every module has: the addresses of the workspace, of the batch's slot in the IO cache, and of each page of the
+weights file. Before a batch the kernel `SET_ADDRESSES` writes them: its arguments are the address of the
+first entry to write and `ADDRESSES_AT_ONCE` addresses by value, one for each thread of its only block. The
+kernels of a batch and the next batch's addresses follow each other in one stream.
 
 No launch writes what it reads, and no two operands of a launch overlap in the workspace unless both are read.
 What the workspace and the outputs held before does not matter. Launches of a plan run one after the other.
@@ -28,14 +34,23 @@ import numpy as np
 
 from mainspring.compiler.artifact.manifest import GraphTensor
 
-PLAN_FORMAT = 1
-"""Version of the plans; those of another version have to be compiled again."""
+PLAN_FORMATS = {"cpu": 1, "cuda": 2}
+"""Version of the plans, by target; those of another version have to be compiled again."""
 
 PLANS = "plans.json"
 """The plans' file in an executable's folder; its SHA-256 is the executable's name."""
 SHARED_OBJECT = "kernels.so"
 SOURCE = "kernels.cu"
 CUBIN = "kernels.cubin"
+
+ADDRESSES = "mainspring_addresses"
+SET_ADDRESSES = "mainspring_set_addresses"
+ADDRESSES_COUNT = 2048
+"""Entries of the table: enough for 32 GB of weights, and a quarter of a device's constant memory."""
+ADDRESSES_AT_ONCE = 64
+WORKSPACE_ENTRY, SLOT_ENTRY, FIRST_PAGE_ENTRY = 0, 1, 2
+ENTRY_SHIFT = 48
+"""A device's addresses have fewer bits."""
 
 WORKSPACE_ALIGNMENT_BYTES = 256
 """Every operand in the workspace begins at a multiple of this, as memory of a device's allocator does."""
@@ -47,9 +62,15 @@ MOST_BLOCK = (1024, 1024, 64)
 MOST_THREADS = 1024
 """CUDA's limits of a grid and a block, on every supported device."""
 
+
 Region = Literal["weights", "workspace", "input", "output"]
 Extent = tuple[int, int, int]
 """Along x, y and z."""
+
+
+def place(entry: int, offset: int) -> int:
+    """Return the place ``offset`` bytes beyond the address in an entry of the table."""
+    return entry << ENTRY_SHIFT | offset
 
 
 class Operand(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -109,7 +130,8 @@ class Plans(msgspec.Struct, frozen=True):
     """SHA-256 of each file of kernels, by name."""
     plans: tuple[LaunchPlan, ...]
     """In ascending order of their batch sizes."""
-    format: int = PLAN_FORMAT
+    format: int = 1
+    """`PLAN_FORMATS` of the target."""
 
     @property
     def workspace_bytes(self) -> int:
@@ -131,7 +153,7 @@ class Plans(msgspec.Struct, frozen=True):
 
         ``weights``, ``inputs`` and ``outputs`` are those of `ExecutableInfo`, shapes without the batch axis.
         """
-        found = [] if self.format == PLAN_FORMAT else [f"format {self.format} is not {PLAN_FORMAT}"]
+        found = []
         sizes = [plan.batch_size for plan in self.plans]
         if not sizes or sizes != sorted({*sizes}) or sizes[0] < 1:
             found.append(f"batch sizes {sizes} are not ascending positive numbers")

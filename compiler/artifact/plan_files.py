@@ -9,7 +9,7 @@ import msgspec
 
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import TVM, Manifest
-from mainspring.compiler.artifact.plan import Plans
+from mainspring.compiler.artifact.plan import PLAN_FORMATS, Plans
 from mainspring.compiler.artifact.store import Store, recompile_command
 
 
@@ -31,6 +31,11 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
         plans = msgspec.json.decode(path.read_bytes(), type=Plans)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+    wanted = PLAN_FORMATS[plans.target]
+    if plans.format != wanted:
+        raise StoreError(
+            f"{path} has plans of format {plans.format} and this version runs format {wanted}; {remedy}"
+        )
     problems = plans.problems(info.weights, info.inputs, info.outputs)
     if info.device != plans.target:
         problems.append(f"its plans are for {plans.target}, its facts for {info.device}")

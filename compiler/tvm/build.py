@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CPU, GraphTensor
-from mainspring.compiler.artifact.plan import CUBIN, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
+from mainspring.compiler.artifact.plan import CUBIN, PLAN_FORMATS, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
@@ -121,12 +121,14 @@ class _Architecture:
         else:
             generated = generate_cuda(functions, cuda_target(arch), schedule_cuda)
             files = _cuda_files(generated, arch)
+        kind: Literal["cpu", "cuda"] = "cpu" if target == CPU else "cuda"
         plans = Plans(
-            target="cpu" if target == CPU else "cuda",
+            target=kind,
             arch=llvm_options() if target == CPU else arch,
             tvm=tvm.__version__,
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             plans=tuple(self._plan(size, generated) for size in self._lowered),
+            format=PLAN_FORMATS[kind],
         )
         return plans, files
 

@@ -21,6 +21,7 @@ from tvm_ffi.structural import structural_walk
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import Extent
 from mainspring.compiler.artifact.target import kernels_instruction_set
+from mainspring.compiler.tvm.addressing import through_addresses
 
 _SPLIT = "tirx.SplitHostDevice"
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
@@ -94,7 +95,8 @@ def generate_cuda(functions: dict[str, Any], target: Any, schedule: Schedule) ->
         built = tirx.build(_module(lifted), target)
     split = {str(variable.name_hint): function for variable, function in seen["module"].functions.items()}
     calls = {name: _launches(name, split) for name in lifted}
-    return Generated(built.imports[0].inspect_source().encode(), calls, scratch)
+    source = through_addresses(built.imports[0].inspect_source())
+    return Generated(source.encode(), calls, scratch)
 
 
 def _lifted(

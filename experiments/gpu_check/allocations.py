@@ -108,6 +108,6 @@ def verdicts(first: Grown, later: Grown, loads: int) -> list[Verdict]:
         told(
             "  in the first round",
             f"{first.calls} calls, {first.bytes_ / MIB:.1f} MiB",
-            "graphs are made then",
+            "graphs are made at PREPARE",
         ),
     ]

@@ -91,6 +91,7 @@ def check_graphs(settings: Settings) -> list[Verdict]:
     memory = DeviceMemory(driver, Wanted(WORKSPACE_MIB << 20, 1 << 20, 0, pages=spec.pages))
     try:
         program = LaunchPlanProgram(noting, memory, plans, image, manifest.tensors, layouts)
+        program.warm((), driver.stream())
         found = []
         for size in sizes:
             spans = measure(noting, program, memory, size, settings.repeats)
@@ -110,13 +111,12 @@ def measure(
     """
     stream = driver.stream()
     clock = Clock(driver, stream)
-    bound = program.bind([memory.page(page) for page in range(memory.pages)], stream)
+    program.bind([memory.page(page) for page in range(memory.pages)]).set_addresses(memory.io, stream)
     driver.noted = []
-    bound.compute_one_by_one(batch_size, stream)
+    program.compute_one_by_one(batch_size, stream)
     launches, driver.noted = driver.noted, None
-    graph_ns = clock.median_ns(lambda: bound.compute(batch_size, stream))
+    graph_ns = clock.median_ns(lambda: program.compute(batch_size, stream))
     kernels = tuple(own_ns(driver, clock, launch, stream, repeats) for launch in launches)
-    program.retire(bound)
     return Spans(graph_ns, kernels)
 
 

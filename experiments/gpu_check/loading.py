@@ -21,8 +21,7 @@ SHARE = 0.95
 def check_loading(settings: Settings) -> list[Verdict]:
     """Measure LOAD and the plain copy in turns, in a thread like a worker's LOAD.
 
-    That matters: graphs are made beside the copy, and in an interpreter that lets one thread go on for its
-    usual 5 ms the copy would wait for them.
+    That matters: in an interpreter that lets another thread go on for its usual 5 ms the copy would wait.
     """
     spec = Store(settings.store(settings.engine)).manifest(settings.main).spec()
     plain = plain_copy(settings, spec.weights_bytes)

@@ -28,7 +28,7 @@ MARGIN = 0.8
 def check_steadiness(settings: Settings) -> list[Verdict]:
     """Run a model again and again while another one is loaded again and again.
 
-    Each LOAD is to other pages than the one before, as in serving: graphs are made beside the copy too.
+    Each LOAD is to other pages than the one before, as in serving.
     """
     store = Store(settings.store(settings.engine))
     there = [name for name in settings.steady if name in store.names()]

@@ -28,6 +28,7 @@ _KERNEL = re.compile(
     r'^extern "C" __global__ void (?:__launch_bounds__\((?P<most>\d+)[^)]*\) )?(?P<name>\w+)\('
 )
 _DYNAMIC = re.compile(r"extern __shared__(?: alignas\(\d+\))? ([\w ]+?) (\w+)\[\];")
+PLACE = "mainspring_place"
 _SMALL = {r"\b(?:char|bool|int8_t|uint8_t|uchar)\b *\*": 1, r"\b(?:half|short|int16_t|uint16_t)\b *\*": 2}
 SOURCE = "kernels.cu"
 """What the source's lines are said to be of."""
@@ -52,6 +53,11 @@ class Kernel:
     """Of the source, in which ``text`` begins."""
     most_threads: int
     """Of a block; 0 if the source does not say."""
+
+    @property
+    def placed(self) -> bool:
+        """Whether its arrays are places instead of pointers."""
+        return PLACE in self.prototype
 
     @property
     def parameters(self) -> int:
@@ -163,7 +169,8 @@ def _table(before: str, kernels: list[Kernel]) -> str:
         ends = [f"__{end}_{_section(index)}" for end in ("start", "stop")]
         weak += [f'extern "C" __attribute__((weak)) unsigned char {end}[];' for end in ends]
         rows.append(
-            f'{{"{kernel.name}", Call<decltype(&{kernel.name})>::call<{kernel.name}>, {", ".join(ends)}}}'
+            f'{{"{kernel.name}", Call<decltype(&{kernel.name})>::call<{kernel.name}>, {", ".join(ends)}, '
+            f"{str(kernel.placed).lower()}}}"
         )
     prototypes = [f"{kernel.prototype};" for kernel in kernels]
     head = ['#include "device.h"', before, *prototypes, _UNPACK, *weak, '#include "runtime.h"']

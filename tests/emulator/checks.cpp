@@ -15,6 +15,7 @@
 extern "C" {
 extern unsigned char emulator_dynamic_shared[];
 extern char __executable_start[], data_start[];  // The linker's: between them are code and constants.
+extern char __start_emulator_constants[] __attribute__((weak)), __stop_emulator_constants[] __attribute__((weak));
 }
 
 // The smallest element that the kernels have pointers to; threads may write two neighbours at a time.
@@ -175,7 +176,9 @@ __attribute__((noinline)) void check_elsewhere(uintptr_t at, unsigned bytes, con
               dynamic, now.launch->dynamic_bytes);
     return check_shared<access>(dynamic_cells + dynamic / GRANULE_BYTES, dynamic, bytes, code);
   }
-  bool constant = at >= reinterpret_cast<uintptr_t>(__executable_start) && at < reinterpret_cast<uintptr_t>(data_start);
+  bool constant = (at >= reinterpret_cast<uintptr_t>(__executable_start) && at < reinterpret_cast<uintptr_t>(data_start)) ||
+                  (at >= reinterpret_cast<uintptr_t>(__start_emulator_constants) &&
+                   at < reinterpret_cast<uintptr_t>(__stop_emulator_constants));
   if (!on_own_stack(at) && !(constant && access == READ))
     fail_at(code, "out of bounds: it %s %u bytes beside the %zu of shared memory and all arguments", VERBS[access],
             bytes, size_t(static_bytes));

@@ -33,7 +33,8 @@ void emulator_atomic(void* address, unsigned bytes);
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
+// One variable for all parts of the program, which no kernel may write.
+#define __constant__ __attribute__((weak, section("emulator_constants")))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
@@ -43,6 +44,8 @@ void emulator_atomic(void* address, unsigned bytes);
 #define EMULATOR_SECTION "emulator_shared_of_none"
 #endif
 #define __shared__ static __attribute__((section(EMULATOR_SECTION)))
+
+inline void* __cvta_global_to_generic(size_t address) { return reinterpret_cast<void*>(address); }
 
 #define __syncthreads() emulator_barrier(__LINE__)
 #define __syncwarp(...) emulator_warp_barrier(emulator_mask(__VA_ARGS__), __LINE__)

@@ -49,9 +49,20 @@ class Number:
     value: int | float
     dtype: str = "int32"
 
-    def bits(self) -> int:
+    def words(self) -> list[int]:
         """Return its bytes as a number."""
-        return int.from_bytes(np.array(self.value, self.dtype).tobytes(), "little")
+        return [int.from_bytes(np.array(self.value, self.dtype).tobytes(), "little")]
+
+
+@dataclass(frozen=True)
+class Words:
+    """An argument that is a structure of words of 8 bytes, passed by value."""
+
+    values: tuple[int, ...]
+
+    def words(self) -> list[int]:
+        """Return the words."""
+        return [*self.values]
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ class KernelLaunch:
     kernel: str
     grid: Extent
     block: Extent
-    arguments: tuple[Pointer | Number, ...]
+    arguments: tuple[Pointer | Number | Words, ...]
     shared_bytes: int = 0
 
 
@@ -193,8 +204,9 @@ def _line(launch: KernelLaunch, regions: dict[str, _Region]) -> str:
     words: list[object] = ["launch", launch.kernel, *launch.grid, *launch.block]
     words += [launch.shared_bytes, len(launch.arguments)]
     for argument in launch.arguments:
-        if isinstance(argument, Number):
-            words += ["number", f"{argument.bits():x}"]
+        if isinstance(argument, Number | Words):
+            bits = argument.words()
+            words += ["number", len(bits), *(f"{word:x}" for word in bits)]
         else:
             begin = regions[argument.region].begin + argument.offset
             words += ["pointer", begin, argument.size_bytes, int(argument.writes)]

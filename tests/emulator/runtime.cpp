@@ -81,7 +81,7 @@ Argument read_argument(Words& words, std::vector<Argument>& known) {
   Argument argument{};
   words.text();
   if (words.is("number")) {
-    argument.bits = words.number(16);
+    for (size_t left = words.number(); left; --left) argument.bits.push_back(words.number(16));
     return argument;
   }
   argument.pointer = true;
@@ -147,14 +147,17 @@ void map_views(const Program& program, const char* path) {
 }
 
 void run_launch(const Launch& launch, unsigned worker, unsigned workers) {
-  std::vector<uint64_t> values;
+  std::vector<std::vector<uint64_t>> values;
   std::vector<void*> arguments;
   for (size_t index = 0; index < launch.arguments.size(); ++index) {
     const Argument& argument = launch.arguments[index];
     uint64_t address = reinterpret_cast<uint64_t>(now.views + (index << VIEW_SHIFT) + argument.begin);
-    values.push_back(argument.pointer ? address : argument.bits);
+    values.push_back(argument.pointer ? std::vector<uint64_t>{address} : argument.bits);
+    if (!argument.pointer || !launch.kernel->placed) continue;
+    mainspring_addresses[index] = address;
+    values.back() = {uint64_t{index} << ENTRY_SHIFT};
   }
-  for (uint64_t& value : values) arguments.push_back(&value);
+  for (std::vector<uint64_t>& value : values) arguments.push_back(value.data());
   begin_launch_checks();
   uint64_t blocks = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   for (now.block = worker; now.block < blocks; now.block += workers) {

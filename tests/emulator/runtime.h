@@ -16,6 +16,7 @@ struct Kernel {
   void (*invoke)(void** arguments);
   unsigned char* shared_begin;
   unsigned char* shared_end;
+  bool placed;  // Its arrays are places: an entry of the table of addresses, and the bytes from there.
 };
 extern const Kernel kernels[];
 extern const unsigned kernel_count;
@@ -30,7 +31,7 @@ struct Region {
 struct Argument {
   bool pointer, writes;
   size_t begin, size;  // A pointer's place in the arena.
-  uint64_t bits;       // A number's value.
+  std::vector<uint64_t> bits;  // A number's value, or what is passed by value.
   uint32_t extent;     // The same for all pointers to the same place and size.
 };
 
@@ -47,6 +48,10 @@ struct Program {
   std::vector<Region> regions;
   std::vector<Launch> launches;
 };
+
+// Each argument of a kernel of places has an entry of its own.
+extern unsigned long long mainspring_addresses[] __attribute__((weak));
+constexpr unsigned ENTRY_SHIFT = 48;
 
 constexpr unsigned MOST_THREADS = 1024;
 constexpr unsigned WARP = 32;

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mainspring.compiler.artifact.plan import ADDRESSES, ADDRESSES_AT_ONCE, SET_ADDRESSES
+from mainspring.compiler.tvm.addressing import through_addresses
 from tests.emulator.build import EmulationError, Program, compile_source, split_source
-from tests.emulator.device import Array, Device, Extent, KernelLaunch, Number, Pointer
+from tests.emulator.device import Array, Device, Extent, KernelLaunch, Number, Pointer, Words
 
 
 def launch(
@@ -154,6 +156,68 @@ def test_launches_follow_each_other_and_take_numbers(kernels: Program) -> None:
 
 def written(pointer: Pointer) -> Pointer:
     return Pointer(pointer.region, pointer.offset, pointer.size_bytes, writes=True)
+
+
+SCALE = """\
+extern "C" __global__ void __launch_bounds__(64) scale(float* __restrict__ y, const float* x, float f) {
+  y[threadIdx.x] = x[threadIdx.x] * f;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return compile_source(through_addresses(SCALE), tmp_path_factory.mktemp("placed"))
+
+
+def scaled(program: Program, x: Array, by: float) -> Array:
+    device = Device(program)
+    device.give("x", x)
+    device.make("half", 256)
+    device.make("y", 256)
+    given, half = Pointer("x", 0, 256), Pointer("half", 0, 256)
+    made = device.run(
+        [
+            KernelLaunch("scale", (1, 1, 1), (64, 1, 1), (target, source, Number(by, "float32")))
+            for target, source in ((written(half), given), (Pointer("y", 0, 256, writes=True), half))
+        ]
+    )
+    return made["y"].view(np.float32)
+
+
+def test_kernels_of_places_find_their_arrays_through_the_table(placed: Program) -> None:
+    assert placed.kernels["scale"].placed
+    x = values(64)
+    np.testing.assert_allclose(scaled(placed, x, 2.0), 4 * x, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ("place >> 48", "(place >> 48) ^ 1", "it reads byte .* of argument 0 .*, which nobody wrote"),
+        ("+ offset", "+ offset + 4", "out of bounds: it .* argument"),
+        (
+            "  y[threadIdx.x]",
+            f"  ((float*){ADDRESSES})[0] = 1.0f;\n  y[threadIdx.x]",
+            "out of bounds: it writes",
+        ),
+    ],
+)
+def test_wrong_uses_of_the_table_are_found(before: str, after: str, found: str, tmp_path: Path) -> None:
+    source = through_addresses(SCALE)
+    assert before in source
+    program = compile_source(source.replace(before, after), tmp_path)
+    with pytest.raises(EmulationError, match=found):
+        scaled(program, values(64), 2.0)
+
+
+def test_the_table_is_written_as_its_kernel_is_told(placed: Program) -> None:
+    given = tuple(3**number for number in range(ADDRESSES_AT_ONCE - 24)) + (2**64 - 1,) * 24
+    device = Device(placed)
+    device.make("table", 8 * ADDRESSES_AT_ONCE)
+    target = Pointer("table", 0, 8 * ADDRESSES_AT_ONCE, writes=True)
+    launches = [KernelLaunch(SET_ADDRESSES, (1, 1, 1), (ADDRESSES_AT_ONCE, 1, 1), (target, Words(given)))]
+    assert device.run(launches)["table"].view(np.uint64).tolist() == [*given]
 
 
 def test_source_is_split_into_its_kernels() -> None:

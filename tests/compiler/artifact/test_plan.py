@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import GraphTensor
-from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand, Plans
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES_AT_ONCE,
+    ADDRESSES_COUNT,
+    ENTRY_SHIFT,
+    Launch,
+    LaunchPlan,
+    Operand,
+    Plans,
+    place,
+)
+from mainspring.compiler.artifact.plan_files import read_plans
+from tests.worker.engines.cuda import tiny_plans as tiny
+from tests.worker.engines.cuda.tiny_store import tiny_store
 
 WEIGHTS = (GraphTensor("w0", "float32", (4, 3)),)
 INPUTS = (GraphTensor("i0", "float32", (4,)),)
@@ -81,6 +95,18 @@ def test_plans_are_found_by_batch_size() -> None:
         several.plan(2)
 
 
-def test_plans_of_another_version_are_found() -> None:
-    (problem,) = msgspec.structs.replace(plans(), format=2).problems(WEIGHTS, INPUTS, OUTPUTS)
-    assert problem == "format 2 is not 1"
+@pytest.mark.parametrize("version", [1, 3])
+def test_plans_of_another_version_have_to_be_compiled_again(version: int, tmp_path: Path) -> None:
+    store = tiny_store(tmp_path, "a", msgspec.structs.replace(tiny.PLANS, format=version))
+    with pytest.raises(
+        StoreError,
+        match=rf"plans of format {version} and this version runs format 2; `mainspring compile .* again",
+    ):
+        read_plans(store, store.manifest("a"))
+
+
+def test_a_place_is_an_entry_of_the_table_and_the_bytes_from_its_address() -> None:
+    assert divmod(place(ADDRESSES_COUNT - 1, 5), 1 << ENTRY_SHIFT) == (ADDRESSES_COUNT - 1, 5)
+    assert place(ADDRESSES_COUNT - 1, 5) < 1 << 64
+    assert 8 * ADDRESSES_COUNT <= 64 << 10, "more than a device's constant memory"
+    assert ADDRESSES_COUNT % ADDRESSES_AT_ONCE == 0, "the last launch would write beyond the table"

@@ -12,8 +12,9 @@ because the next one is there when one ends.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from mainspring.messages.model import PAGE_BYTES
@@ -144,17 +145,27 @@ class Loader:
         self._done = [driver.event() for _ in range(IN_FLIGHT)]
         self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
 
-    def copy(self, source: int, size: int, pages: Sequence[int]) -> int:
-        """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took."""
+    def copy(
+        self, source: int, size: int, pages: Sequence[int], meanwhile: Callable[[], None] = lambda: None
+    ) -> int:
+        """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took.
+
+        ``meanwhile`` is done while the device copies the first chunks.
+        """
         driver, stream = self._driver, self._stream
         driver.record(self._begin, stream)
         addresses = [self._memory.page(page) for page in pages]
-        for number, chunk in enumerate(chunks(source, size, addresses, self._chunk_bytes)):
-            done = self._done[number % IN_FLIGHT]
-            if number >= IN_FLIGHT:
-                driver.synchronize(done)
-            driver.copy(chunk.target, chunk.source, chunk.size, Copy.TO_DEVICE, stream)
-            driver.record(done, stream)
+        numbered = enumerate(chunks(source, size, addresses, self._chunk_bytes))
+        for number, chunk in itertools.islice(numbered, IN_FLIGHT):
+            self._give(number, chunk)
+        meanwhile()
+        for number, chunk in numbered:
+            driver.synchronize(self._done[number % IN_FLIGHT])
+            self._give(number, chunk)
         driver.record(self._end, stream)
         driver.synchronize(self._end)
         return driver.elapsed_ns(self._begin, self._end)
+
+    def _give(self, number: int, chunk: Chunk) -> None:
+        self._driver.copy(chunk.target, chunk.source, chunk.size, Copy.TO_DEVICE, self._stream)
+        self._driver.record(self._done[number % IN_FLIGHT], self._stream)

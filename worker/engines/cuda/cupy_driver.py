@@ -2,7 +2,7 @@
 
 CuPy has the runtime API (memory, streams, events, copies, capture and launch of graphs) and, of the driver
 API, modules and kernel launches; both release the interpreter's lock in calls that may block. cuda-bindings
-adds the update of graphs, events in graphs, how the host waits, and NVRTC.
+adds events in graphs, how the host waits, and NVRTC.
 """
 
 from __future__ import annotations
@@ -189,13 +189,6 @@ class CupyDriver:
     def instantiate(self, graph: int) -> int:
         """See `Driver`."""
         return int(self._runtime.graphInstantiate(graph))
-
-    def update(self, executable: int, graph: int) -> bool:
-        """See `Driver`."""
-        status, _ = self._bindings.cuGraphExecUpdate(executable, graph)
-        if int(status) in _LOST:
-            raise self._failure(int(status), f"no graph can be changed (CUDA error {int(status)})")
-        return int(status) == 0
 
     def upload(self, executable: int, stream: int) -> None:
         """See `Driver`."""

@@ -136,12 +136,6 @@ class Driver(Protocol):
     def instantiate(self, graph: int) -> int:
         """Return the graph, ready to launch; this allocates."""
 
-    def update(self, executable: int, graph: int) -> bool:
-        """Give a graph that is ready to launch, and not running, the parameters of a graph of the same form.
-
-        Return whether that was possible; nothing is allocated.
-        """
-
     def upload(self, executable: int, stream: int) -> None:
         """Prepare the device for a graph's first launch."""
 

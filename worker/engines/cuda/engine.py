@@ -1,22 +1,20 @@
 """A GPU as a device: both kinds of executables, one memory, one EXEC at a time (Clockwork, section 5.2).
 
 PREPARE reads weights into pinned host memory that all workers of the machine share, and opens the executable
-once for all models that share it. LOAD copies to the pages in chunks, and meanwhile binds the program to
-them. INPUT, EXEC and OUTPUT have streams of their own and wait for each other on the device; the host waits
-for EXEC's end alone. The other files of this folder are its parts, and have everything that knows CUDA.
+once for all models that share it. LOAD is a copy to the pages, in chunks, and nothing else. INPUT, EXEC and
+OUTPUT have streams of their own and wait for each other on the device; the host waits for EXEC's end alone.
+The other files of this folder are its parts, and have everything that knows CUDA.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,7 +81,7 @@ class CudaEngine:
         self._exec = driver.stream(urgent=True)
         self._times = Times(driver.event(timed=True), driver.event(timed=True))
         self._ended = driver.event()
-        self._load_binding, self._prepare_binding = driver.stream(), driver.stream()
+        self._preparing = driver.stream()
         self._alone = threading.Lock()
         """Held while a thread launches kernels: they share the workspace."""
         self._opener = Opener(
@@ -94,12 +92,8 @@ class CudaEngine:
         )
         self._programs: dict[object, Program] = {}
         self._prepared: dict[str, _Prepared] = {}
-        self._bound: dict[str, tuple[Program, Bound]] = {}
-        self._binder = ThreadPoolExecutor(1, thread_name_prefix="bind")
-        # The thread starts here because threads inherit cores and priority. A measurement's first LOAD may
-        # run in a thread like EXEC's: binding would then hold the interpreter's lock and wait for LOAD's
-        # core.
-        self._binder.submit(driver.attach).result()
+        self._bound: dict[str, Bound] = {}
+        """Of resident models."""
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""
@@ -126,36 +120,30 @@ class CudaEngine:
             prepared.program.close()
 
     def load(self, action: Load) -> int:
-        """Copy the weights, and bind the program to their pages meanwhile."""
+        """Copy the weights."""
         self._attach()
-        self.unload(action.model)
         prepared = self._prepared[action.model]
         addresses = [self._memory.page(page) for page in action.pages]
-        binding = self._binder.submit(self._bind, prepared.program, addresses)
+
+        def bind() -> None:
+            self._bound[action.model] = prepared.program.bind(addresses)
+
         try:
-            device_ns = self._loader.copy(prepared.weights, prepared.manifest.weights_bytes, action.pages)
+            return self._loader.copy(prepared.weights, prepared.manifest.weights_bytes, action.pages, bind)
         except Exception as error:
-            with contextlib.suppress(Exception):
-                prepared.program.retire(binding.result())
+            self.unload(action.model)
             raise self._explain(error) from error
-        try:
-            self._bound[action.model] = prepared.program, binding.result()
-        except Exception as error:
-            raise self._explain(error) from error
-        return device_ns
 
     def unload(self, name: str) -> None:
-        """Keep the binding of the model's program for the next LOAD."""
-        program, bound = self._bound.pop(name, (None, None))
-        if program is not None and bound is not None:
-            program.retire(bound)
+        """Forget where the model's weights are."""
+        self._bound.pop(name, None)
 
     def execute(self, action: Infer, io: Reservation) -> int:
         """Launch the batch behind its inputs, begin copying its outputs back, and wait for its end."""
         driver, stream = self._driver, self._exec
         try:
             driver.attach()
-            _, bound = self._bound[action.model]
+            bound = self._bound[action.model]
             with self._alone:
                 self.transfers.await_inputs(io, stream)
                 bound.launch(action.batch_size, self.transfers.address(io), io.layout, stream)
@@ -168,7 +156,6 @@ class CudaEngine:
 
     def close(self) -> None:
         """Release everything, as far as the device still accepts it."""
-        self._binder.shutdown()
         try:
             self._attach()
         except EngineError as error:
@@ -186,7 +173,7 @@ class CudaEngine:
 
     def bound(self, name: str) -> Bound:
         """Return a resident model's program, for measurements; raise `KeyError` for another."""
-        return self._bound[name][1]
+        return self._bound[name]
 
     def _prepare(self, manifest: Manifest) -> None:
         key = _program_key(manifest)
@@ -199,7 +186,7 @@ class CudaEngine:
             try:
                 if fresh:
                     pages = [address + page * PAGE_BYTES for page in range(manifest.pages)]
-                    program.warm(pages, self._prepare_binding)
+                    program.warm(pages, self._preparing)
             except BaseException:
                 self._weights.give_back(manifest.weights_hash)
                 raise
@@ -220,11 +207,6 @@ class CudaEngine:
                 raise EngineError(f"{path} was altered after it was compiled; {remedy}")
 
         return self._weights.take(manifest.weights_hash, manifest.weights_bytes, fill)
-
-    def _bind(self, program: Program, pages: Sequence[int]) -> Bound:
-        """Bind the program, in the binder's thread."""
-        self._driver.attach()
-        return program.bind(pages, self._load_binding)
 
     def _attach(self) -> None:
         """Make this device the calling thread's; raise `DeviceLost` if it is lost, as any call would."""

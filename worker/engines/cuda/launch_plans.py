@@ -1,64 +1,57 @@
-"""The ``tvm`` engine's executables on a GPU: a launch plan becomes one CUDA graph at LOAD (Clockwork, 5.1).
+"""The ``tvm`` engine's executables on a GPU: a launch plan is a CUDA graph, made at PREPARE (Clockwork, 5.1).
 
-At LOAD the arguments of every kernel are known, so for each batch size the launches are captured as a graph
-once; EXEC is one launch of the graph, and nothing stands between its kernels. A graph that an UNLOAD leaves
-gets the next model's arguments instead of being made again: while models come and go, nothing is allocated,
-and a model that takes the pages of another needs no change at all. Where a graph can't be made, the kernels
-are launched one after the other.
+Kernels find weights, inputs and outputs through a table of addresses in the device's constant memory, so the
+graph of a batch size serves every model of the executable, wherever its pages are: LOAD is a copy and nothing
+else. EXEC is two launches: a kernel of one block writes the table, then the graph runs, and nothing stands
+between its kernels. One EXEC runs at a time, on one stream, so no kernel reads the table while it is written.
+
+The addresses travel as that kernel's arguments, by value: the driver copies them when it is launched, so the
+host waits for nothing and keeps nothing. A copy from the host would wait behind a LOAD's chunks for the bus.
+Where a graph can't be made, the kernels are launched one after the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from mainspring.compiler.artifact.manifest import WeightTensor
-from mainspring.compiler.artifact.plan import LaunchPlan, Plans
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES,
+    ADDRESSES_AT_ONCE,
+    ADDRESSES_COUNT,
+    SET_ADDRESSES,
+    LaunchPlan,
+    Plans,
+)
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import DeviceLost, EngineError
-from mainspring.worker.engines.cuda.copies import inputs_bytes
-from mainspring.worker.engines.cuda.driver import Copy, Driver, Extent
+from mainspring.worker.engines.cuda.driver import Driver, Extent
 from mainspring.worker.engines.cuda.memory import DeviceMemory
-from mainspring.worker.engines.cuda.operands import Arguments, Desk, Operands
-from mainspring.worker.engines.cuda.programs import Bound, Times
+from mainspring.worker.engines.cuda.operands import AddressTable, Arguments, entries
+from mainspring.worker.engines.cuda.programs import Times
 
 LOG = logging.getLogger(__name__)
 
 
 class _Step(NamedTuple):
-    """One launch, without its arguments."""
+    """One launch."""
 
     function: int
     grid: Extent
     block: Extent
     shared_bytes: int
-    first_argument: int
+    parameters: int
 
 
 class _Batch(NamedTuple):
     """A plan on the device."""
 
     steps: tuple[_Step, ...]
-    operands: Operands
-    desk: Desk
-
-
-class _Ready(NamedTuple):
-    """A batch with a model's weights."""
-
     arguments: Arguments
-    """Kept for launches one by one; a graph has copies."""
-    executable: int | None
-
-
-Ready = dict[int, _Ready]
-"""By batch size."""
-Pages = tuple[int, ...]
-"""Addresses of a weights file's pages."""
+    """What the steps' parameters point to."""
 
 
 class LaunchPlanProgram:
@@ -81,14 +74,19 @@ class LaunchPlanProgram:
         """
         self._driver = driver
         self._memory = memory
-        self._uploaded = driver.event(sleeps=True)
         self._times = times
-        self._spare: OrderedDict[Pages, list[Ready]] = OrderedDict()
-        """Batches of unloaded models, by the pages that the models were in; the oldest first."""
-        self._lock = threading.Lock()
-        self._complained = False
+        self._graphs: dict[int, int] = {}
+        """Ready to launch, by batch size; without those that can't be made."""
+        needed = entries(tensors)
+        if needed > ADDRESSES_COUNT:
+            raise EngineError(
+                f"the weights take {needed} entries of the kernels' table of addresses, which has "
+                f"{ADDRESSES_COUNT}; `--engine onnxruntime` compiles the model"
+            )
         self._module = driver.load_module(image)
         try:
+            self._table = driver.symbol(self._module, ADDRESSES)
+            self._set_addresses = driver.function(self._module, SET_ADDRESSES, 0)
             functions = self._functions(plans)
             self._batches = {
                 size: self._batch(plans.plan(size), functions, tensors, layout)
@@ -98,37 +96,56 @@ class LaunchPlanProgram:
             driver.unload_module(self._module)
             raise
 
-    def bind(self, pages: Sequence[int], stream: int) -> LaunchPlanBound:
-        """See `Program`; nothing has to be done if a model was in the same pages before."""
-        key = tuple(pages)
-        with self._lock:
-            ready = self._take(key)
-            old = self._take(next(iter(self._spare))) if ready is None and self._spare else None
-        if ready is None:
-            ready = self._make(key, old or {}, stream)
-        return LaunchPlanBound(self._driver, self._batches, key, ready, self._times)
+    def bind(self, pages: Sequence[int]) -> LaunchPlanBound:
+        """See `Program`; nothing is asked of the device."""
+        return LaunchPlanBound(self, AddressTable(self._table, self._memory.workspace, pages))
 
-    def retire(self, bound: Bound) -> None:
-        """See `Program`."""
-        assert isinstance(bound, LaunchPlanBound)
-        with self._lock:
-            self._spare.setdefault(bound.pages, []).append(bound.ready)
-
-    def warm(self, pages: Sequence[int], stream: int) -> None:
-        """See `Program`: make the first graphs, which allocates all that the kernels need on the device.
+    def warm(self, pages: Sequence[int], stream: int) -> None:  # noqa: ARG002  (no weights are read)
+        """See `Program`: make the graphs, which allocates all that the kernels need on the device.
 
         Nothing is launched: the kernels were loaded with their module, and the device may be serving.
         """
-        self.retire(self.bind(pages, stream))
+        for size, batch in self._batches.items():
+            try:
+                self._graphs[size] = self._make_graph(batch, stream)
+            except Exception as error:
+                reason = self._driver.explain(error)
+                if isinstance(reason, DeviceLost):
+                    raise reason from error
+                LOG.warning("kernels are launched one by one, because no graph can be made: %s", reason)
+                break
+        uploaded = self._driver.event(sleeps=True)
+        self._driver.record(uploaded, stream)
+        self._driver.synchronize(uploaded)
 
     def close(self) -> None:
         """See `Program`."""
-        while self._spare:
-            _, left = self._spare.popitem()
-            for each in (batch for ready in left for batch in ready.values()):
-                if each.executable is not None:
-                    self._driver.destroy_executable(each.executable)
+        while self._graphs:
+            self._driver.destroy_executable(self._graphs.popitem()[1])
         self._driver.unload_module(self._module)
+
+    def set_addresses(self, table: AddressTable, slot: int, stream: int) -> None:
+        """Have the stream's later kernels find a model's weights, and the batch's slot at this address."""
+        block = (ADDRESSES_AT_ONCE, 1, 1)
+        for parameters in table.parameters(slot):
+            self._driver.launch(self._set_addresses, (1, 1, 1), block, 0, parameters, stream)
+
+    def compute(self, batch_size: int, stream: int) -> None:
+        """Give the kernels to the stream, for the addresses that were set last."""
+        graph = self._graphs.get(batch_size)
+        if graph is not None:
+            self._driver.launch_graph(graph, stream)
+            return
+        if self._times is not None:
+            self._driver.record(self._times.begin, stream)
+        self.compute_one_by_one(batch_size, stream)
+        if self._times is not None:
+            self._driver.record(self._times.end, stream)
+
+    def compute_one_by_one(self, batch_size: int, stream: int) -> None:
+        """Launch the same kernels without their graph."""
+        for step in self._batches[batch_size].steps:
+            self._driver.launch(*step, stream)
 
     def _functions(self, plans: Plans) -> dict[str, int]:
         """Return every kernel, with the most dynamic shared memory that one of its launches needs."""
@@ -144,78 +161,35 @@ class LaunchPlanProgram:
         tensors: Sequence[WeightTensor],
         layout: SlotLayout,
     ) -> _Batch:
-        desk = Desk.of(layout, plan, self._memory)
+        if plan.workspace_bytes > self._memory.workspace_bytes:
+            raise EngineError(
+                f"a batch of {plan.batch_size} needs {plan.workspace_bytes} bytes of workspace and the "
+                f"worker has {self._memory.workspace_bytes}; give it more with [worker] workspace_bytes, or "
+                "compile the model for smaller batches"
+            )
+        arguments = Arguments(plan, tensors, layout)
         steps, first = [], 0
         for launch in plan.launches:
-            function = functions[launch.kernel]
-            steps.append(_Step(function, launch.grid, launch.block, launch.shared_bytes, first))
+            function, parameters = functions[launch.kernel], arguments.address(first)
+            steps.append(_Step(function, launch.grid, launch.block, launch.shared_bytes, parameters))
             first += len(launch.arguments)
-        return _Batch(tuple(steps), Operands(plan, tensors, desk), desk)
+        return _Batch(tuple(steps), arguments)
 
-    def _take(self, pages: Pages) -> Ready | None:
-        """Take the batches of an unloaded model that was in these pages; None if there are none."""
-        left = self._spare.get(pages)
-        if left is None:
-            return None
-        ready = left.pop()
-        if not left:
-            del self._spare[pages]
-        return ready
-
-    def _make(self, pages: Pages, old: Ready, stream: int) -> Ready:
-        """Return every batch ready for these pages, made from ``old`` batches where there are any."""
-        ready: Ready = {}
-        try:
-            for size, batch in self._batches.items():
-                before = old.pop(size).executable if size in old else None
-                arguments = Arguments(batch.operands.values(pages))
-                ready[size] = _Ready(arguments, self._graph(batch, arguments, before, stream))
-            self._driver.record(self._uploaded, stream)
-            self._driver.synchronize(self._uploaded)
-        except BaseException:
-            for each in (*ready.values(), *old.values()):
-                if each.executable is not None:
-                    self._driver.destroy_executable(each.executable)
-            raise
-        return ready
-
-    def _graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int | None:
-        """Return a graph of the launches, ready to launch; None where a graph can't be made.
-
-        The graph ``before`` gets the new arguments, if that is possible.
-        """
-        try:
-            return self._make_graph(batch, arguments, before, stream)
-        except Exception as error:
-            reason = self._driver.explain(error)
-            if isinstance(reason, DeviceLost):
-                raise reason from error
-            if not self._complained:
-                self._complained = True
-                LOG.warning("kernels are launched one by one, because no graph can be made: %s", reason)
-            return None
-
-    def _make_graph(self, batch: _Batch, arguments: Arguments, before: int | None, stream: int) -> int:
+    def _make_graph(self, batch: _Batch, stream: int) -> int:
         driver = self._driver
-        executable = before
+        graph = self._capture(batch, stream)
         try:
-            graph = self._capture(batch, arguments, stream)
-            try:
-                if executable is not None and not driver.update(executable, graph):
-                    driver.destroy_executable(executable)
-                    executable = None
-                if executable is None:
-                    executable = driver.instantiate(graph)
-            finally:
-                driver.destroy_graph(graph)
+            executable = driver.instantiate(graph)
+        finally:
+            driver.destroy_graph(graph)
+        try:
             driver.upload(executable, stream)
         except BaseException:
-            if executable is not None:
-                driver.destroy_executable(executable)
+            driver.destroy_executable(executable)
             raise
         return executable
 
-    def _capture(self, batch: _Batch, arguments: Arguments, stream: int) -> int:
+    def _capture(self, batch: _Batch, stream: int) -> int:
         driver = self._driver
         driver.begin_capture(stream)
         try:
@@ -223,7 +197,8 @@ class LaunchPlanProgram:
             # kernels.
             if self._times is not None:
                 driver.record_at_launch(self._times.begin, stream)
-            launch_steps(driver, batch.steps, arguments, stream)
+            for step in batch.steps:
+                driver.launch(*step, stream)
             if self._times is not None:
                 driver.record_at_launch(self._times.end, stream)
         except BaseException:
@@ -235,50 +210,20 @@ class LaunchPlanProgram:
 
 
 class LaunchPlanBound:
-    """One model's kernels, ready to launch at every batch size."""
+    """A program with one model's weights."""
 
-    def __init__(
-        self, driver: Driver, batches: dict[int, _Batch], pages: Pages, ready: Ready, times: Times | None
-    ) -> None:
-        self._driver = driver
-        self._batches = batches
-        self._times = times
-        self.pages = pages
-        self.ready = ready
+    def __init__(self, program: LaunchPlanProgram, table: AddressTable) -> None:
+        self.program = program
+        self._table = table
 
-    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
+    def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:  # noqa: ARG002
         """See `Bound`."""
-        driver, desk = self._driver, self._batches[batch_size].desk
-        head = inputs_bytes(layout)
-        if head:
-            driver.copy(desk.slot, slot, head, Copy.ON_DEVICE, stream)
-        self.compute(batch_size, stream)
-        if layout.size > head:
-            driver.copy(slot + head, desk.slot + head, layout.size - head, Copy.ON_DEVICE, stream)
+        self.set_addresses(slot, stream)
+        self.program.compute(batch_size, stream)
 
-    def compute(self, batch_size: int, stream: int) -> None:
-        """Give only the kernels to the stream: from the desk, to the desk."""
-        executable = self.ready[batch_size].executable
-        if executable is not None:
-            self._driver.launch_graph(executable, stream)
-            return
-        if self._times is not None:
-            self._driver.record(self._times.begin, stream)
-        self.compute_one_by_one(batch_size, stream)
-        if self._times is not None:
-            self._driver.record(self._times.end, stream)
-
-    def compute_one_by_one(self, batch_size: int, stream: int) -> None:
-        """Launch the same kernels without their graph."""
-        batch = self._batches[batch_size]
-        launch_steps(self._driver, batch.steps, self.ready[batch_size].arguments, stream)
-
-
-def launch_steps(driver: Driver, steps: Sequence[_Step], arguments: Arguments, stream: int) -> None:
-    """Launch kernels one after the other."""
-    for step in steps:
-        parameters = arguments.address(step.first_argument)
-        driver.launch(step.function, step.grid, step.block, step.shared_bytes, parameters, stream)
+    def set_addresses(self, slot: int, stream: int) -> None:
+        """Have the stream's later kernels find the model's weights, and a slot at this address."""
+        self.program.set_addresses(self._table, slot, stream)
 
 
 def choose_image(driver: Driver, plans: Plans, cubin: bytes | None, source: str) -> bytes:

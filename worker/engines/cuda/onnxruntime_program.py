@@ -23,7 +23,7 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
-from mainspring.worker.engines.cuda.programs import Bound, Times
+from mainspring.worker.engines.cuda.programs import Times
 
 LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class OnnxRuntimeProgram:
         self._done = device.driver.event(sleeps=True)
         self._session = _open(graph, info, device)
 
-    def bind(self, pages: Sequence[int], stream: int) -> OnnxRuntimeBound:  # noqa: ARG002  (no graph is made)
+    def bind(self, pages: Sequence[int]) -> OnnxRuntimeBound:
         """See `Program`."""
         binding = self._session.io_binding()
         number = self._device.driver.device
@@ -101,15 +101,12 @@ class OnnxRuntimeProgram:
             binding.bind_input(name, DEVICE, number, dtype, shape, address)
         return OnnxRuntimeBound(self._session, binding, self._info, self._device)
 
-    def retire(self, bound: Bound) -> None:
-        """See `Program`; each `bind` makes a new binding."""
-
-    def warm(self, pages: Sequence[int], stream: int) -> None:
+    def warm(self, pages: Sequence[int], stream: int) -> None:  # noqa: ARG002  (a session has its own)
         """See `Program`: run the largest batch and the smallest, twice, on the workspace's contents.
 
         The first run plans memory and chooses algorithms, the second allocates memory as planned.
         """
-        bound = self.bind(pages, stream)
+        bound = self.bind(pages)
         device = self._device
         for size in (max(self._layouts), min(self._layouts)):
             layout = self._layouts[size]

@@ -1,107 +1,94 @@
-"""From a launch plan and the pages of a LOAD to the arguments of its kernels: arithmetic, done in numpy.
+"""From a launch plan to its launches' arguments: places, numbers, and the table that places count from.
 
-A model has some hundred arguments at each batch size. Arguments of weights are a page's address plus a known
-offset; all others are the same at every LOAD.
+Both are arithmetic, done in numpy. Arguments are the same for all models of an executable, so there is one
+set of them; a model's own is the table alone: some words (`mainspring.compiler.artifact.plan`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import WeightTensor
-from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES_AT_ONCE,
+    FIRST_PAGE_ENTRY,
+    SLOT_ENTRY,
+    WORKSPACE_ENTRY,
+    LaunchPlan,
+    Operand,
+    place,
+)
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
-from mainspring.worker.engine import EngineError
-from mainspring.worker.engines.cuda.memory import DeviceMemory
 
 Words = npt.NDArray[np.uint64]
 WORD_BYTES = 8
-"""Bytes of an argument: a pointer fills them, a number of 4 bytes the first half."""
-
-
-class Desk(NamedTuple):
-    """Where a batch is computed: its inputs and outputs as in a slot, then workspace, in one piece.
-
-    Kernels find their inputs and outputs only here, so that their arguments are final at LOAD: EXEC begins
-    with a copy from the batch's slot and ends with a copy back, on the device.
-    """
-
-    layout: SlotLayout
-    slot: int
-    workspace: int
-
-    @classmethod
-    def of(cls, layout: SlotLayout, plan: LaunchPlan, memory: DeviceMemory) -> Desk:
-        """Lay a desk out at the beginning of the workspace; raise `EngineError` if it is too small."""
-        head = -(-layout.size // WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
-        needed = head + plan.workspace_bytes
-        if needed > memory.workspace_bytes:
-            raise EngineError(
-                f"a batch of {plan.batch_size} needs {needed} bytes of workspace and the worker has "
-                f"{memory.workspace_bytes}; give it more with [worker] workspace_bytes, or compile the model "
-                "for smaller batches"
-            )
-        return cls(layout, memory.workspace, memory.workspace + head)
-
-
-class Operands:
-    """The arguments of all of a plan's launches, in order, for weights at any pages."""
-
-    def __init__(self, plan: LaunchPlan, tensors: Sequence[WeightTensor], desk: Desk) -> None:
-        arguments = [argument for launch in plan.launches for argument in launch.arguments]
-        self._known = np.zeros(len(arguments), np.uint64)
-        weights: list[int] = []
-        pages: list[int] = []
-        for position, argument in enumerate(arguments):
-            if isinstance(argument, Operand) and argument.region == "weights":
-                offset = tensors[argument.index].offset
-                weights.append(position)
-                pages.append(offset // PAGE_BYTES)
-                self._known[position] = offset % PAGE_BYTES + argument.offset
-            else:
-                self._known[position] = _word(argument, desk)
-        self._weights = np.array(weights, np.intp)
-        self._pages = np.array(pages, np.intp)
-
-    def values(self, pages: Sequence[int]) -> Words:
-        """Return the arguments for weights whose file's pages are at these addresses."""
-        found = self._known.copy()
-        found[self._weights] += np.array(pages, np.uint64)[self._pages]
-        return found
+"""Bytes of an argument: a place fills them, a number of 4 bytes the first half."""
 
 
 class Arguments:
-    """Arguments in the form that a launch takes: values, and their addresses.
+    """The arguments of all of a plan's launches, in order, in the form that a launch takes.
 
     The object has to live for as long as launches may read the arguments.
     """
 
-    def __init__(self, values: Words) -> None:
-        self._values = values
-        first = np.uint64(values.ctypes.data)
-        self._pointers = first + np.arange(len(values), dtype=np.uint64) * np.uint64(WORD_BYTES)
-        self._address = int(self._pointers.ctypes.data)
+    def __init__(self, plan: LaunchPlan, tensors: Sequence[WeightTensor], layout: SlotLayout) -> None:
+        arguments = [argument for launch in plan.launches for argument in launch.arguments]
+        self._values = np.array([_word(argument, tensors, layout) for argument in arguments], np.uint64)
+        self._pointers = _addresses(self._values)
 
     def address(self, first: int) -> int:
         """Return the parameters of a launch whose first argument is this one."""
-        return self._address + first * WORD_BYTES
+        return int(self._pointers.ctypes.data) + first * WORD_BYTES
 
 
-def _word(argument: Operand | int | float, desk: Desk) -> np.uint64:
+class AddressTable:
+    """A model's table of addresses, and the launches that write it."""
+
+    def __init__(self, symbol: int, workspace: int, pages: Sequence[int]) -> None:
+        """``symbol`` is the address of the device's table; ``pages`` are those of the weights file."""
+        words = np.array([workspace, 0, *pages], np.uint64)
+        self._words = np.pad(words, (0, -len(words) % ADDRESSES_AT_ONCE))
+        firsts = np.arange(0, len(self._words), ADDRESSES_AT_ONCE, dtype=np.uint64) * np.uint64(WORD_BYTES)
+        self._targets = np.uint64(symbol) + firsts
+        sources = np.uint64(self._words.ctypes.data) + firsts
+        self._pointers = np.stack([_addresses(self._targets), sources], axis=1)
+        first = int(self._pointers.ctypes.data)
+        self._parameters = [first + 2 * WORD_BYTES * number for number in range(len(self._targets))]
+
+    def parameters(self, slot: int) -> Sequence[int]:
+        """Return the parameters of the launches that write the table for a slot at this address."""
+        self._words[SLOT_ENTRY] = slot
+        return self._parameters
+
+
+def entries(tensors: Sequence[WeightTensor]) -> int:
+    """Return how many entries of the table a model with these weights needs."""
+    return FIRST_PAGE_ENTRY + max((tensor.offset // PAGE_BYTES + 1 for tensor in tensors), default=0)
+
+
+def _addresses(words: Words) -> Words:
+    """Return the address of each word."""
+    first = np.uint64(words.ctypes.data)
+    return first + np.arange(len(words), dtype=np.uint64) * np.uint64(WORD_BYTES)
+
+
+def _word(argument: Operand | int | float, tensors: Sequence[WeightTensor], layout: SlotLayout) -> np.uint64:
     """Return 8 bytes that hold the argument; a shorter argument is in the first of them."""
     if isinstance(argument, Operand):
         match argument.region:
+            case "weights":
+                page, offset = divmod(tensors[argument.index].offset, PAGE_BYTES)
+                return np.uint64(place(FIRST_PAGE_ENTRY + page, offset + argument.offset))
             case "input":
-                return np.uint64(desk.slot + desk.layout.inputs[argument.index] + argument.offset)
+                return np.uint64(place(SLOT_ENTRY, layout.inputs[argument.index] + argument.offset))
             case "output":
-                return np.uint64(desk.slot + desk.layout.outputs[argument.index] + argument.offset)
+                return np.uint64(place(SLOT_ENTRY, layout.outputs[argument.index] + argument.offset))
             case _:
-                return np.uint64(desk.workspace + argument.offset)
+                return np.uint64(place(WORKSPACE_ENTRY, argument.offset))
     if isinstance(argument, float):
         return np.uint64(np.float32(argument).view(np.uint32))
     return np.int64(argument).view(np.uint64)

@@ -1,4 +1,4 @@
-"""What a GPU runs for a model of either engine: bound to pages at LOAD, launched by EXEC."""
+"""What a GPU runs for a model of either engine: given its pages at LOAD, launched by EXEC."""
 
 from __future__ import annotations
 
@@ -28,20 +28,18 @@ class Bound(Protocol):
 class Program(Protocol):
     """One executable on one device, for all models that share it."""
 
-    def bind(self, pages: Sequence[int], stream: int) -> Bound:
+    def bind(self, pages: Sequence[int]) -> Bound:
         """Return the program with weights whose file's pages are, or will be, at these addresses.
 
-        ``stream`` has nothing else to do meanwhile. The weights need not be there before the first launch.
+        Nothing is allocated on the device, and nothing is left to release.
         """
-
-    def retire(self, bound: Bound) -> None:
-        """Take back a binding that is never launched again; the next `bind` may use its parts."""
 
     def warm(self, pages: Sequence[int], stream: int) -> None:
         """Set up what would otherwise be set up while serving.
 
         ``pages`` are addresses of weights in pinned host memory, which the device can read too, but slowly.
+        ``stream`` has nothing else to do meanwhile.
         """
 
     def close(self) -> None:
-        """Release everything; no binding is left."""
+        """Release everything; nothing is launched any more."""

@@ -15,6 +15,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES,
+    ADDRESSES_AT_ONCE,
+    ADDRESSES_COUNT,
+    ENTRY_SHIFT,
+    SET_ADDRESSES,
+)
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Copy, Extent, MemoryState
 from tests.worker.engines.cuda.fake_rules import Rules
@@ -32,7 +39,7 @@ class FakeDriver:
         self.device = 0
         self.total_bytes = total_bytes
         self.kernels = kernels or {}
-        self.symbols: dict[str, int] = {}
+        self.symbols = {ADDRESSES: 8 * ADDRESSES_COUNT}
         """Bytes of the variables that every module has."""
         self.now_ns = 0
         self.done: list[Work] = []
@@ -40,7 +47,6 @@ class FakeDriver:
         self.allocations: list[str] = []
         """Every call that gives the caller something to keep."""
         self.graphs_break = False
-        self.updates_fail = False
         self.before_copy: Callable[[Copy], None] = lambda _: None
         self.fails: dict[str, Exception] = {}
         self.rules = Rules()
@@ -54,7 +60,7 @@ class FakeDriver:
         self._captured: dict[int, list[Callable[[int], None]]] = {}
         self._graphs: dict[int, list[Callable[[int], None]]] = {}
         self._executables: dict[int, list[Callable[[int], None]]] = {}
-        self._functions: dict[int, str] = {}
+        self._functions: dict[int, tuple[int, str]] = {}
         self._modules: set[int] = set()
         self._variables: dict[tuple[int, str], np.ndarray] = {}
         self._lock = threading.RLock()
@@ -180,9 +186,9 @@ class FakeDriver:
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
         self.rules.call("function")
         assert module in self._modules
-        if symbol not in self.kernels:
+        if symbol not in self.kernels and symbol != SET_ADDRESSES:
             raise RuntimeError(f"named symbol not found: {symbol}")
-        self._functions[number := next(self._numbers)] = symbol
+        self._functions[number := next(self._numbers)] = module, symbol
         self.rules.allow_shared(number, shared_bytes)
         return number
 
@@ -200,23 +206,16 @@ class FakeDriver:
     ) -> None:
         self._note("launch")
         self.rules.launch(function, grid, block, shared_bytes)
-        symbol = self._functions[function]
-        kernel = self.kernels[symbol]
-        pointers = (ctypes.c_uint64 * kernel.parameters).from_address(parameters)
+        module, symbol = self._functions[function]
         # Arguments are copied when the launch is told, as CUDA does.
-        values = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
+        if symbol == SET_ADDRESSES:
+            name, duration_ns, run = "addresses", LAUNCH_NS, self._set_addresses(parameters)
+        else:
+            name, duration_ns = f"kernel {symbol}", self.kernels[symbol].duration_ns
+            run = self._compute(module, self.kernels[symbol], parameters)
 
         def tell(target: int) -> None:
-            self._tell(
-                Work(
-                    next(self._numbers),
-                    f"kernel {symbol}",
-                    target,
-                    "compute",
-                    kernel.duration_ns,
-                    lambda: kernel.run(*values),
-                )
-            )
+            self._tell(Work(next(self._numbers), name, target, "compute", duration_ns, run))
 
         with self._lock:
             if stream in self._captured:
@@ -249,14 +248,6 @@ class FakeDriver:
         self._note("instantiate", keeps=True)
         self._executables[number := next(self._numbers)] = list(self._graphs[graph])
         return number
-
-    def update(self, executable: int, graph: int) -> bool:
-        self._note("update")
-        self.rules.at_rest(executable)
-        if self.updates_fail or len(self._executables[executable]) != len(self._graphs[graph]):
-            return False
-        self._executables[executable] = list(self._graphs[graph])
-        return True
 
     def upload(self, executable: int, stream: int) -> None:
         self._note("upload")
@@ -314,6 +305,25 @@ class FakeDriver:
         return [work for work in self.done if work.what.startswith(what)]
 
     # --- inside ---
+
+    def _set_addresses(self, parameters: int) -> Callable[[], None]:
+        target, words = (ctypes.c_uint64 * 2).from_address(parameters)
+        first = ctypes.c_uint64.from_address(target).value
+        written = ctypes.string_at(words, 8 * ADDRESSES_AT_ONCE)
+        tables = [memory for (_, name), memory in self._variables.items() if name == ADDRESSES]
+        assert any(0 <= first - table.ctypes.data <= table.nbytes - len(written) for table in tables), (
+            "addresses beside the table"
+        )
+        return lambda: move(first, written, len(written))
+
+    def _compute(self, module: int, kernel: Kernel, parameters: int) -> Callable[[], None]:
+        pointers = (ctypes.c_uint64 * kernel.parameters).from_address(parameters)
+        values = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers]
+        if not kernel.placed:
+            return lambda: kernel.run(*values)
+        table = self._variables[module, ADDRESSES].view(np.uint64)
+        beyond = (1 << ENTRY_SHIFT) - 1
+        return lambda: kernel.run(*(int(table[v >> ENTRY_SHIFT]) + (v & beyond) for v in values))
 
     def _note(self, call: str, keeps: bool = False) -> None:
         self.rules.call(call)

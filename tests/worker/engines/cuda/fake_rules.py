@@ -92,6 +92,6 @@ class Rules:
             self._launched[executable] = last
 
     def at_rest(self, executable: int) -> None:
-        """A graph is to be changed or destroyed."""
+        """A graph is to be destroyed."""
         last = self._launched.get(executable)
         assert last is None or last.end_ns >= 0, "a graph that has not ended"

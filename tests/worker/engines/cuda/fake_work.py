@@ -13,9 +13,11 @@ class Kernel(NamedTuple):
     run: Callable[..., None]
     duration_ns: int = 10_000
     parameters: int = 1
+    placed: bool = False
+    """Whether its parameters are places; it gets addresses, by the table as it is when the kernel runs."""
 
 
-def move(target: int, source: int, size: int) -> None:
+def move(target: int, source: int | bytes, size: int) -> None:
     ctypes.memmove(target, source, size)
 
 

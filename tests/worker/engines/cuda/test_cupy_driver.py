@@ -47,7 +47,6 @@ DRIVER = {
 BINDINGS = {
     "cuDevicePrimaryCtxSetFlags": "dev flags",
     "cuEventRecordWithFlags": "hEvent hStream flags",
-    "cuGraphExecUpdate": "hGraphExec hGraph",
     "cuInit": "Flags",
 }
 OPTIONAL = {"flags", "mode"}
@@ -105,9 +104,8 @@ class Libraries:
         ok = (0,)
         self.bindings = Library(
             BINDINGS,
-            {"cuInit": ok, "cuDevicePrimaryCtxSetFlags": ok, "cuEventRecordWithFlags": ok,
-             "cuGraphExecUpdate": (0, None)},
-        )  # fmt: skip
+            {"cuInit": ok, "cuDevicePrimaryCtxSetFlags": ok, "cuEventRecordWithFlags": ok},
+        )
 
     def __iter__(self) -> Any:
         return iter((self.runtime, self.driver, self.bindings))
@@ -167,9 +165,6 @@ def test_kernels_and_graphs_are_made_and_launched(libraries: Libraries) -> None:
     executable = driver.instantiate(graph)
     driver.upload(executable, 5)
     driver.launch_graph(executable, 5)
-    assert driver.update(executable, graph)
-    libraries.bindings.answers["cuGraphExecUpdate"] = (910, None)
-    assert not driver.update(executable, graph)
     driver.destroy_graph(graph)
     driver.destroy_executable(executable)
     driver.unload_module(module)
@@ -194,12 +189,11 @@ def test_an_event_that_no_graph_can_have_is_an_error(libraries: Libraries) -> No
 
 
 def test_a_lost_device_is_known_from_cuda_bindings_too(libraries: Libraries) -> None:
-    """Which raise nothing: a graph that is made anew instead would fail as well, and the worker go on."""
+    """Which raise nothing: kernels launched without a graph would fail as well, and the worker go on."""
     driver = CupyDriver(0)
-    libraries.bindings.answers |= {"cuEventRecordWithFlags": (700,), "cuGraphExecUpdate": (700, None)}
-    for call in (driver.record_at_launch, driver.update):
-        with pytest.raises(DeviceLost, match=r"GPU 0: .*CUDA error 700.*restarted"):
-            call(1, 2)
+    libraries.bindings.answers |= {"cuEventRecordWithFlags": (700,)}
+    with pytest.raises(DeviceLost, match=r"GPU 0: .*CUDA error 700.*restarted"):
+        driver.record_at_launch(1, 2)
 
 
 @pytest.mark.parametrize(("status", "lost"), [(2, False), (98, False), (700, True), (214, True), (719, True)])
@@ -302,7 +296,7 @@ def test_what_is_installed_takes_the_arguments_of_every_call() -> None:
         lambda: driver._driver.funcSetAttribute(1, 8, 50_000),
         lambda: driver.launch(1, (1, 1, 1), (32, 1, 1), 0, 2, 3),
         lambda: driver.begin_capture(1), lambda: driver.record_at_launch(1, 2),
-        lambda: driver.end_capture(1), lambda: driver.instantiate(1), lambda: driver.update(1, 2),
+        lambda: driver.end_capture(1), lambda: driver.instantiate(1),
         lambda: driver.upload(1, 2), lambda: driver.launch_graph(1, 2),
         lambda: driver.destroy_graph(1), lambda: driver.destroy_executable(1),
     ]  # fmt: skip

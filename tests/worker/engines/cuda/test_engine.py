@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,12 +16,12 @@ from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
+from mainspring.worker.engines.cuda.copies import IN_FLIGHT
 from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.engine import CudaEngine, kind_of
-from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.fake_driver import FakeDriver
-from tests.worker.engines.cuda.tiny_store import tiny_store
+from tests.worker.engines.cuda.tiny_store import put_model, tiny_store
 from tests.worker.peers import infer, load
 
 TOTAL = 200 * MIB
@@ -134,15 +132,16 @@ def test_serving_allocates_nothing(bench: Bench) -> None:
     assert bench.driver.memory().free_bytes == free
 
 
-def test_exec_is_one_graph_launch_between_two_copies_on_the_device(bench: Bench) -> None:
+def test_exec_is_one_graph_launch_behind_its_addresses(bench: Bench) -> None:
     bench.resident("a", (0, 1))
     bench.send(rows(1))
     bench.driver.calls.clear()
     bench.engine.execute(infer(1, model="a"), bench.place(1))
     assert bench.driver.calls == [
-        *("wait", "copy", "launch_graph", "copy", "record"),
+        *("wait", "launch", "launch_graph", "record"),
         *("wait", "copy", "record", "synchronize"),
     ]
+    assert not bench.driver.find("copy ON_DEVICE")
 
 
 def test_exec_runs_while_a_model_is_loaded_and_its_inputs_pass_the_load(bench: Bench) -> None:
@@ -173,54 +172,64 @@ def test_execs_duration_is_that_of_its_kernels_alone(bench: Bench) -> None:
     bench.send(rows(2))
     duration_ns = bench.engine.execute(infer(1, (1, 2), model="a"), bench.place(2))
     assert duration_ns == sum(tiny.KERNELS[name].duration_ns for name in ("multiply_2", "add_2"))
+
+
+def test_execs_duration_is_the_same_without_graphs(bench: Bench) -> None:
     bench.driver.graphs_break = True
-    bench.engine.load(load(2, (2, 3), "a"))
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(2))
     bench.send(rows(2))
-    assert bench.engine.execute(infer(1, (1, 2), model="a"), bench.place(2)) == duration_ns
+    duration_ns = bench.engine.execute(infer(1, (1, 2), model="a"), bench.place(2))
+    assert duration_ns == sum(tiny.KERNELS[name].duration_ns for name in ("multiply_2", "add_2"))
 
 
-def test_a_model_that_takes_anothers_pages_finds_its_graphs_there(bench: Bench) -> None:
-    bench.resident("a", (4, 2))
-    bench.engine.prepare(bench.store.manifest("b").spec())
+def test_a_load_is_its_chunks_and_nothing_else(bench: Bench) -> None:
+    for name in "ab":
+        bench.engine.prepare(bench.store.manifest(name).spec())
+    count = -(-tiny.WEIGHTS_BYTES // bench.config.load_chunk_bytes)
+    give = ["copy", "record"]
+    expected = [
+        "record",
+        *give * IN_FLIGHT,
+        *["synchronize", *give] * (count - IN_FLIGHT),
+        "record",
+        "synchronize",
+    ]
+    for turn, (name, pages) in enumerate([("a", (0, 1)), ("b", (4, 2)), ("a", (2, 7)), ("b", (2, 7))]):
+        bench.driver.calls.clear()
+        bench.engine.load(load(turn, pages, name))
+        assert bench.driver.calls == expected
+        bench.check(name, rows(2, turn))
+        bench.engine.unload(name)
+
+
+def test_graphs_are_made_at_the_first_prepare_of_their_executable_alone(bench: Bench) -> None:
+    first = bench.store.manifest("a")
+    for name in "cdef":
+        put_model(bench.store, bench.store.executable_info(first), name)
+    made = {"load_module", "begin_capture", "end_capture", "instantiate", "upload"}
+    bench.engine.prepare(first.spec())
+    assert bench.driver.calls.count("instantiate") == bench.driver.calls.count("upload") == len(tiny.SIZES)
+    bench.driver.calls.clear()
+    for place, name in enumerate("bcdef"):
+        bench.engine.prepare(bench.store.manifest(name).spec())
+        bench.engine.load(load(place, (place, 9 - place), name))
+    for name in "bcdef":
+        for count in tiny.SIZES:
+            bench.check(name, rows(count))
+    assert not made & {*bench.driver.calls}
+    assert bench.driver.leaks["executables"] == len(tiny.SIZES)
+
+
+def test_a_model_that_moved_is_run_where_it_is(bench: Bench) -> None:
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(2))
     bench.engine.unload("a")
-    bench.driver.calls.clear()
-    bench.engine.load(load(1, (4, 2), "b"))
-    assert not {"begin_capture", "update", "instantiate"} & {*bench.driver.calls}
-    bench.check("b", rows(2))
-
-
-def test_a_model_is_bound_while_it_is_copied(bench: Bench) -> None:
-    bench.engine.prepare(bench.store.manifest("a").spec())
-    bench.driver.calls.clear()
-    bench.engine.load(load(1, (0, 1), "a"))
-    calls = bench.driver.calls
-    assert calls.index("begin_capture") < len(calls) - 1
-    assert calls.count("launch") == 2 * len(tiny.SIZES)
-    assert calls.count("update") == len(tiny.SIZES), "the graphs of PREPARE were not used"
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it takes two cores to be on another one")
-def test_a_model_is_bound_on_the_cores_of_who_opened_the_engine(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not on those of the thread that loads, which may be a measurement's with EXEC's core."""
-    seen: list[set[int]] = []
-    bind = LaunchPlanProgram.bind
-
-    def see(program: LaunchPlanProgram, pages: Sequence[int], stream: int) -> LaunchPlanBound:
-        seen.append(os.sched_getaffinity(0))
-        return bind(program, pages, stream)
-
-    def load_on_one_core() -> None:
-        os.sched_setaffinity(0, {max(everywhere)})
-        bench.engine.load(load(1, (0, 1), "a"))
-
-    everywhere = os.sched_getaffinity(0)
-    bench.engine.prepare(bench.store.manifest("a").spec())
-    monkeypatch.setattr(LaunchPlanProgram, "bind", see)
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(load_on_one_core).result()
-    assert seen == [everywhere]
+    bench.resident("b", (0, 1))
+    bench.resident("a", (6, 3))
+    for name in "abab":
+        bench.check(name, rows(1))
+        bench.check(name, rows(2), 4096)
 
 
 def test_load_takes_the_time_of_its_copy(bench: Bench) -> None:
@@ -313,12 +322,14 @@ def test_what_fails_on_the_device_is_explained_and_the_next_one_works(bench: Ben
     bench.check("a", rows(1))
 
 
-def test_a_load_that_fails_leaves_its_graphs_for_the_next(bench: Bench) -> None:
+def test_a_load_that_fails_leaves_no_model_and_the_next_one_works(bench: Bench) -> None:
     bench.engine.prepare(bench.store.manifest("a").spec())
     bench.driver.fails["copy"] = RuntimeError("bus error")
     with pytest.raises(EngineError, match="bus error"):
         bench.engine.load(load(1, (0, 1), "a"))
     bench.driver.fails.clear()
+    with pytest.raises(KeyError):
+        bench.engine.bound("a")
     bench.engine.load(load(1, (0, 1), "a"))
     bench.check("a", rows(1))
 

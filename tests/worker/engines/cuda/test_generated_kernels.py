@@ -72,7 +72,7 @@ class EmulatedKernels:
 
     def all(self) -> dict[str, Kernel]:
         return {
-            name: Kernel(functools.partial(self.run, launch), parameters=len(launch.arguments))
+            name: Kernel(functools.partial(self.run, launch), parameters=len(launch.arguments), placed=True)
             for name, launch in self.launches.items()
         }
 

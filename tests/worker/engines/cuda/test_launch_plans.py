@@ -1,4 +1,4 @@
-"""Launch plans as graphs: final addresses, one launch, graphs used again, and the way without them."""
+"""Launch plans as graphs: one for all models and places, made once; and the way without them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainspring.compiler.artifact.plan import Plans
+from mainspring.compiler.artifact.plan import (
+    ADDRESSES_AT_ONCE,
+    ADDRESSES_COUNT,
+    FIRST_PAGE_ENTRY,
+    SLOT_ENTRY,
+    Plans,
+    place,
+)
+from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram, choose_image
 from mainspring.worker.engines.cuda.memory import MIB, DeviceMemory, Wanted
-from mainspring.worker.engines.cuda.operands import Arguments, Desk, Operands
+from mainspring.worker.engines.cuda.operands import AddressTable, Arguments, entries
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.fake_driver import FakeDriver
 
@@ -29,14 +37,17 @@ class Bench:
         self.program = LaunchPlanProgram(
             self.driver, self.memory, tiny.PLANS, b"", tiny.TENSORS, tiny.LAYOUTS
         )
-        self.stream, self.binding = self.driver.stream(), self.driver.stream()
+        self.stream, self.preparing = self.driver.stream(), self.driver.stream()
         self.done = self.driver.event()
 
     def bind(self, weights: bytes, pages: tuple[int, int]) -> LaunchPlanBound:
         for position, page in enumerate(pages):
             piece = weights[position << 24 : (position + 1) << 24]
             ctypes.memmove(self.memory.page(page), piece, len(piece))
-        return self.program.bind([self.memory.page(page) for page in pages], self.binding)
+        return self.program.bind([self.memory.page(page) for page in pages])
+
+    def warm(self) -> None:
+        self.program.warm((), self.preparing)
 
     def run(self, bound: LaunchPlanBound, x: tiny.Floats, slot: int) -> tiny.Floats:
         rows, layout = len(x), tiny.LAYOUTS[len(x)]
@@ -56,6 +67,7 @@ def rows(count: int) -> tiny.Floats:
 def test_outputs_are_those_of_the_model_wherever_its_pages_and_slots_are(graphs_break: bool) -> None:
     bench = Bench()
     bench.driver.graphs_break = graphs_break
+    bench.warm()
     models = {pages: tiny.weights_file(sum(pages)) for pages in ((0, 1), (7, 2), (3, 6))}
     bound = {pages: bench.bind(weights, pages) for pages, weights in models.items()}
     for slot, (pages, weights) in enumerate(models.items()):
@@ -65,12 +77,14 @@ def test_outputs_are_those_of_the_model_wherever_its_pages_and_slots_are(graphs_
             np.testing.assert_allclose(found, tiny.expected(weights, x), rtol=1e-6)
 
 
-def test_exec_is_one_launch_and_the_kernels_follow_each_other() -> None:
+def test_exec_writes_the_addresses_and_launches_its_graph() -> None:
     bench = Bench()
+    bench.warm()
     bound = bench.bind(tiny.weights_file(1), (0, 1))
     bench.driver.calls.clear()
     bench.run(bound, rows(2), 0)
-    assert bench.driver.calls == ["copy", "launch_graph", "copy", "record", "synchronize"]
+    assert bench.driver.calls == ["launch", "launch_graph", "record", "synchronize"]
+    assert not bench.driver.find("copy")
     kernels = bench.driver.find("kernel")
     assert [work.what for work in kernels] == ["kernel multiply_2", "kernel add_2"]
     assert kernels[1].begin_ns == kernels[0].end_ns
@@ -81,90 +95,96 @@ def test_without_graphs_kernels_are_launched_one_by_one_and_it_is_said_once(
 ) -> None:
     bench = Bench()
     bench.driver.graphs_break = True
+    bench.warm()
     bound = bench.bind(tiny.weights_file(1), (0, 1))
-    bench.bind(tiny.weights_file(1), (2, 3))
     bench.driver.calls.clear()
     bench.run(bound, rows(1), 0)
-    assert bench.driver.calls.count("launch") == 2
+    assert bench.driver.calls.count("launch") == 3
     assert [record.getMessage() for record in caplog.records] == [
         "kernels are launched one by one, because no graph can be made: GPU 0: operation not supported"
     ]
 
 
-def test_models_that_come_and_go_allocate_nothing() -> None:
+def test_there_is_one_graph_for_each_batch_size_however_many_models_there_are() -> None:
     bench = Bench()
-    first = bench.bind(tiny.weights_file(1), (0, 1))
-    bench.program.retire(first)
-    before = list(bench.driver.allocations)
-    for seed in range(5):
-        weights = tiny.weights_file(seed)
-        bound = bench.bind(weights, (seed + 2, seed + 1))
-        x = rows(2)
-        np.testing.assert_allclose(bench.run(bound, x, 0), tiny.expected(weights, x), rtol=1e-6)
-        bench.program.retire(bound)
-    assert bench.driver.allocations == before
-    assert bench.driver.calls.count("update") == 5 * len(tiny.SIZES)
-
-
-def test_the_pages_of_a_model_that_left_need_nothing_done() -> None:
-    bench = Bench()
-    for pages in ((0, 1), (2, 3)):
-        bench.program.retire(bench.bind(tiny.weights_file(1), pages))
+    bench.warm()
+    assert bench.driver.calls.count("instantiate") == bench.driver.calls.count("upload") == len(tiny.SIZES)
     bench.driver.calls.clear()
-    weights = tiny.weights_file(7)
-    bound = bench.bind(weights, (2, 3))
-    assert bench.driver.calls == []
-    x = rows(2)
-    np.testing.assert_allclose(bench.run(bound, x, 0), tiny.expected(weights, x), rtol=1e-6)
+    allocations = list(bench.driver.allocations)
+    models = [(bench.bind(tiny.weights_file(seed), (seed, 7 - seed)), seed) for seed in range(4)]
+    assert bench.driver.calls == [], "the device was asked for something"
+    for bound, seed in (*models, *models):
+        x = rows(2)
+        expected = tiny.expected(tiny.weights_file(seed), x)
+        np.testing.assert_allclose(bench.run(bound, x, seed * 4096), expected, rtol=1e-6)
+    assert bench.driver.allocations == allocations
+    assert {*bench.driver.calls} == {"launch", "launch_graph", "record", "synchronize"}
 
 
-def test_a_graph_that_can_not_be_given_new_arguments_is_made_anew() -> None:
+def test_addresses_that_the_host_has_changed_reach_only_later_batches() -> None:
+    """The driver copies them when they are given, so the next batch's may be written while one waits."""
     bench = Bench()
-    bench.program.retire(bench.bind(tiny.weights_file(1), (0, 1)))
-    bench.driver.updates_fail = True
-    weights = tiny.weights_file(2)
-    bound = bench.bind(weights, (4, 5))
-    x = rows(1)
-    np.testing.assert_allclose(bench.run(bound, x, 0), tiny.expected(weights, x), rtol=1e-6)
-    bench.program.retire(bound)
+    bench.warm()
+    weights = tiny.weights_file(3)
+    bound = bench.bind(weights, (5, 1))
+    inputs = [rows(2) + slot for slot in range(3)]
+    layout = tiny.LAYOUTS[2]
+    for slot, x in enumerate(inputs):
+        address = bench.memory.io + slot * 4096
+        tiny.floats(address, x.size)[:] = x.reshape(-1)
+        bound.launch(2, address, layout, bench.stream)
+    bench.driver.run_all()
+    for slot, x in enumerate(inputs):
+        found = tiny.floats(bench.memory.io + slot * 4096 + layout.outputs[0], x.size).reshape(x.shape)
+        np.testing.assert_allclose(found, tiny.expected(weights, x), rtol=1e-6)
+
+
+def test_warming_launches_nothing_and_closing_gives_all_back() -> None:
+    bench = Bench()
+    bench.warm()
+    assert not bench.driver.find("kernel")
     bench.program.close()
     bench.memory.close()
     assert not bench.driver.leaks
 
 
-def test_warming_makes_the_graphs_of_the_first_load_and_launches_nothing() -> None:
+@pytest.mark.parametrize("call", ["launch", "instantiate", "upload"])
+def test_a_graph_that_can_not_be_made_leaves_nothing_behind(call: str) -> None:
     bench = Bench()
-    bench.program.warm([bench.memory.page(0), bench.memory.page(1)], bench.binding)
-    before = list(bench.driver.allocations)
-    bench.bind(tiny.weights_file(1), (2, 3))
-    assert bench.driver.allocations == before
-    assert not bench.driver.find("kernel")
-
-
-def test_a_failing_launch_ends_the_capture_and_falls_back() -> None:
-    bench = Bench()
-    bench.driver.fails["launch"] = RuntimeError("too many resources requested for launch")
-    bound = bench.bind(tiny.weights_file(1), (0, 1))
+    bench.driver.fails[call] = RuntimeError("too many resources requested for launch")
+    bench.warm()
     bench.driver.fails.clear()
     weights = tiny.weights_file(1)
+    bound = bench.bind(weights, (0, 1))
     np.testing.assert_allclose(bench.run(bound, rows(1), 0), tiny.expected(weights, rows(1)), rtol=1e-6)
-    assert "graphs" not in bench.driver.leaks
+    assert not {"graphs", "executables"} & {*bench.driver.leaks}
 
 
 def test_a_lost_device_is_no_reason_to_fall_back() -> None:
     bench = Bench()
     bench.driver.fails["begin_capture"] = DeviceLost("an illegal memory access was encountered")
     with pytest.raises(DeviceLost):
-        bench.bind(tiny.weights_file(1), (0, 1))
+        bench.warm()
 
 
 def test_a_plan_that_needs_more_workspace_is_refused_with_the_remedy() -> None:
     driver = FakeDriver(kernels=dict(tiny.KERNELS))
     driver.attach()
-    memory = DeviceMemory(driver, Wanted(512, MIB, MIB, PAGES))
-    with pytest.raises(EngineError, match=r"needs 704 bytes of workspace.*has 512.*workspace_bytes"):
+    memory = DeviceMemory(driver, Wanted(128, MIB, MIB, PAGES))
+    with pytest.raises(EngineError, match=r"needs 192 bytes of workspace.*has 128.*workspace_bytes"):
         LaunchPlanProgram(driver, memory, tiny.PLANS, b"", tiny.TENSORS, tiny.LAYOUTS)
     assert "modules" not in driver.leaks
+
+
+def test_weights_that_the_table_can_not_address_are_refused_with_the_remedy() -> None:
+    driver = FakeDriver(kernels=dict(tiny.KERNELS))
+    driver.attach()
+    memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, PAGES))
+    last = (ADDRESSES_COUNT - FIRST_PAGE_ENTRY) * PAGE_BYTES
+    fits, beyond = (msgspec.structs.replace(tiny.TENSORS[1], offset=last - less) for less in (64, 0))
+    LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], fits), tiny.LAYOUTS)
+    with pytest.raises(EngineError, match=r"take 2049 entries.*has 2048; `--engine onnxruntime`"):
+        LaunchPlanProgram(driver, memory, tiny.PLANS, b"", (tiny.TENSORS[0], beyond), tiny.LAYOUTS)
 
 
 def test_a_kernel_that_is_missing_names_itself() -> None:
@@ -176,19 +196,45 @@ def test_a_kernel_that_is_missing_names_itself() -> None:
     assert "modules" not in driver.leaks
 
 
-def test_numbers_are_passed_in_the_first_bytes_of_their_place() -> None:
-    first = tiny.plan(1).launches[0]
-    launch = msgspec.structs.replace(first, arguments=(7, -1, 0.5, *first.arguments[:1]))
+def test_arguments_are_places_and_numbers_in_the_first_bytes_of_their_word() -> None:
+    x, w, _ = tiny.plan(1).launches[0].arguments
+    b, product, y = tiny.plan(1).launches[1].arguments
+    launch = msgspec.structs.replace(tiny.plan(1).launches[0], arguments=(7, -1, 0.5, x, w, b, product, y))
     plan = msgspec.structs.replace(tiny.plan(1), launches=(launch,))
-    arguments = Arguments(
-        Operands(plan, tiny.TENSORS, Desk(tiny.layout(1), 4096, 8192)).values([1 << 30, 2 << 30])
-    )
-    pointers = (ctypes.c_uint64 * 4).from_address(arguments.address(0))
+    arguments = Arguments(plan, tiny.TENSORS, tiny.layout(1))
+    pointers = (ctypes.c_uint64 * 8).from_address(arguments.address(0))
     assert ctypes.c_int32.from_address(pointers[0]).value == 7
     assert ctypes.c_int64.from_address(pointers[1]).value == -1
     assert ctypes.c_int32.from_address(pointers[1]).value == -1
     assert ctypes.c_float.from_address(pointers[2]).value == 0.5
-    assert ctypes.c_uint64.from_address(pointers[3]).value == 4096
+    assert [ctypes.c_uint64.from_address(pointer).value for pointer in pointers[3:]] == [
+        place(SLOT_ENTRY, 0),
+        place(FIRST_PAGE_ENTRY, 128),
+        place(FIRST_PAGE_ENTRY + 1, 64),
+        place(0, 0),
+        place(SLOT_ENTRY, tiny.layout(1).outputs[0]),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 62, 63, 200])
+def test_a_table_of_any_length_is_written_in_launches_of_full_blocks(count: int) -> None:
+    symbol, pages = 1 << 20, [(number + 1) << 24 for number in range(count)]
+    table = AddressTable(symbol, 512, pages)
+    launches = table.parameters(4096)
+    written: dict[int, int] = {}
+    for parameters in launches:
+        target, source = (ctypes.c_uint64 * 2).from_address(parameters)
+        first = ctypes.c_uint64.from_address(target).value
+        for number, value in enumerate((ctypes.c_uint64 * ADDRESSES_AT_ONCE).from_address(source)):
+            written[first + 8 * number] = value
+    assert list(written) == [symbol + 8 * number for number in range(ADDRESSES_AT_ONCE * len(launches))]
+    assert list(written.values())[: count + 2] == [512, 4096, *pages]
+    assert len(launches) == -(-(count + 2) // ADDRESSES_AT_ONCE)
+
+
+def test_a_model_without_weights_has_no_pages_in_its_table() -> None:
+    assert entries(()) == FIRST_PAGE_ENTRY
+    assert entries(tiny.TENSORS) == FIRST_PAGE_ENTRY + 2
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_all_sessions_share_one_arena_that_is_taken_whole_and_never_extended(are
 
 def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    bound = bench.program.bind([1 << 30, 5 << 30])
     assert bench.session.bound["w0"] == ("cuda", 0, np.dtype("float32"), (4,), (1 << 30) + 128)
     assert bench.session.bound["w1"] == ("cuda", 0, np.dtype("float16"), (2, 3), (5 << 30) + 64)
     bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
@@ -153,7 +153,7 @@ def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: lis
 
 def test_the_same_slot_is_not_bound_again(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    bound = bench.program.bind([1 << 30, 5 << 30])
     bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
     before = bench.session.rebound
     bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
@@ -177,7 +177,7 @@ def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> N
 
 def test_a_failing_run_is_explained_and_the_next_one_binds_anew(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30], bench.stream)
+    bound = bench.program.bind([1 << 30, 5 << 30])
     bench.session.fails = "Available memory of 0 is smaller than requested bytes of 512"
     with pytest.raises(EngineError, match=r"executable eeeeeeeeeeee failed at batch size 1: Available"):
         bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)

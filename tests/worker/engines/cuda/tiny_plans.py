@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import GraphTensor, WeightTensor
-from mainspring.compiler.artifact.plan import Launch, LaunchPlan, Operand, Plans
+from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.io_memory import align
 from mainspring.worker.core.jobs import SlotLayout
@@ -43,7 +43,7 @@ def multiply(rows: int) -> Kernel:
         found = floats(x, rows * WIDTH).reshape(rows, WIDTH) * floats(weight, WIDTH)
         floats(product, rows * WIDTH)[:] = found.reshape(-1)
 
-    return Kernel(run, 20_000, 3)
+    return Kernel(run, 20_000, 3, placed=True)
 
 
 def add(rows: int) -> Kernel:
@@ -51,7 +51,7 @@ def add(rows: int) -> Kernel:
         found = floats(product, rows * WIDTH).reshape(rows, WIDTH) + floats(bias, WIDTH)
         floats(y, rows * WIDTH)[:] = found.reshape(-1)
 
-    return Kernel(run, 30_000, 3)
+    return Kernel(run, 30_000, 3, placed=True)
 
 
 KERNELS = {f"{name}_{rows}": make(rows) for rows in SIZES for name, make in
@@ -77,7 +77,7 @@ def plan(rows: int) -> LaunchPlan:
     return LaunchPlan(rows, rows * ROW_BYTES, launches)
 
 
-PLANS = Plans("cuda", "sm_90", "0.27.0", {}, tuple(map(plan, SIZES)))
+PLANS = Plans("cuda", "sm_90", "0.27.0", {}, tuple(map(plan, SIZES)), PLAN_FORMATS["cuda"])
 assert not PLANS.problems(WEIGHTS, INPUTS, OUTPUTS)
 
 

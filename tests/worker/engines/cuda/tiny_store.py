@@ -17,7 +17,7 @@ from mainspring.compiler.artifact.manifest import (
     Source,
     Verification,
 )
-from mainspring.compiler.artifact.plan import CUBIN, SOURCE
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE, Plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.messages.model import TensorSpec
 from tests.worker.engines.cuda import tiny_plans as tiny
@@ -26,11 +26,11 @@ CODE = b"machine code"
 KERNELS = b"source"
 
 
-def tiny_store(folder: Path, names: str = "ab") -> Store:
+def tiny_store(folder: Path, names: str = "ab", plans: Plans = tiny.PLANS) -> Store:
     """A model for each letter, all of one executable."""
     store = Store(folder)
     files = {name: hashlib.sha256(code).hexdigest() for name, code in ((CUBIN, CODE), (SOURCE, KERNELS))}
-    content = msgspec.json.encode(msgspec.structs.replace(tiny.PLANS, files=files))
+    content = msgspec.json.encode(msgspec.structs.replace(plans, files=files))
     info = ExecutableInfo(
         executable=hashlib.sha256(content).hexdigest(),
         instruction_set="portable",
