@@ -30,11 +30,9 @@ from mainspring.telemetry.report import flat, write_json
 from mainspring.telemetry.summary import LogSummary, OverUnder, analyse_log
 from mainspring.traces.arrival import SECOND_NS, WorkloadError
 from mainspring.traces.display import ProgressLine, progress_text, summary_table
-from mainspring.traces.progress import Progress
-from mainspring.traces.recipe import Recipe, build
+from mainspring.traces.recipe import Recipe, build, chosen_kind
 from mainspring.traces.replayer import ReplayConfig, Replayer
-from mainspring.traces.report import Summary
-from mainspring.traces.schema import chosen_kind
+from mainspring.traces.report import Progress, Summary
 from mainspring.traces.workload import Workload
 
 WORKER = "worker-0"

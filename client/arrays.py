@@ -1,4 +1,4 @@
-"""Arrays to tensors on the wire and back."""
+"""Arrays and Python numbers to tensors on the wire, and tensors back to arrays."""
 
 from __future__ import annotations
 
@@ -12,38 +12,13 @@ import zmq
 from numpy.typing import ArrayLike, NDArray
 
 from mainspring.client.errors import MainspringError
-from mainspring.client.lists import cast_plain, is_plain
-from mainspring.client.shown import html_of, text_of
-from mainspring.client.timing import Timing, seen_by_caller
+from mainspring.client.result import InferResult, seen_by_caller
 from mainspring.messages.clients import InferReply
 from mainspring.messages.peers import TensorHeader
 
 _LITTLE_ENDIAN = sys.byteorder == "little"
 _NOT_NUMBERS = "OSUMm"
 """numpy's kinds that hold no numbers: objects, bytes, text, dates."""
-
-
-class InferResult(dict[str, NDArray[Any]]):
-    """A request's outputs by name, and beside them ``timing``: where the request's time went.
-
-    The arrays are views of the bytes as they were received and therefore read-only; take ``.copy()`` of
-    one to write to it. Rows are along the first axis.
-    """
-
-    def __init__(self, outputs: Mapping[str, NDArray[Any]], timing: Timing) -> None:
-        super().__init__(outputs)
-        self.timing = timing
-
-    @property
-    def late(self) -> bool:
-        """Whether it came after its SLO, counted from the call on the caller's clock."""
-        return self.timing.late
-
-    def __repr__(self) -> str:
-        return text_of(self, self.timing)
-
-    def _repr_html_(self) -> str:
-        return html_of(self, self.timing)
 
 
 def to_tensors(
@@ -120,3 +95,55 @@ def _from_frame(header: TensorHeader, frame: zmq.Frame) -> NDArray[Any]:
         array = array.copy()
     array.flags.writeable = False
     return array
+
+
+_NUMBERS = "biuf"
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value says nothing of its type: a list, a tuple or a number of Python's."""
+    return isinstance(value, list | tuple | bool | int | float)
+
+
+def cast_plain(name: str, value: object, dtype: str) -> NDArray[Any]:
+    """Return Python numbers, in lists or alone, as an array of ``dtype``; raise TypeError if they don't fit.
+
+    Real numbers are rounded to the nearest one of the type; whole numbers and truth values must be kept as
+    they are.
+    """
+    wanted = np.dtype(dtype)
+    try:
+        given = np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TypeError(f"input {name!r} can't be made an array ({error}); pass a numpy array") from None
+    if given.size == 0 and given.dtype == np.float64:
+        return given.astype(wanted)
+    if given.dtype.kind not in _NUMBERS or wanted.kind not in _NUMBERS:
+        raise TypeError(
+            f"input {name!r} is a {type(value).__name__} that makes an array of {given.dtype}, and the model "
+            f"takes {dtype}; pass a numpy array of numbers"
+        )
+    with np.errstate(all="ignore"):
+        cast = given.astype(wanted)
+        kept = _kept(given, cast)
+    if kept is not True:
+        raise TypeError(
+            f"input {name!r} holds {kept}, which {dtype}, the model's type, can't hold; "
+            f"pass numbers that it can, or a numpy array of {dtype}"
+        )
+    return cast
+
+
+def _kept(given: NDArray[Any], cast: NDArray[Any]) -> Any:
+    """Return True if an array holds what it is to, else the first number that it does not hold."""
+    if cast.dtype.kind == "f":
+        # Beyond the largest number of the type; a whole number beyond what it counts in ones.
+        lost = np.isfinite(given) & ~np.isfinite(cast)
+        if given.dtype.kind in "iu":
+            lost |= cast.astype(np.float64) != given
+    elif given.dtype.kind == "f":
+        lost = ~np.isfinite(given) | (cast.astype(np.float64) != given)
+    else:
+        lost = cast.astype(object) != given.astype(object)
+    lost = np.asarray(lost)
+    return given[lost].reshape(-1)[0] if lost.any() else True

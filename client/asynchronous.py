@@ -13,11 +13,11 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
-from mainspring.client.arrays import InferResult
-from mainspring.client.call import Call
 from mainspring.client.catalog import Models
 from mainspring.client.client import Arguments, Client, delivered
 from mainspring.client.outbox import MAX_UNREAD_BYTES
+from mainspring.client.requests import Call
+from mainspring.client.result import InferResult
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus
 

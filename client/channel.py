@@ -21,7 +21,6 @@ from typing import Any
 import zmq
 
 from mainspring.client.arrays import from_reply
-from mainspring.client.call import Call, InferCall
 from mainspring.client.connection import Connection, refused
 from mainspring.client.errors import (
     GatewayUnreachable,
@@ -31,7 +30,7 @@ from mainspring.client.errors import (
     error_of,
 )
 from mainspring.client.outbox import Outbox
-from mainspring.client.requests import Requests
+from mainspring.client.requests import Call, InferCall, Requests
 from mainspring.messages import clients
 
 MAX_CALLS = 65_536

@@ -13,12 +13,12 @@ import msgspec
 from numpy.typing import ArrayLike
 
 from mainspring.client.address import gateway_address
-from mainspring.client.arrays import InferResult, check_mapping, to_tensors
-from mainspring.client.call import Call, InferCall
+from mainspring.client.arrays import check_mapping, is_plain, to_tensors
 from mainspring.client.catalog import InputTypes, Models, slo_nanoseconds
 from mainspring.client.channel import Channel
-from mainspring.client.lists import is_plain
 from mainspring.client.outbox import MAX_UNREAD_BYTES, Outbox
+from mainspring.client.requests import Call, InferCall
+from mainspring.client.result import InferResult
 from mainspring.messages import clients
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import ClusterStatus

@@ -1,15 +1,16 @@
-"""The requests of one connection: when each is sent, or refused in the client, and what is learnt from it."""
+"""The calls of one connection: when each request is sent, or refused in the client, and what it teaches."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
 from time import monotonic_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import zmq
 
-from mainspring.client.call import Call, InferCall
 from mainspring.client.connection import Connection
 from mainspring.client.errors import DeadlinePassed, DeadlineUnreachable, MainspringError
 from mainspring.client.outbox import Outbox
@@ -30,9 +31,76 @@ class Calls(Protocol):
     def wake_at(self, call: Call, at_ns: int) -> None:
         """Set a call's timer."""
 
+    def cancel(self, call: Call) -> None:
+        """Tell the gateway to give a cancelled call up; from any thread."""
+
+    def landed(self, call: InferCall, now_ns: int) -> None:
+        """Note that the caller has the outcome of a request; from any thread."""
+
+
+class Call(Future[Any]):
+    """One call's reply to come.
+
+    ``cancel`` really cancels: the gateway is told to give the request up, and the future is cancelled at
+    once. ``result`` raises a `MainspringError` if the call failed.
+    """
+
+    def __init__(self, calls: Calls, message: Any, called_ns: int, patience_s: float) -> None:
+        super().__init__()
+        self._calls = calls
+        self.message = message
+        self.called_ns = called_ns
+        """When it was called, on this process's monotonic clock."""
+        self.patience_s = patience_s
+        """How long after the call it is given up without a reply."""
+        self.wake_ns = 0
+        """Its one timer."""
+        self.sent = False
+        self.ended = False
+
+    def cancel(self) -> bool:
+        """Cancel the call unless it is done; return whether it is cancelled."""
+        if not super().cancel():
+            return False
+        self._calls.cancel(self)
+        return True
+
+
+class InferCall(Call):
+    """A request for outputs."""
+
+    message: clients.InferRequest
+
+    def __init__(
+        self,
+        calls: Calls,
+        message: clients.InferRequest,
+        frames: Sequence[memoryview],
+        called_ns: int,
+        patience_s: float,
+        *,
+        awaited: bool = False,
+    ) -> None:
+        """``message.slo_ns`` is the caller's; ``awaited``: whether the caller says when it has its result."""
+        super().__init__(calls, message, called_ns, patience_s)
+        self.frames = frames
+        self.size_bytes = sum([frame.nbytes for frame in frames])
+        # An SLO of nothing is the gateway's to refuse, in its words.
+        slo_ns = message.slo_ns or 0
+        self.deadline_ns = called_ns + slo_ns if slo_ns > 0 else None
+        self.awaited = awaited
+        self.left_gateway_ns: int | None = None
+        """When its reply left, on the gateway's clock."""
+        self.reply_bytes = 0
+        self.succeeded = False
+
+    def landed(self, now_ns: int) -> None:
+        """Note that the caller has its result or error."""
+        self._calls.landed(self, now_ns)
+
 
 class Requests:
-    """See the module's docstring; all but `landed` is for the background thread."""
+    """The requests of one connection; all but `landed` is for the background thread."""
 
     def __init__(self, connection: Connection, outbox: Outbox, calls: Calls) -> None:
         self._connection = connection

@@ -44,7 +44,7 @@ from mainspring.simulator.spec import (
 )
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.report import Summary, write_json
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.records import OUTPUTS, Records
 from mainspring.traces.replayer import ReplayConfig, Replayer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mainspring.native import install
 
 if TYPE_CHECKING:
-    from mainspring.client.arrays import InferResult
+    from mainspring.client.result import InferResult
     from mainspring.client.asynchronous import AsyncClient
     from mainspring.client.client import Client
     from mainspring.client.errors import (
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         UnknownModel,
         WorkerFailed,
     )
-    from mainspring.client.timing import Timing
+    from mainspring.client.result import Timing
     from mainspring.messages.model import ModelSpec
 
     __version__: str
@@ -88,9 +88,9 @@ install()
 _HOMES = {
     "AsyncClient": "mainspring.client.asynchronous",
     "Client": "mainspring.client.client",
-    "InferResult": "mainspring.client.arrays",
+    "InferResult": "mainspring.client.result",
     "ModelSpec": "mainspring.messages.model",
-    "Timing": "mainspring.client.timing",
+    "Timing": "mainspring.client.result",
 }
 _ERRORS = "mainspring.client.errors"
 

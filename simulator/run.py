@@ -20,10 +20,9 @@ from mainspring.simulator.spec import SimulationSpec
 from mainspring.simulator.workloads import build_source
 from mainspring.telemetry.report import Summary
 from mainspring.telemetry.summary import Analyser, Analysis
-from mainspring.traces.kind import Kind
-from mainspring.traces.progress import Progress
+from mainspring.traces.arrival import Kind
 from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
-from mainspring.traces.report import Note, summarise
+from mainspring.traces.report import Note, Progress, summarise
 from mainspring.traces.source import Source
 
 SLICE_NS = 50_000_000

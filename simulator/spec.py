@@ -16,7 +16,7 @@ import msgspec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.faults import Faults
-from mainspring.traces.kind import FROM_FILE, Kind
+from mainspring.traces.arrival import FROM_FILE, Kind
 
 LOG = "log"
 """The kind of a workload that was recorded in an event log."""

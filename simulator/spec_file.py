@@ -28,7 +28,7 @@ from mainspring.simulator.spec import (
     WorkloadSpec,
     refuse_over_log,
 )
-from mainspring.traces.kind import FROM_FILE
+from mainspring.traces.arrival import FROM_FILE
 
 LISTS: dict[str, type[msgspec.Struct]] = {
     "devices": DeviceGroup,

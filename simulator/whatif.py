@@ -20,9 +20,8 @@ from mainspring.simulator.stream import StreamRecords
 from mainspring.telemetry.log import read_log
 from mainspring.telemetry.report import Possible, Summary
 from mainspring.telemetry.summary import Analyser, Analysis
-from mainspring.traces.progress import Progress
 from mainspring.traces.records import Records
-from mainspring.traces.report import summarise
+from mainspring.traces.report import Progress, summarise
 from mainspring.traces.source import OpenSource
 
 Option = bool | int | float | str

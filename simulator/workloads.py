@@ -11,8 +11,7 @@ from mainspring.messages.events import RequestArrived
 from mainspring.simulator.cluster import SpecError, matches
 from mainspring.simulator.spec import LOG, SimulationSpec, WorkloadSpec
 from mainspring.telemetry.log import read_log
-from mainspring.traces.arrival import Arrival
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Arrival, Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.source import OpenSource, Source
 

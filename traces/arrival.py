@@ -1,6 +1,11 @@
-"""One arrival: the unit that every workload is a stream of; and the error of a workload that cannot be."""
+"""What all workloads share: an arrival, of which each is a stream, their kinds, and the error of a bad one.
+
+Imports little, for the help of the command line.
+"""
 
 from __future__ import annotations
+
+from enum import StrEnum
 
 import msgspec
 
@@ -22,3 +27,18 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Time to the deadline; None for best effort."""
     client: int = -1
     """Which closed-loop client waits for the answer; -1 in an open loop."""
+
+
+class Kind(StrEnum):
+    """The workloads by name."""
+
+    AZURE2019 = "azure2019"
+    AZURE2021 = "azure2021"
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    SYNTHETIC = "synthetic"
+    CLOSED = "closed"
+
+
+FROM_FILE = (Kind.AZURE2019, Kind.AZURE2021)
+"""The workloads that are read from a file; the others are generated."""

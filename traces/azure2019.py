@@ -18,9 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.traces.arrival import SECOND_NS, Arrival
-from mainspring.traces.slots import spread
 from mainspring.traces.tracefile import TraceError, check_models, read_rows
-from mainspring.traces.workload import Cut, Workload, check_factor
+from mainspring.traces.workload import Cut, Workload, check_factor, spread
 
 MINUTE_NS = 60 * SECOND_NS
 COLUMNS = ("HashOwner", "HashApp", "HashFunction", "Trigger")

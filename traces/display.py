@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mainspring.telemetry.report import BEHIND_US, ClassSummary, Latencies, Summary
-from mainspring.traces.progress import Progress
+from mainspring.traces.report import Progress
 
 
 class ProgressLine:

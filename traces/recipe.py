@@ -1,4 +1,7 @@
-"""A workload by name and numbers, as a command line or an experiment gives it, and how to build it."""
+"""A workload by name and numbers, as a command line or an experiment gives it, and how to build it.
+
+A trace file's header says which workload it holds, so that users need not name it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mainspring.traces.arrival import SECOND_NS, WorkloadError
+from mainspring.traces import azure2019, azure2021
+from mainspring.traces.arrival import FROM_FILE, SECOND_NS, Kind, WorkloadError
 from mainspring.traces.azure2019 import read_azure2019
 from mainspring.traces.azure2021 import read_azure2021
 from mainspring.traces.generators import Gamma, Poisson, closed_loop, zipf_rates
-from mainspring.traces.kind import FROM_FILE, Kind
-from mainspring.traces.schema import check_trace
 from mainspring.traces.source import Playable
 from mainspring.traces.synthetic import azure_like
+from mainspring.traces.tracefile import TraceError, read_header
 from mainspring.traces.workload import Workload, at_rate
 
 DEFAULT_RATE = 100.0
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What to build; numbers that a kind has no use for are ignored, a file is refused."""
+    """What to build; a number that a kind does not use is ignored, a file is refused."""
 
     kind: Kind = Kind.SYNTHETIC
     duration_ns: int = 60 * SECOND_NS
@@ -108,3 +111,36 @@ def _generated(recipe: Recipe, models: Sequence[str]) -> Workload:
     order = np.random.default_rng(recipe.seed).permutation(len(models)).tolist()
     rates = zipf_rates([models[index] for index in order], rate, recipe.zipf_exponent)
     return Poisson(rates) if recipe.kind is Kind.POISSON else Gamma(rates, recipe.cv)
+
+
+def chosen_kind(kind: Kind | None, trace: Path | None) -> Kind:
+    """Return ``kind``; where none was chosen, what ``trace`` holds, or else the synthetic mix.
+
+    Raises as `kind_of_file`.
+    """
+    if kind is not None:
+        return kind
+    return Kind.SYNTHETIC if trace is None else kind_of_file(trace)
+
+
+def check_trace(kind: Kind, trace: Path | None) -> None:
+    """Raise `WorkloadError` unless there is a file for a workload that reads one, and none for others."""
+    if kind in FROM_FILE and trace is None:
+        raise WorkloadError(f"the workload {kind.value} is read from a file; name it with --trace FILE")
+    if kind not in FROM_FILE and trace is not None:
+        raise WorkloadError(
+            f"the workload {kind.value} is generated and would not read {trace.name}; leave one of them out"
+        )
+
+
+def kind_of_file(trace: Path) -> Kind:
+    """Return the workload whose schema the file's header has; raise `TraceError` if it has neither's."""
+    header = read_header(trace)
+    if header[:1] == [azure2019.COLUMNS[0].lower()]:
+        return Kind.AZURE2019
+    if header[:1] == [azure2021.COLUMNS[0]]:
+        return Kind.AZURE2021
+    raise TraceError(
+        f"{trace}:1: no trace of Azure Functions: the header must begin with {','.join(azure2019.COLUMNS)}"
+        f" (2019) or be {','.join(azure2021.COLUMNS)} (2021), not {','.join(header[:4]) or 'nothing'}"
+    )

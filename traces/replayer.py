@@ -13,10 +13,12 @@ The loop never waits for the gateway; what it does not take is recorded as unsen
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import resource
+import select
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic_ns
 
@@ -32,17 +34,19 @@ from mainspring.messages.codec import encode
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
 from mainspring.traces.inputs import Inputs
-from mainspring.traces.pacing import Waiter, sharp_timers
-from mainspring.traces.progress import ModelCounters, Progress
-from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull
-from mainspring.traces.report import Summary, summarise
+from mainspring.traces.records import MAX_REQUESTS, Records, RecordsFull, Stragglers
+from mainspring.traces.report import Progress, RunCounters, Summary, summarise
 from mainspring.traces.source import Playable, Source
-from mainspring.traces.stragglers import Stragglers
 
 LEAD_NS = 50_000_000
 """The workload begins this long after the call, so that its first request is not late already."""
 BURST = 32
 """Requests that are sent, and answers that are taken, before the loop looks at the other side."""
+SPIN_NS = 20_000
+"""Time that is spun rather than slept: less than a wake-up takes, so that a run at low rates stays cheap."""
+_POLLIN = int(zmq.POLLIN)
+_PR_SET_TIMERSLACK = 29
+_DEFAULT_SLACK = 0
 
 
 class ReplayConfig(msgspec.Struct, frozen=True):
@@ -159,7 +163,7 @@ class _Run:
         self._stragglers: Stragglers | None = None
         self._paths = Paths()
         self.records = Records(config.max_requests)
-        self.tally = ModelCounters()
+        self.tally = RunCounters()
         self.start_ns = monotonic_ns() + LEAD_NS
 
     def loop(self, progress: Callable[[Progress], None], stop: threading.Event) -> str:
@@ -335,3 +339,42 @@ def _quiet_process() -> Iterator[None]:
         gc.unfreeze()
         if collected:
             gc.enable()
+
+
+class Waiter:
+    """Waits for a message or an instant, whichever is first, to within some tens of microseconds.
+
+    ZeroMQ's own poll counts in milliseconds. Here ``select`` sleeps on the sockets' file descriptors until
+    shortly before the instant, and the rest is spun. A ZeroMQ descriptor shows only that *something* has
+    happened: ``ZMQ_EVENTS``, read before each sleep, says what (zmq_getsockopt(3), ZMQ_FD).
+    """
+
+    def __init__(self, sockets: Sequence[zmq.Socket[bytes]]) -> None:
+        self._sockets = sockets
+        self._descriptors = [socket.fileno() for socket in sockets]
+
+    def ready(self) -> bool:
+        """Return whether a socket can be received from now."""
+        return any(int(socket.get(zmq.EVENTS)) & _POLLIN for socket in self._sockets)
+
+    def wait(self, until_ns: int) -> bool:
+        """Return True as soon as a socket can be received from, False at ``until_ns`` (monotonic)."""
+        while not self.ready():
+            left_ns = until_ns - monotonic_ns()
+            if left_ns <= 0:
+                return False
+            if left_ns > SPIN_NS:
+                select.select(self._descriptors, [], [], (left_ns - SPIN_NS) / 1e9)
+        return True
+
+
+def sharp_timers(sharp: bool) -> None:
+    """Let this thread's sleeps end to the nanosecond, or as by default; not on Linux, do nothing.
+
+    Without it the kernel may end any sleep 50 us late (prctl(2), PR_SET_TIMERSLACK).
+    """
+    try:
+        prctl = ctypes.CDLL(None).prctl
+    except (AttributeError, OSError):
+        return
+    prctl(_PR_SET_TIMERSLACK, 1 if sharp else _DEFAULT_SLACK, 0, 0, 0)

@@ -1,10 +1,15 @@
-"""From the records of a run to its `Summary`; used by the replayer and by the simulator alike."""
+"""How a run goes and how it went: `Progress` while it is played, and its `Summary` from the records.
+
+The replayer and the simulator both use it.
+"""
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainspring.telemetry.percentiles import DurationHistogram
 from mainspring.telemetry.report import (
     ClassSummary,
     Latencies,
@@ -182,3 +187,43 @@ def _series(run: _Outcomes, duration_ns: int) -> Series:
         mean_batch=[float(batch_size[part].mean()) if len(part) else None for part in parts],
         cold_starts=count(run.cold),
     )
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """The counts of a run so far, for a display twice a second."""
+
+    elapsed_s: float
+    offered: int
+    goodput: int
+    rejected: int
+    late: int
+    unsent: int
+    in_flight: int
+    p50_ms: float | None
+    """Over all outputs so far, right to 0.4 %."""
+    p99_ms: float | None
+    lag_p99_us: float
+
+
+class RunCounters:
+    """The counts of a run, updated with each request."""
+
+    def __init__(self) -> None:
+        self.goodput = self.rejected = self.late = self.unsent = self.unexpected = 0
+        self.latency = DurationHistogram()
+        self.lag = DurationHistogram()
+
+    def progress(self, now_ns: int, records: Records) -> Progress:
+        """Return the counts so far."""
+        return Progress(
+            elapsed_s=now_ns / SECOND_NS,
+            offered=len(records),
+            goodput=self.goodput,
+            rejected=self.rejected,
+            late=self.late,
+            unsent=self.unsent,
+            in_flight=records.in_flight,
+            p50_ms=self.latency.percentile_ms(50),
+            p99_ms=self.latency.percentile_ms(99),
+            lag_p99_us=(self.lag.percentile_ms(99) or 0) * 1e3,
+        )

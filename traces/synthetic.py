@@ -21,9 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.slots import spread
 from mainspring.traces.tracefile import check_models
-from mainspring.traces.workload import Workload, check_factor
+from mainspring.traces.workload import Workload, check_factor, spread
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -12,7 +12,7 @@ import typer
 from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
-    from mainspring.client.arrays import InferResult
+    from mainspring.client.result import InferResult
     from mainspring.messages.model import ModelSpec, TensorSpec
 
 _SHOWN_VALUES = 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Kind
 
 if TYPE_CHECKING:
     from mainspring.traces.recipe import Recipe
@@ -88,7 +88,7 @@ def replay(
 def _kind(workload: Kind | None, trace: Path | None) -> Kind:
     """Return what to play; raise BadParameter for a file too many or none at all."""
     from mainspring.traces.arrival import WorkloadError
-    from mainspring.traces.schema import check_trace, chosen_kind
+    from mainspring.traces.recipe import check_trace, chosen_kind
 
     kind = chosen_kind(workload, trace)
     try:

@@ -21,7 +21,7 @@ from mainspring.cli.launcher.supervisor import LocalCluster
 from mainspring.experiments.bench.report import OUTPUT, Figure, publish
 from mainspring.experiments.bench.serving import cluster_of
 from mainspring.experiments.bench.usage import Usage, usage_of_all
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
 

@@ -23,7 +23,7 @@ from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
 from mainspring.messages.model import ModelSpec
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
 from mainspring.traces.report import Summary

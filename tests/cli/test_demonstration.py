@@ -8,7 +8,7 @@ import pytest
 from mainspring.cli.demonstration import at_load, best_row_ns, recipe_for
 from mainspring.compiler.artifact.profiles import EMULATED, read_profile_table
 from mainspring.messages.model import ModelSpec, Profile
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import build
 
 PROFILES = """model,input_kb,output_kb,weights_mb,transfer_ms,b1_ms,b2_ms,b4_ms,b8_ms,b16_ms

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mainspring.client.asynchronous import Delivery
-from mainspring.client.call import Call
+from mainspring.client.requests import Call
 from mainspring.messages.clients import ListModels
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import mainspring
 from mainspring import AsyncClient, Client
-from mainspring.client.call import Call
+from mainspring.client.requests import Call
 from tests.gateway.fakes import FakeCluster, fake_cluster, gateway, make_spec, wait_until
 from tests.patience import PATIENCE_S
 

@@ -12,7 +12,7 @@ import pytest
 
 import mainspring
 from mainspring import AsyncClient, Client
-from mainspring.client.call import InferCall
+from mainspring.client.requests import InferCall
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import encode
 from mainspring.messages.peers import TensorHeader

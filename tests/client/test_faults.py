@@ -10,9 +10,9 @@ import pytest
 
 import mainspring
 from mainspring import Client
-from mainspring.client.call import Call
 from mainspring.client.connection import Connection
 from mainspring.client.errors import ERROR_OF_REASON, error_of
+from mainspring.client.requests import Call
 from mainspring.messages import PROTOCOL_VERSION, clients
 from mainspring.messages.codec import encode
 from mainspring.messages.codes import Reason

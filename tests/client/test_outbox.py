@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from mainspring.client.call import InferCall
 from mainspring.client.outbox import Outbox
+from mainspring.client.requests import InferCall
 from mainspring.messages.clients import InferRequest
 
 MS = 1_000_000

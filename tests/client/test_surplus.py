@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainspring.client.call import InferCall
 from mainspring.client.outbox import Outbox
+from mainspring.client.requests import InferCall
 from tests.client.test_outbox import MS, call
 
 

@@ -20,7 +20,7 @@ from mainspring import Client, MainspringError
 from mainspring.cli.configuration.config import Config
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.client.arrays import InferResult
+from mainspring.client.result import InferResult
 from mainspring.messages.peers import ClusterStatus
 from tests.patience import PATIENCE_S
 

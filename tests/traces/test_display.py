@@ -10,9 +10,8 @@ from rich.console import Console
 from mainspring.messages.codes import Reason
 from mainspring.telemetry.report import Possible
 from mainspring.traces.display import ProgressLine, progress_text, summary_table
-from mainspring.traces.progress import Progress
 from mainspring.traces.records import Records
-from mainspring.traces.report import summarise
+from mainspring.traces.report import Progress, summarise
 
 
 def some_progress(**changes: float) -> Progress:

@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from mainspring.traces.pacing import Waiter, sharp_timers
+from mainspring.traces.replayer import Waiter, sharp_timers
 
 MS = 1_000_000
 

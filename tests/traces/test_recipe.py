@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.traces.arrival import SECOND_NS, Arrival, WorkloadError
-from mainspring.traces.kind import Kind
+from mainspring.traces.arrival import SECOND_NS, Arrival, Kind, WorkloadError
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.source import ClosedLoop
 

@@ -17,8 +17,8 @@ from mainspring.messages.codes import Reason
 from mainspring.traces.arrival import SECOND_NS, Arrival
 from mainspring.traces.generators import Poisson, closed_loop
 from mainspring.traces.inputs import InputsError
-from mainspring.traces.progress import Progress
 from mainspring.traces.replayer import ReplayConfig, Replayer
+from mainspring.traces.report import Progress
 from mainspring.traces.workload import Workload
 
 MS = 1_000_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.traces.kind import Kind
-from mainspring.traces.schema import chosen_kind
+from mainspring.traces.arrival import Kind
+from mainspring.traces.recipe import chosen_kind
 from mainspring.traces.tracefile import TraceError
 
 

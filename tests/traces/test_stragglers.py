@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from mainspring.messages.codes import Reason
 from mainspring.traces.arrival import SECOND_NS
-from mainspring.traces.records import PENDING, UNANSWERED, Records
-from mainspring.traces.stragglers import LOOK_NS, Stragglers
+from mainspring.traces.records import LOOK_NS, PENDING, UNANSWERED, Records, Stragglers
 
 
 def waiting(records: Records, longest_s: int = 120) -> Stragglers:

@@ -19,9 +19,9 @@ from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.launcher.jobs import ControllerJob
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import ClusterError, LocalCluster
-from mainspring.client.arrays import InferResult
 from mainspring.client.client import Client
 from mainspring.client.errors import MainspringError
+from mainspring.client.result import InferResult
 from tests.patience import PATIENCE_S
 
 INPUT = {"data": np.zeros((1, 1000), np.float32)}

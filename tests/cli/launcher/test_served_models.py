@@ -15,8 +15,8 @@ from mainspring.cli.configuration.config import read_config
 from mainspring.cli.launcher.addresses import free_ports
 from mainspring.cli.launcher.plan import make_plan
 from mainspring.cli.launcher.supervisor import LocalCluster
-from mainspring.client.arrays import InferResult
 from mainspring.client.client import Client
+from mainspring.client.result import InferResult
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.compiler.zoo.copies import compile_zoo

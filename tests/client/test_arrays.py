@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.client.lists import cast_plain, is_plain
+from mainspring.client.arrays import cast_plain, is_plain
 
 
 @pytest.mark.parametrize(
