@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -51,10 +51,24 @@ def run_all(settings: Settings, names: Sequence[str], budget_s: float, console: 
             done.append(Ran(name, 0.0, [not_run(f"check {name}", f"the {budget_s:.0f} s were over")]))
             continue
         console.print(f"{name} ...", highlight=False)
-        verdicts = run_alone(name, settings, min(left_s, patience_s(name, settings)))
+        verdicts = run_alone(
+            name, settings, min(left_s, patience_s(name, settings)), recorder(settings, name)
+        )
         done.append(Ran(name, time.monotonic() - began_s, verdicts))
         console.print(f"  {summary(verdicts)}; {done[-1].seconds:.1f} s", highlight=False)
     return done
+
+
+def recorder(settings: Settings, name: str) -> Callable[[Verdict], None]:
+    """Return what adds a check's verdict to ``verdicts.jsonl``, so that none is lost if all this is cut."""
+    path = Path(settings.folder) / "verdicts.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    def record(verdict: Verdict) -> None:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode({"check": name, "verdict": verdict}) + b"\n")
+
+    return record
 
 
 def publish(settings: Settings, done: Sequence[Ran], title: str, console: Console) -> list[Verdict]:

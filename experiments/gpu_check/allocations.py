@@ -66,7 +66,7 @@ def check_allocations(settings: Settings) -> list[Verdict]:
     driver: Any = CountingDriver(open_driver(number))
     host_bytes = sum(spec.pages * PAGE_BYTES for spec in specs)
     fitting = msgspec.structs.replace(
-        config, pages=2 * specs[0].pages, io_bytes=64 * MIB, host_weights_bytes=host_bytes
+        config, pages=3 * specs[0].pages, io_bytes=64 * MIB, host_weights_bytes=host_bytes
     )
     with LoneDevice(CudaEngine(fitting, driver), fitting.pages) as device:
         for spec in specs:
@@ -77,15 +77,17 @@ def check_allocations(settings: Settings) -> list[Verdict]:
 
 
 def come_and_go(device: LoneDevice, specs: list[ModelSpec], rounds: int) -> None:
-    """Load two prepared models into each other's pages in turn, and run each batch size of both."""
+    """Load two prepared models into each other's pages in turn, and run each batch size of both.
+
+    From one round to the next the places move by half a model, so that none comes to pages that a model of
+    its kind has just left.
+    """
     for number in range(rounds):
         for position, spec in enumerate(specs):
-            device.unload(spec)
             place = (position + number) % 2
-            occupant = specs[1 - position]
             if number:
-                device.unload(occupant)
-            device.load(spec, place * spec.pages)
+                device.unload(specs[1 - position])
+            device.load(spec, place * spec.pages + number * max(1, spec.pages // 2) % (spec.pages + 1))
             for size in spec.batch_sizes:
                 device.fill(spec, size, random_rows(spec, size))
                 device.infer(spec, size)()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,28 +15,34 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.verify import RELATIVE_TOLERANCE, SCALE_TOLERANCE
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.messages.model import ModelSpec
 
 Array = npt.NDArray[np.generic]
 
 
-def check_outputs(settings: Settings, engine: str) -> list[Verdict]:
-    """Compare every model that the engine's store holds with stock ONNX Runtime on the CPU."""
+def check_outputs(settings: Settings, engine: str) -> Iterator[Verdict]:
+    """Compare every model that the engine's store holds with stock ONNX Runtime on the CPU.
+
+    Yields a line for each, and at last what is judged.
+    """
     store = Store(settings.store(engine))
     specs = {name: store.manifest(name).spec() for name in settings.architectures if name in store.names()}
     worst: dict[str, float] = {}
     broken: dict[str, str] = {}
     if not specs:
-        return verdicts(engine, settings.architectures, worst, broken)
+        yield from verdicts(engine, settings.architectures, worst, broken)
+        return
     with device_for(list(specs.values()), settings.config(engine), copies=1) as device:
         for name, spec in specs.items():
             try:
                 worst[name] = compare(device, spec, build(name), settings.few_sizes)
+                yield told(f"  {name}, engine {engine}", f"off by {worst[name]:.3g} tolerances")
             except Exception as error:
                 traceback.print_exc()
                 broken[name] = str(error) or repr(error)
-    return verdicts(engine, settings.architectures, worst, broken)
+                yield failed(f"  {name}, engine {engine}", broken[name])
+    yield from verdicts(engine, settings.architectures, worst, broken)
 
 
 def verdicts(

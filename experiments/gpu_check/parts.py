@@ -1,8 +1,11 @@
-"""The checks by name, in the order in which they run; each takes settings and returns verdicts."""
+"""The checks by name, in the order in which they run: the telling ones first, the long ones last.
+
+Each takes settings and gives verdicts as it finds them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from mainspring.experiments.gpu_check.allocations import check_allocations
@@ -10,6 +13,7 @@ from mainspring.experiments.gpu_check.availability import unavailable
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.device import tell_device
+from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
@@ -19,23 +23,25 @@ from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
 
+Check = Callable[[Settings], Iterable[Verdict]]
+
 
 class Part(NamedTuple):
     """One check."""
 
-    check: Callable[[Settings], list[Verdict]]
+    check: Check
     patience_s: float
     """Beside what the settings say that it takes; then its process is ended."""
 
 
-def all_outputs(settings: Settings) -> list[Verdict]:
+def all_outputs(settings: Settings) -> Iterator[Verdict]:
     """Compare the outputs of every engine that is installed."""
-    found: list[Verdict] = []
     for engine in settings.engines:
         reason = unavailable(settings, engine)
-        what = f"models with ONNX Runtime's outputs, engine {engine}"
-        found += [not_run(what, reason)] if reason else check_outputs(settings, engine)
-    return found
+        if reason:
+            yield not_run(f"models with ONNX Runtime's outputs, engine {engine}", reason)
+        else:
+            yield from check_outputs(settings, engine)
 
 
 def allocations_if_any(settings: Settings) -> list[Verdict]:
@@ -58,12 +64,13 @@ PARTS: dict[str, Part] = {
     "compile": Part(check_compiling, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),
-    "allocations": Part(allocations_if_any, 40),
+    "exec": Part(check_executing, 60),
     "graphs": Part(graphs_if_any, 40),
-    "steady": Part(check_steadiness, 40),
-    "large": Part(check_large_tensor, 40),
-    "cycle": Part(check_cycling, 100),
     "cluster": Part(check_cluster, 60),
+    "large": Part(check_large_tensor, 40),
+    "allocations": Part(allocations_if_any, 40),
+    "steady": Part(check_steadiness, 40),
+    "cycle": Part(check_cycling, 100),
 }
 
 

@@ -37,6 +37,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the main model; of the others the smallest and the third."""
 
     loads: int = 50
+    exec_runs: int = 500
+    """Of each batch size, and of each way in which EXEC is disturbed."""
+    pauses_ms: tuple[int, ...] = (1, 10, 100, 1_000, 5_000)
+    """Before an EXEC, nothing is done for each of these, a few times."""
     infers: int = 100_000
     infers_s: float = 90.0
     """Of all of them; the time does for a model only if one takes no longer than its share."""
@@ -104,6 +108,8 @@ def rehearsal(folder: Path) -> Settings:
         main="squeezenet",
         batch_sizes=(1, 2, 4),
         loads=20,
+        exec_runs=20,
+        pauses_ms=(1, 10),
         infers=500,
         infers_s=10.0,
         steady=("squeezenet",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -12,17 +14,19 @@ import pytest
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.experiments.gpu_check import loading, steady
+from mainspring.experiments.gpu_check import cycling, executing, loading, steady
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.models import LARGE, jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
 from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
+from mainspring.messages.model import ModelSpec
 
 
-def states(verdicts: list[Verdict]) -> list[State]:
+def states(verdicts: Iterable[Verdict]) -> list[State]:
     return [verdict.state for verdict in verdicts if verdict.state is not State.TOLD]
 
 
@@ -44,7 +48,10 @@ def test_nothing_is_compiled_for_an_engine_that_can_not_be_checked(
 
 
 def test_outputs_of_the_zoo_are_onnx_runtimes(settings: Settings) -> None:
-    judged, explained = check_outputs(settings, ONNXRUNTIME)
+    *each, judged, explained = check_outputs(settings, ONNXRUNTIME)
+    assert [verdict.what for verdict in each] == [
+        f"  {name}, engine onnxruntime" for name in settings.architectures
+    ]
     assert (judged.state, judged.wanted, judged.found) == (State.MET, "all 2", "2")
     assert float(explained.found.split()[0]) < 1
 
@@ -57,20 +64,62 @@ def test_outputs_of_another_model_are_seen(settings: Settings) -> None:
 
 
 def test_load_is_compared_with_as_many_bytes(settings: Settings) -> None:
-    judged, load, plain = loading.check_loading(settings)
+    judged, load, _, plain = loading.check_loading(settings)
     assert judged.state in (State.MET, State.MISSED)
     assert load.found.endswith("ms")
     assert float(plain.note.split()[0]) > 0.1
     spec = Store(settings.store(ONNXRUNTIME)).manifest("digits").spec()
-    verdicts = loading.verdicts(spec, np.array([100, 110, 900]), np.array([105, 104.5, 104]).astype(int))
+    loads, own, plain_copies = np.array([100, 110, 900]), np.array([90, 91, 92]), np.array([105, 104, 104])
+    verdicts = loading.verdicts(spec, loads, own, plain_copies)
     assert (verdicts[0].state, verdicts[0].found) == (State.MISSED, f"{104 / 110:.5g}")
 
 
+def test_what_lengthens_an_exec_is_measured(settings: Settings) -> None:
+    found = list(check_executing(settings))
+    judged = [verdict.what for verdict in found if verdict.state in (State.MET, State.MISSED)]
+    assert judged == [
+        "EXEC digits after another batch size: longer",
+        "EXEC, PREPAREs beside: 99th percentile longer",
+    ]
+    (pauses,) = [verdict for verdict in found if verdict.what.startswith("first EXEC after 1, 10 ms")]
+    assert len(pauses.found.split(", ")) == 2
+    (inputs,) = [verdict for verdict in found if verdict.state is State.NOT_RUN]
+    assert inputs.what.startswith("INPUT")
+
+
+def test_a_size_that_is_slow_after_another_one_is_seen(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine is that plans again whenever the batch size changes."""
+    spec = Store(settings.store(ONNXRUNTIME)).manifest("digits").spec()
+    last: list[int] = []
+    infer = LoneDevice.infer
+
+    def planned_again(opened: LoneDevice, model: ModelSpec, size: int) -> Callable[[], int]:
+        run = infer(opened, model, size)
+
+        def wrapped() -> int:
+            if last[-1:] != [size]:
+                time.sleep(0.005)
+            last.append(size)
+            return run()
+
+        return wrapped
+
+    monkeypatch.setattr(LoneDevice, "infer", planned_again)
+    with device(settings, "digits") as opened:
+        opened.prepare(spec)
+        opened.load(spec)
+        judged, _ = executing.of_sizes(opened, spec, 10)
+    assert judged.state is State.MISSED
+    assert float(judged.found.split()[0]) > 100
+
+
 def test_infers_run_beside_loads(settings: Settings) -> None:
-    judged, explained = steady.check_steadiness(settings)
+    judged, explained, parts = steady.check_steadiness(settings)
     assert judged.note.startswith("50 runs of digits beside ")
     assert int(judged.note.split()[-2].replace(",", "")) > 0
-    assert len(explained.found.split(", ")) == 3
+    assert len(explained.found.split(", ")) == len(parts.found.split(", ")) == 3
 
 
 def test_a_large_tensor_is_loaded_in_adjacent_pages(settings: Settings) -> None:
@@ -83,12 +132,22 @@ def test_a_large_tensor_is_loaded_in_adjacent_pages(settings: Settings) -> None:
 def test_models_are_cycled_and_leave_nothing_behind(settings: Settings) -> None:
     store = Store(settings.store(ONNXRUNTIME))
     before = store.names()
-    found = check_cycling(settings)
+    found = list(check_cycling(settings))
     assert states(found) == [State.MET] * 3
-    assert "12 different weights" in found[0].note
+    assert found[1].found.startswith("12 in ")
+    assert "12 different weights" in found[2].note
     assert store.names() == before
     assert store.collect() == 0
     assert not list(Path(settings.folder).glob("mainspring-gpu-check-*"))
+
+
+def test_nothing_is_cycled_where_no_disk_has_room(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycling, "ROOM", 1e12)
+    (found,) = check_cycling(settings)
+    assert found.state is State.NOT_RUN
+    assert f"nor {settings.folder} has room for" in found.found
 
 
 @pytest.mark.parametrize("changing", [False, True])

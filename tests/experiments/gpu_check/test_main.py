@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from mainspring.experiments.gpu_check import __main__ as command
+from mainspring.experiments.gpu_check import isolation
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
 from mainspring.experiments.gpu_check.settings import Settings
@@ -58,10 +62,13 @@ def test_a_rehearsal_publishes_a_table(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def check(name: str, settings: Settings, limit_s: float) -> list[Verdict]:
+    def check(
+        name: str, settings: Settings, limit_s: float, on_verdict: Callable[[Verdict], None]
+    ) -> list[Verdict]:
         assert 0 < limit_s <= patience_s(name, settings)
         asked.append((name, settings.device))
-        return [failed(name, "broke") if name == "load" else at_least(name, 2, 1, "GB/s")]
+        on_verdict(found := failed(name, "broke") if name == "load" else at_least(name, 2, 1, "GB/s"))
+        return [found]
 
     monkeypatch.setattr(command, "run_alone", check)
     result = CliRunner().invoke(app, ["--rehearse", "--only", "load,large", "--output", str(tmp_path)])
@@ -71,6 +78,11 @@ def test_a_rehearsal_publishes_a_table(
     report = json.loads((tmp_path / "gpu-check.json").read_text())
     assert [verdict["state"] for verdict in report["verdicts"]] == ["FAILED", "met"]
     assert "| large | >= 1 GB/s | 2 GB/s | met |" in (tmp_path / "gpu-check.md").read_text()
+    recorded = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
+    assert [(each["check"], each["verdict"]["state"]) for each in recorded] == [
+        ("load", "FAILED"),
+        ("large", "met"),
+    ]
 
 
 @pytest.mark.parametrize(("found", "code"), [(at_least("x", 2, 1), 0), (at_least("x", 0, 1), 1)])
@@ -78,7 +90,7 @@ def test_on_a_gpu_what_is_missed_is_an_error(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Verdict, code: int
 ) -> None:
     monkeypatch.setattr(command, "missing", lambda _device: [])
-    monkeypatch.setattr(command, "run_alone", lambda _name, settings, _limit_s: [found][: settings.on_gpu])
+    monkeypatch.setattr(command, "run_alone", lambda _name, settings, *_: [found][: settings.on_gpu])
     result = CliRunner().invoke(app, ["--only", "load", "--output", str(tmp_path)])
     assert result.exit_code == code, result.output
 
@@ -105,6 +117,32 @@ def test_a_check_that_raises_or_hangs_costs_one_line(
     assert (verdict.state, verdict.found) == (State.FAILED, "it had not ended after 0 s")
 
 
+def _found_and_then(what: str) -> Iterator[Verdict]:
+    yield told("one", "1")
+    yield told("two", "2")
+    if what == "dies":
+        os._exit(3)
+    if what == "raises":
+        raise RuntimeError("broke")
+    time.sleep(600)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [("dies", "its process died: exit code 3"), ("raises", "broke"), ("hangs", "it had not ended after 1 s")],
+)
+def test_what_a_check_had_found_before_it_was_cut_is_kept(what: str, says: str, settings: Settings) -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(
+        target=isolation.carry_out, args=(lambda _: _found_and_then(what), "x", settings, theirs)
+    )
+    process.start()
+    theirs.close()
+    came = list(isolation.received("x", process, ours, 1.0 if what == "hangs" else 60.0))
+    assert [verdict.found for verdict in came] == ["1", "2", says]
+    assert not process.is_alive()
+
+
 def test_all_checks_have_time_within_the_budget() -> None:
     whole = Settings()
     expected = whole.compile_s + whole.infers_s + whole.cycled_s + 2 * whole.cluster_s
@@ -120,7 +158,7 @@ def test_compiling_alone_has_the_whole_budget_and_is_good_if_all_was_compiled(
 ) -> None:
     limits: list[tuple[float, float]] = []
 
-    def check(_name: str, settings: Settings, limit_s: float) -> list[Verdict]:
+    def check(_name: str, settings: Settings, limit_s: float, _: object) -> list[Verdict]:
         limits.append((settings.compile_s, limit_s))
         return [found]
 
@@ -138,7 +176,7 @@ def test_models_are_compiled_beforehand_without_a_gpu(
 ) -> None:
     asked: list[Settings] = []
 
-    def check(_name: str, settings: Settings, _limit_s: float) -> list[Verdict]:
+    def check(_name: str, settings: Settings, *_: object) -> list[Verdict]:
         asked.append(settings)
         return []
 

@@ -1,0 +1,217 @@
+"""What lengthens an EXEC that a profile of one size, run again and again, does not show.
+
+Batch sizes in turn, a pause before it, a PREPARE beside it, its input on the way while LOADs take the bus;
+and the gap that the host leaves between two of them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.timings import Ints, quantile
+from mainspring.experiments.gpu_check.models import LARGE
+from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.steady import loading_beside
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
+from mainspring.messages.actions import Infer
+from mainspring.messages.model import ModelSpec
+from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.core.jobs import Reservation, Slot
+from mainspring.worker.engine import OwnMemory
+from mainspring.worker.realtime import Rights
+
+IN_TURN = 0.05
+"""What a batch may take longer after one of another size, as a share of its time after its own size."""
+BESIDE = 0.10
+"""What the 99th percentile may be longer while a model is prepared, as a share."""
+AFTER_PAUSE = 3
+"""Times that each pause is made."""
+
+
+def check_executing(settings: Settings) -> Iterator[Verdict]:
+    """Run the main model in each of these ways, in a thread like a worker's EXEC."""
+    store = Store(settings.store(settings.engine))
+    spec, second = (store.manifest(name).spec() for name in (settings.main, settings.second))
+    others = [store.manifest(LARGE).spec()] if LARGE in store.names() else []
+    runs = settings.exec_runs
+    rights = Rights(settings.realtime)
+    with device_for([spec, second, *others], settings.config(), copies=2) as device, rights.claimed_process():
+        for each in (spec, second):
+            device.prepare(each)
+        device.load(spec)
+        ways = [
+            partial(of_sizes, device, spec, runs),
+            partial(of_gaps, device, spec, runs),
+            partial(of_inputs, device, spec, second, runs, rights),
+            *[partial(of_preparing, device, spec, other, runs) for other in others],
+            # The longest one is the last.
+            partial(of_pauses, device, spec, settings.pauses_ms),
+        ]
+        for way in ways:
+            yield from as_exec_thread(rights, way)
+
+
+def spans_ns(run: Callable[[], object], runs: int) -> Ints:
+    """Return the host's durations of so many runs, from the call to its return."""
+    found = np.zeros(runs, np.int64)
+    for index in range(runs):
+        begin_ns = time.monotonic_ns()
+        run()
+        found[index] = time.monotonic_ns() - begin_ns
+    return found
+
+
+def of_sizes(device: LoneDevice, spec: ModelSpec, runs: int) -> list[Verdict]:
+    """Run the batch sizes in turn, and each by itself: the median of each size in turn against by itself."""
+    sizes = spec.batch_sizes
+    calls = {}
+    for size in sizes:
+        device.fill(spec, size, random_rows(spec, size))
+        calls[size] = device.infer(spec, size)
+        calls[size]()
+    alone = {size: float(np.median(spans_ns(calls[size], runs))) for size in sizes}
+    mixed: dict[int, list[int]] = {size: [] for size in sizes}
+    for _ in range(runs):
+        for size in sizes:
+            mixed[size].append(int(spans_ns(calls[size], 1)[0]))
+    shares = {size: float(np.median(mixed[size])) / alone[size] - 1 for size in sizes}
+    worst = max(sizes, key=lambda size: shares[size])
+    return [
+        at_most(
+            f"EXEC {spec.name} after another batch size: longer",
+            100 * shares[worst],
+            100 * IN_TURN,
+            "%",
+            f"batch {worst}, of {', '.join(map(str, sizes))} in turn {runs:,} times",
+        ),
+        told("  alone", ", ".join(f"{alone[size] / 1e6:.4f}" for size in sizes), "ms, by batch size"),
+    ]
+
+
+def of_gaps(device: LoneDevice, spec: ModelSpec, runs: int) -> list[Verdict]:
+    """Run one batch behind the other: what of each is not the device's."""
+    run = device.infer(spec, 1)
+    begin_ns = time.monotonic_ns()
+    parts = [run() for _ in range(runs)]
+    whole_ns = (time.monotonic_ns() - begin_ns) / runs
+    part_ns = float(np.mean(parts))
+    return [
+        told(
+            "EXEC back to back, batch 1: beside the device's part",
+            f"{(whole_ns - part_ns) / 1e3:.1f} us",
+            f"{part_ns / 1e6:.4f} of {whole_ns / 1e6:.4f} ms each",
+        )
+    ]
+
+
+def of_inputs(
+    device: LoneDevice, spec: ModelSpec, loaded: ModelSpec, runs: int, rights: Rights
+) -> list[Verdict]:
+    """Send an input and run its batch, alone and while another model is loaded again and again."""
+    engine = device.engine
+    what = "INPUT and EXEC, batch 1, LOADs beside"
+    if not isinstance(engine, OwnMemory):
+        return [not_run(what, "the device has no memory of its own to send inputs to")]
+    transfers = engine.transfers
+    layout = slot_layout(spec, 1)
+    place = Reservation(Slot(0, layout.size), layout)
+    action = Infer(1, "lone", spec.name, 1, (0,), (1,), (False,), 0, 0, 0, 0)
+
+    def through() -> None:
+        for tensor, start in zip(spec.inputs, layout.inputs, strict=True):
+            transfers.send(place, start, tensor.row_bytes)
+        engine.execute(action, place)
+
+    alone = spans_ns(through, runs)
+    with loading_beside(device, loaded, (spec.pages,), rights) as loads:
+        beside = spans_ns(through, runs)
+    return [
+        told(
+            what,
+            f"{(np.median(beside) - np.median(alone)) / 1e3:.1f} us longer",
+            f"median {np.median(beside) / 1e6:.4f}, 99th percentile {quantile(beside, 99) / 1e6:.4f} ms, "
+            f"{len(loads)} LOADs",
+        )
+    ]
+
+
+def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: int) -> list[Verdict]:
+    """Run a model while another one of another executable is prepared and released again and again."""
+    run = device.infer(spec, 1)
+    alone = spans_ns(run, runs)
+    with preparing_beside(device, other) as prepared:
+        beside = spans_ns(run, runs)
+    tails = quantile(beside, 99) / quantile(alone, 99) - 1
+    longest = f"longest {beside.max() / 1e6:.3f} instead of {alone.max() / 1e6:.3f} ms"
+    return [
+        at_most(
+            "EXEC, PREPAREs beside: 99th percentile longer",
+            100 * tails,
+            100 * BESIDE,
+            "%",
+            f"{longest}; {len(prepared)} PREPAREs",
+        )
+    ]
+
+
+@contextmanager
+def preparing_beside(device: LoneDevice, spec: ModelSpec) -> Iterator[Sequence[int]]:
+    """Prepare and release a model in a thread again and again, the first time before the block begins.
+
+    Yields the list of how long each PREPARE took in ns. Raises afterwards what a PREPARE raised.
+    """
+    stop, begun = threading.Event(), threading.Event()
+    took_ns: list[int] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            while not stop.is_set():
+                begin_ns = time.monotonic_ns()
+                device.engine.prepare(spec)
+                took_ns.append(time.monotonic_ns() - begin_ns)
+                begun.set()
+                device.engine.release(spec.name)
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=body, name="prepare", daemon=True)
+    thread.start()
+    begun.wait()
+    try:
+        yield took_ns
+    finally:
+        stop.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def of_pauses(device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int]) -> list[Verdict]:
+    """Run a batch after pauses of nothing at all: clocks fall, caches are lost."""
+    run = device.infer(spec, 1)
+    busy_ns = float(np.median(spans_ns(run, 20)))
+    found = []
+    for pause_ms in pauses_ms:
+        first = []
+        for _ in range(AFTER_PAUSE):
+            time.sleep(pause_ms / 1e3)
+            first.append(int(spans_ns(run, 1)[0]))
+        found.append(f"{np.median(first) / busy_ns:.2f}")
+    return [
+        told(
+            f"first EXEC after {', '.join(map(str, pauses_ms))} ms of quiet",
+            ", ".join(found),
+            f"times {busy_ns / 1e6:.4f} ms, that of one behind the other",
+        )
+    ]
