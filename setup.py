@@ -35,8 +35,8 @@ from mainspring import extras, native  # noqa: E402
 MODULES = {
     native.CORE: ("cluster/**/*.py", "scheduler/**/*.py", "worker/core/**/*.py", "telemetry/lifecycles.py"),
     native.SIMULATOR: (
-        *("simulator/agenda.py", "simulator/controller.py", "simulator/device.py", "simulator/draws.py"),
-        *("simulator/fleet.py", "simulator/gateway.py", "simulator/network.py", "simulator/outcomes.py"),
+        *("simulator/controller.py", "simulator/device.py", "simulator/environment.py"),
+        *("simulator/fleet.py", "simulator/gateway.py", "simulator/outcomes.py"),
         "simulator/gateway_core.py",
         *("simulator/simulation.py", "telemetry/percentiles.py", "telemetry/samples.py"),
         *("telemetry/aggregates.py", "traces/records.py"),

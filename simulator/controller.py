@@ -13,8 +13,8 @@ from time import perf_counter_ns
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, Wakeup
 from mainspring.scheduler.core import Scheduler
-from mainspring.simulator.agenda import NEVER_NS
 from mainspring.simulator.costs import ControllerCost, CostSpec
+from mainspring.simulator.environment import NEVER_NS
 
 WAKEUP = Wakeup()
 

@@ -48,13 +48,17 @@ class ControllerCost(msgspec.Struct, frozen=True, kw_only=True):
         named = {name: getattr(self, name) for name in ("receive_us", "schedule_us", "send_us", "log_us")}
         for table in ("handle_us", "command_us"):
             named |= {f"{table}.{kind}": cost for kind, cost in getattr(self, table).items()}
-        for name, value in named.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+        _check_costs(named)
         _refuse_unknown("handle_us", self.handle_us, EVENTS)
         _refuse_unknown("command_us", self.command_us, COMMANDS)
         if self.burst_messages < 1:
             raise ValueError(f"burst_messages is {self.burst_messages}; it must be at least 1")
+
+
+def _check_costs(costs: dict[str, float]) -> None:
+    for name, value in costs.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
 
 
 def _refuse_unknown(table: str, costs: dict[str, float], known: tuple[str, ...]) -> None:
@@ -85,10 +89,7 @@ class ProcessCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for what no process could cost."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} is {value}; it must be a finite number from 0 up")
+        _check_costs(msgspec.structs.asdict(self))
 
 
 class CostSpec(msgspec.Struct, frozen=True, kw_only=True):

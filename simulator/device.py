@@ -11,10 +11,9 @@ from mainspring.messages.actions import Action, Infer, Load, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
-from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.costs import ProcessCosts
-from mainspring.simulator.draws import Draws
-from mainspring.simulator.faults import Faults
+from mainspring.simulator.environment import NEVER_NS, Agenda, Draws
+from mainspring.simulator.spec import Faults
 from mainspring.worker.core.jobs import Executor, Job
 from mainspring.worker.core.state_machine import WorkerCore
 

@@ -12,12 +12,10 @@ import numpy as np
 
 from mainspring.messages.actions import Action, Infer, Result
 from mainspring.messages.events import Event, WorkerLeft
-from mainspring.simulator.agenda import Agenda
 from mainspring.simulator.costs import ProcessCosts
 from mainspring.simulator.device import Preloaded, SimulatedWorker
-from mainspring.simulator.draws import Draws
-from mainspring.simulator.faults import Faults
-from mainspring.simulator.network import Link
+from mainspring.simulator.environment import Agenda, Draws, Link
+from mainspring.simulator.spec import Faults
 
 QUIET_RETRY_NS = 1_000_000
 """How often a worker that was given up looks whether its running jobs have ended."""

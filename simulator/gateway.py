@@ -20,10 +20,9 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import ModelSpec
-from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.costs import ProcessCosts
-from mainspring.simulator.faults import Faults
-from mainspring.simulator.network import Link
+from mainspring.simulator.environment import NEVER_NS, Agenda, Link
+from mainspring.simulator.spec import Faults
 
 _CONFIG: Final = GatewayConfig()
 GRACE_NS: Final = milliseconds(_CONFIG.grace_ms)

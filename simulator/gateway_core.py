@@ -18,11 +18,10 @@ from mainspring.messages.commands import Reject
 from mainspring.messages.events import RequestArrived, RequestCancelled
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Dispatch, Output, Rejected
-from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.costs import ProcessCosts
-from mainspring.simulator.faults import Faults
+from mainspring.simulator.environment import NEVER_NS, Agenda, Link
 from mainspring.simulator.gateway import Flight, Replies, SimulatedGateway
-from mainspring.simulator.network import Link
+from mainspring.simulator.spec import Faults
 
 _NO_LIMIT: Final = 1 << 60
 _NUMBER: Final = 0

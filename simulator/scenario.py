@@ -15,9 +15,9 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.gateway import BEST_EFFORT_NS
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000

@@ -18,17 +18,15 @@ from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerLe
 from mainspring.messages.model import ModelSpec
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
-from mainspring.simulator.agenda import NEVER_NS, Agenda
 from mainspring.simulator.controller import Record, SimulatedController
 from mainspring.simulator.costs import CostSpec, ProcessCosts
 from mainspring.simulator.device import Preloaded, SimulatedWorker
-from mainspring.simulator.draws import Draws
-from mainspring.simulator.faults import Faults
+from mainspring.simulator.environment import NEVER_NS, Agenda, Draws, Link
 from mainspring.simulator.fleet import Fleet, Peer
 from mainspring.simulator.gateway import SimulatedGateway
 from mainspring.simulator.gateway_core import CoreGateway
-from mainspring.simulator.network import Link
 from mainspring.simulator.outcomes import Ledger, Outcome
+from mainspring.simulator.spec import Faults
 from mainspring.traces.records import Records
 from mainspring.traces.source import Source
 

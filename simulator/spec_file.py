@@ -10,42 +10,39 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
 from mainspring.cli.configuration.tables import ConfigError, build, suggestion
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.costs import ControllerCost, CostSpec, ProcessCosts
+from mainspring.simulator.costs import ControllerCost
 from mainspring.simulator.spec import (
     LOG,
     Crash,
-    DeviceGroup,
-    FaultsSpec,
-    ModelGroup,
-    NetworkSpec,
     SimulationSpec,
     WorkloadSpec,
     refuse_over_log,
 )
 from mainspring.traces.arrival import FROM_FILE
 
+_FIELDS = {each.name: each for each in msgspec.structs.fields(SimulationSpec)}
 LISTS: dict[str, type[msgspec.Struct]] = {
-    "devices": DeviceGroup,
-    "models": ModelGroup,
-    "workload": WorkloadSpec,
+    name: get_args(field.type)[0] for name, field in _FIELDS.items() if get_origin(field.type) is tuple
 }
 """Parts of which there may be several."""
 TABLES: dict[str, type[msgspec.Struct]] = {
-    "scheduler": SchedulerConfig,
-    "network": NetworkSpec,
-    "processes": ProcessCosts,
-    "faults": FaultsSpec,
-    "cost": CostSpec,
+    name: field.type for name, field in _FIELDS.items() if isinstance(field.default, msgspec.Struct)
 }
 PATHS = {"devices": ("profiles",), "models": ("profiles", "store"), "workload": ("trace", "log")}
 """Keys that are paths."""
 PARTS = {**LISTS, **TABLES}
+_Plain = msgspec.defstruct(
+    "_Plain",
+    [(name, type(field.default), field.default) for name, field in _FIELDS.items() if name not in PARTS],
+    kw_only=True,
+)
+"""The keys of a spec that stand in no table."""
 
 Table = dict[str, Any]
 Part = TypeVar("Part", bound=msgspec.Struct)
@@ -153,25 +150,13 @@ def parse_spec(table: Mapping[str, Any], source: str) -> SimulationSpec:
             plain[name] = part
     for name in LISTS:
         values.setdefault(name, ())
-    return build(_Plain, plain, source, _elsewhere(None)).spec(values, source)
-
-
-class _Plain(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of a spec that stand in no table."""
-
-    warm_up_s: float = 5.0
-    duration_s: float = 20.0
-    seed: int = 0
-    preload: str = "fill"
-
-    def spec(self, values: Table, source: str) -> SimulationSpec:
-        """Return the whole spec; raise `ConfigError` if its parts do not go together."""
-        if self.preload not in ("fill", "once", "none"):
-            raise ConfigError(f"{source}: preload is {self.preload!r}; choose fill, once or none")
-        try:
-            return SimulationSpec(**values, **msgspec.structs.asdict(self))
-        except ValueError as error:
-            raise ConfigError(f"{source}: {error}") from None
+    values |= msgspec.structs.asdict(build(_Plain, plain, source, _elsewhere(None)))
+    if values["preload"] not in ("fill", "once", "none"):
+        raise ConfigError(f"{source}: preload is {values['preload']!r}; choose fill, once or none")
+    try:
+        return SimulationSpec(**values)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _part(name: str, part: Table, source: str) -> msgspec.Struct:

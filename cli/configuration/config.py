@@ -109,15 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     console: ConsoleConfig = ConsoleConfig()
 
 
-TABLES: dict[str, type[msgspec.Struct]] = {
-    "cluster": ClusterConfig,
-    "scheduler": SchedulerConfig,
-    "controller": ControllerConfig,
-    "gateway": GatewayConfig,
-    "worker": WorkerConfig,
-    "repository": RepositoryConfig,
-    "console": ConsoleConfig,
-}
+TABLES: dict[str, type[msgspec.Struct]] = {each.name: each.type for each in msgspec.structs.fields(Config)}
 
 DERIVED: dict[tuple[str, str], str] = {
     **{

@@ -18,8 +18,8 @@ from mainspring.experiments.figures.profiles import read_models
 from mainspring.experiments.figures.tape import Tape
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import preload
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 from mainspring.telemetry.summary import Analyser
 from mainspring.traces.records import Records
 from mainspring.traces.report import summarise

@@ -23,9 +23,9 @@ from mainspring.experiments.policies.played import (
 from mainspring.experiments.policies.scenarios import SCENARIOS, Scenario
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.simulator.cluster import preload
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.run import play
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 from mainspring.traces.arrival import SECOND_NS
 from mainspring.traces.records import NO_DEADLINE, OUTPUTS, Records
 from mainspring.traces.source import OpenSource

@@ -15,8 +15,8 @@ from mainspring.scheduler.placing import LoadPlan, plan_load
 from mainspring.scheduler.policies.clockwork import Clockwork
 from mainspring.scheduler.policies.registry import policy_class, policy_names
 from mainspring.scheduler.state import SchedulerState
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 from tests.scheduler.hand import MS, Hand, spec
 
 MODELS = 24

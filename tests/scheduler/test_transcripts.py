@@ -13,8 +13,8 @@ from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelRemoved
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 from mainspring.simulator.transcript import line
 
 MILLISECOND = 1_000_000

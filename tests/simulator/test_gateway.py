@@ -13,11 +13,11 @@ from mainspring.gateway.core.state_machine import GatewayCore
 from mainspring.messages.codes import Reason
 from mainspring.messages.events import RequestArrived
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.gateway import BEST_EFFORT_NS, GRACE_NS
 from mainspring.simulator.gateway_core import CoreGateway
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 from tests.simulator.played import Stream
 
 LENGTH_NS = 2 * SECOND

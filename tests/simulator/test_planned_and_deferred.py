@@ -7,8 +7,8 @@ import pytest
 from mainspring.messages.codes import Reason
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.scenario import SECOND, random_scenario, run_to_end
+from mainspring.simulator.spec import Faults
 
 POLICIES = ("clockwork-release", "nexus", "symphony")
 LENGTH_NS = SECOND

@@ -11,9 +11,9 @@ import pytest
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import WorkerJoined
 from mainspring.scheduler.config import SchedulerConfig
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model
 from mainspring.simulator.simulation import Simulation
+from mainspring.simulator.spec import Faults
 
 LENGTH_NS = 2 * SECOND
 LOSSES = 60

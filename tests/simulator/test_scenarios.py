@@ -6,8 +6,8 @@ from mainspring.messages.codes import Reason
 from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.core import Scheduler
 from mainspring.scheduler.policies.registry import policy_names
-from mainspring.simulator.faults import Faults
 from mainspring.simulator.scenario import check_scenario, reproduction
+from mainspring.simulator.spec import Faults
 from tests.simulator.played import decided_again, played
 
 

@@ -13,7 +13,7 @@ from mainspring.scheduler.policies.baselines.edf import Edf
 from mainspring.scheduler.policies.baselines.fifo import Fifo
 from mainspring.scheduler.policies.options import ClipperOptions, EdfOptions, FifoOptions
 from mainspring.scheduler.policies.registry import policy_names
-from mainspring.simulator.faults import Faults
+from mainspring.simulator.spec import Faults
 from tests.simulator.played import decided_again, played
 
 HERE = "tests.scheduler.policies.test_baselines:"
