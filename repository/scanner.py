@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +18,7 @@ import msgspec
 from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.layout import FoundModel, Layout, Remembered, RepositoryFault
 from mainspring.repository.reconciler import Reconciler
+from mainspring.repository.served_files import replace_file
 
 _LOGGER = logging.getLogger("mainspring.repository")
 MEMORY_FILE = "repository-digests.json"
@@ -140,9 +140,6 @@ def _read_memory(path: Path) -> dict[str, Remembered]:
 def _write_memory(path: Path, memory: dict[str, Remembered]) -> None:
     """Keep the digests; without them the next start is slower, and nothing else."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.writing")
-        aside.write_bytes(msgspec.json.encode(memory))
-        os.replace(aside, path)
+        replace_file(path, memory)
     except OSError as error:
         _LOGGER.warning("can't keep digests in %s: %s", path, error.strerror)

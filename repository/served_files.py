@@ -57,7 +57,7 @@ class ServedFiles:
 
     def write(self, model: ServedModel, specs: Sequence[ModelSpec]) -> None:
         """Keep what gateways are about to be told; raise OSError."""
-        _replace(self._served / f"{model.name}.json", ServedFile(model, tuple(specs)))
+        replace_file(self._served / f"{model.name}.json", ServedFile(model, tuple(specs)))
 
     def remove(self, name: str) -> None:
         """Forget a model that no gateway is directed to any more; raise OSError."""
@@ -83,7 +83,7 @@ class ServedFiles:
     def write_state(self, state: State) -> None:
         """Say how far the repository is, if that changed; raise OSError."""
         if state != self._state:
-            _replace(self._folder / STATE, state)
+            replace_file(self._folder / STATE, state)
             self._state = state
 
     def begun(self) -> bool:
@@ -98,7 +98,8 @@ class ServedFiles:
             return State()
 
 
-def _replace(path: Path, content: msgspec.Struct) -> None:
+def replace_file(path: Path, content: object) -> None:
+    """Write the content as JSON, aside at first, so that readers find the file whole; raise OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.writing")
     aside.write_bytes(msgspec.json.encode(content))

@@ -19,11 +19,10 @@ from mainspring.repository.builds import Build, Patience, Stage
 from mainspring.repository.compile_child import Job
 from mainspring.repository.compiling import CompileFailed, Compiler, sweep
 from mainspring.repository.config import RepositoryConfig
-from mainspring.repository.control import Control
 from mainspring.repository.controller_link import ControllerLink, Refusal
 from mainspring.repository.index import index_of
 from mainspring.repository.reconciler import Add, Compile, Reconciler, Retire, Serve, Step, Warm
-from mainspring.repository.requests import Requests
+from mainspring.repository.requests import Control, Requests
 from mainspring.repository.scanner import SETTLING_POLL_S, Scanner
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport.greeting import read_secret

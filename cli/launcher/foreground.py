@@ -48,13 +48,6 @@ def begin(process: str, log_level: str, log_format: str) -> threading.Event:
     return stop
 
 
-def duration_ms(text: str, option: str) -> float:
-    """Return a duration such as ``5s`` in milliseconds; raise BadParameter if it is none above 0."""
-    from mainspring.cli.durations import duration_ns
-
-    return duration_ns(text, option) / 1e6
-
-
 def ready(address: str) -> None:
     """Say on stdout that the process can be connected to, and where."""
     print(f"ready {address}", flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -41,9 +41,6 @@ CHANGES_NAME = "controller.changes"
 """The file in the run folder that keeps what clients and operators changed over a controller's restart."""
 
 CONSOLE = "console"
-CHOOSE_CONSOLE = "choose another with --console-port or [console] address, or off"
-CHOOSE_CONTROLLER = "choose another with [controller] address"
-CHOOSE_REPOSITORY = "choose another with [repository] address"
 CONSOLE_NICE = 5
 """It may wait for those that serve."""
 
@@ -106,16 +103,7 @@ def make_plan(config: Config) -> Plan:
         gateway_address=config.gateway.address,
         also_serves=also_serves(config.gateway),
         console_address=config.console.address if cluster.console else "",
-        listening=(
-            (config.gateway.address, "choose another with --port or [gateway] address"),
-            *([(config.controller.address, CHOOSE_CONTROLLER)] if is_tcp(config.controller.address) else []),
-            *(
-                (address, f"choose another with --{name}-port or [gateway] {name}_address, or off")
-                for name, address in also_serves(config.gateway)
-            ),
-            *([(config.repository.address, CHOOSE_REPOSITORY)] if listens_by_tcp(config.repository) else []),
-            *([(config.console.address, CHOOSE_CONSOLE)] if cluster.console else []),
-        ),
+        listening=tuple((address, remedy) for _, address, remedy in _listeners(config) if remedy),
         run_dir=run_dir,
         repository=repository,
     )
@@ -140,24 +128,37 @@ def also_serves(gateway: GatewayConfig) -> tuple[tuple[str, str], ...]:
     return tuple(each for each in (*addresses, ("metrics", gateway.metrics_address)) if each[1])
 
 
+def _listeners(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield what listens on TCP: the key that says where, the address, and how to choose another.
+
+    The last is empty for what is not looked at before the start.
+    """
+    choose = "choose another with"
+    controller, data, repository = config.controller.address, config.worker.data_address, config.repository
+    yield ("[gateway] address", config.gateway.address, f"{choose} --port or [gateway] address")
+    if is_tcp(controller):
+        yield ("[controller] address", controller, f"{choose} [controller] address")
+    if is_tcp(data):
+        yield ("[worker] data_address", data, "")
+    for name, address in also_serves(config.gateway):
+        key = f"[gateway] {name}_address"
+        yield (key, address, f"{choose} --{name}-port or {key}, or off")
+    if listens_by_tcp(repository):
+        yield ("[repository] address", repository.address, f"{choose} [repository] address")
+    if config.cluster.console:
+        key = "[console] address"
+        yield (key, config.console.address, f"{choose} --console-port or {key}, or off")
+
+
 def _check_addresses(config: Config) -> None:
     """Raise `ConfigError` if two processes were to listen on one address."""
-    gateway, controller = config.gateway.address, config.controller.address
     data = config.worker.data_address
     if data and not data.endswith(":*") and config.cluster.workers > 1:
         raise ConfigError(
             f"[worker] data_address is {data} for each of {config.cluster.workers} workers, and only one can"
             " listen there; end it with :* for any free port"
         )
-    places = [("[gateway] address", gateway)]
-    places += [("[controller] address", controller)] if is_tcp(controller) else []
-    places += [("[worker] data_address", data)] if is_tcp(data) else []
-    places += [(f"[gateway] {name}_address", address) for name, address in also_serves(config.gateway)]
-    if listens_by_tcp(config.repository):
-        places.append(("[repository] address", config.repository.address))
-    if config.cluster.console:
-        places.append(("[console] address", config.console.address))
-    for (one, first), (other, second) in itertools.combinations(places, 2):
+    for (one, first, _), (other, second, _) in itertools.combinations(_listeners(config), 2):
         if not any(each.endswith((":*", ":0")) for each in (first, second)) and _same(first, second):
             raise ConfigError(f"{second} would be listened on twice: give {one} and {other} different ports")
 

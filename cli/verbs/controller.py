@@ -16,10 +16,9 @@ from mainspring.cli.launcher.foreground import (
     PolicyName,
     PolicyOptions,
     begin,
-    duration_ms,
     ready,
 )
-from mainspring.cli.options import SecretFile
+from mainspring.cli.options import SecretFile, duration_ns
 
 if TYPE_CHECKING:
     import threading
@@ -89,7 +88,7 @@ def controller(
         secret_file=_text(secret_file) or "",
         event_log_dir=_text(event_log),
         state_file=_text(state_file),
-        drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+        drain_timeout_ms=duration_ns(drain_timeout, "--drain-timeout") / 1e6,
     )
     source = ModelSource(_text(store), _text(profiles), copies)
     with contextlib.ExitStack() as stack:

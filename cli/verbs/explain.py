@@ -13,6 +13,7 @@ from mainspring.cli.options import (
     GatewayAddress,
     SecretFile,
     Token,
+    duration_ns,
     print_json,
     typed,
 )
@@ -83,7 +84,6 @@ def _story(
 ) -> Story:
     """Look where it was asked to, or else with the console and, without one, with the controller."""
     from mainspring.cli.controllers import find_for
-    from mainspring.cli.durations import duration_ns
     from mainspring.cli.explaining import NoConsole, from_console, from_log, live
     from mainspring.cli.places import CONSOLE, place
     from mainspring.telemetry.runs import choose_run

@@ -12,10 +12,9 @@ from mainspring.cli.launcher.foreground import (
     LogFormat,
     LogLevel,
     begin,
-    duration_ms,
     ready,
 )
-from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile
+from mainspring.cli.options import DEFAULT_GATEWAY, Controller, SecretFile, duration_ns
 
 
 def gateway(
@@ -37,7 +36,6 @@ def gateway(
 ) -> None:
     """Run a gateway until Ctrl-C or SIGTERM, which drain within --drain-timeout."""
     from mainspring.cli.controllers import find
-    from mainspring.cli.durations import duration_ns
     from mainspring.gateway.config import GatewayConfig
     from mainspring.gateway.server import run
 
@@ -52,7 +50,7 @@ def gateway(
             secret_file=door.secret_file,
             name=name,
             grace_ms=duration_ns(grace, "--grace", least_ns=0) / 1e6,
-            drain_timeout_ms=duration_ms(drain_timeout, "--drain-timeout"),
+            drain_timeout_ms=duration_ns(drain_timeout, "--drain-timeout") / 1e6,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
+from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token, duration_or_none_ns
 
 if TYPE_CHECKING:
     from mainspring.client.result import InferResult
@@ -39,7 +39,6 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Run a model once and show its outputs and where the time went."""
-    from mainspring.cli.durations import duration_or_none_ns
     from mainspring.client.client import Client
 
     if bool(inputs) == random:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token
+from mainspring.cli.options import DEFAULT_GATEWAY, GatewayAddress, Token, duration_ns, duration_or_none_ns
 from mainspring.traces.arrival import Kind
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ def replay(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Send a workload to a running cluster, on schedule whatever the cluster does."""
-    from mainspring.cli.durations import duration_ns, duration_or_none_ns
     from mainspring.traces.recipe import Recipe
     from mainspring.traces.replayer import ReplayConfig
 

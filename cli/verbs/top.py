@@ -14,6 +14,7 @@ from mainspring.cli.options import (
     GatewayAddress,
     SecretFile,
     Token,
+    duration_ns,
     refuse_with_log,
 )
 from mainspring.cli.spans import RunNumber
@@ -105,7 +106,6 @@ def _source(
 def _once(source: Source, shown: ViewName | None, watch: str, *, recorded: bool, as_json: bool) -> None:
     from rich.console import Console
 
-    from mainspring.cli.durations import duration_ns
     from mainspring.cli.launcher.signals import stopping
     from mainspring.console.terminal import running
     from mainspring.console.terminal.screen import Screen

@@ -13,6 +13,7 @@ from mainspring.cli.options import (
     GatewayAddress,
     SecretFile,
     Token,
+    duration_ns,
     refuse_with_log,
 )
 from mainspring.cli.spans import From, Last, RunNumber, To
@@ -49,7 +50,6 @@ def trace(
 ) -> None:
     """Write a trace: executors as tracks, windows, and arrows from requests to actions."""
     from mainspring.cli.controllers import find_for
-    from mainspring.cli.durations import duration_ns
     from mainspring.cli.spans import chosen_run
     from mainspring.cli.tracing import trace_live, trace_log
 

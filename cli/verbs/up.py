@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions, duration_ms
+from mainspring.cli.launcher.foreground import PolicyName, PolicyOptions
+from mainspring.cli.options import duration_ns
 
 DrainTimeout = Annotated[
     str | None,
@@ -107,7 +108,7 @@ def up(
             "copies": copies,
             "log_level": log_level,
             "log_format": log_format,
-            "stop_timeout_s": drain_timeout and duration_ms(drain_timeout, "--drain-timeout") / 1e3,
+            "stop_timeout_s": drain_timeout and duration_ns(drain_timeout, "--drain-timeout") / 1e9,
         },
         "repository": {
             "path": model_repository and str(model_repository),

@@ -14,10 +14,9 @@ from mainspring.cli.launcher.foreground import (
     LogFormat,
     LogLevel,
     begin,
-    duration_ms,
     ready,
 )
-from mainspring.cli.options import Controller, SecretFile
+from mainspring.cli.options import Controller, SecretFile, duration_ns
 
 DataAddress = Annotated[
     str,
@@ -74,7 +73,7 @@ def worker(
         threads=threads,
         realtime=realtime,
         exec_core=exec_core,
-        drain_timeout_ms=max(1, round(duration_ms(drain_timeout, "--drain-timeout"))),
+        drain_timeout_ms=max(1, round(duration_ns(drain_timeout, "--drain-timeout") / 1e6)),
     )
     stop = begin(name, log_level, log_format)
     run(config, stop, ready)

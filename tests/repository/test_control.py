@@ -29,7 +29,7 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
-from mainspring.repository.control import MAX_QUESTIONS, QUESTION, Control
+from mainspring.repository.requests import MAX_QUESTIONS, QUESTION, Control
 from mainspring.repository.served_files import ServedFiles, State
 from mainspring.transport import streams
 from mainspring.transport.framing import HEAD, head
