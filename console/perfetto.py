@@ -65,7 +65,7 @@ class Tracer:
         self._lifecycles.take(now_ns, entry)
         if self._from_ns is None:
             return
-        if isinstance(entry, RequestArrived) and self._lifecycles.waits(entry.request_id):
+        if isinstance(entry, RequestArrived):
             self._arrived(now_ns, entry)
         self._count(now_ns)
 

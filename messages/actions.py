@@ -74,6 +74,18 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
 
 
 Action = Prepare | Release | Load | Unload | Infer
+KINDS: dict[type, str] = {kind: kind.__name__.upper() for kind in (Infer, Load, Unload, Prepare, Release)}
+"""What logs and displays call each action, by its class: ``INFER`` and so on."""
+
+
+def kind_of(action: Action) -> str:
+    """Return what an action is called, one of the values of `KINDS`."""
+    return KINDS[type(action)]
+
+
+def model_of(action: Action) -> str:
+    """Return the name of the model that an action is about."""
+    return action.model.name if isinstance(action, Prepare) else action.model
 
 
 class Result(msgspec.Struct, frozen=True, tag="result"):

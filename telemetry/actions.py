@@ -13,7 +13,7 @@ from typing import Any
 
 from mainspring.cluster.placements import Worker
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import KINDS, Action, Infer, Load, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
@@ -23,8 +23,6 @@ from mainspring.telemetry.histograms import BATCH_BOUNDS, ERROR_BOUNDS_NS, LATEN
 
 WORKERS_REMEMBERED = 4_096
 """Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""
-
-Action = Infer | Load | Prepare | Release | Unload
 
 
 class _Model:
@@ -80,7 +78,7 @@ class ActionCounts:
         self._workers: dict[str, _Worker] = {}
         self._gone: dict[str, _Worker] = {}
         self._handlers: dict[type, Callable[[Any], None]] = {
-            **dict.fromkeys((Infer, Load, Prepare, Release, Unload), self._began),
+            **dict.fromkeys(KINDS, self._began),
             Result: self._ended,
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
@@ -179,8 +177,4 @@ class ActionCounts:
             self._labels.forget(key)
 
 
-_ENDINGS = {
-    (kind, status): f"{kind.__name__.upper()} {status.value}"
-    for kind in (Infer, Load, Prepare, Release, Unload)
-    for status in Status
-}
+_ENDINGS = {(kind, status): f"{name} {status.value}" for kind, name in KINDS.items() for status in Status}

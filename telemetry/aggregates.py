@@ -10,7 +10,7 @@ from mainspring.messages.actions import Infer, Load, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Reject
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerLeft
-from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, outstanding
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, ended_by
 from mainspring.telemetry.samples import ActionSamples, SecondSeries, Spread
 
 
@@ -51,7 +51,7 @@ class Aggregates:
         if self._shared is None:
             self._lifecycles.take(now_ns, entry)
         elif type(entry) is Result:
-            life = outstanding(self._shared, entry)
+            life = ended_by(self._shared, entry)
             if life is not None:
                 life.result = entry
                 life.ended_ns = now_ns

@@ -15,6 +15,7 @@ the outputs back to the gateway.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from mainspring.cluster.apply import requests_of
@@ -22,16 +23,10 @@ from mainspring.cluster.follow import follow
 from mainspring.cluster.placements import Worker
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Result, kind_of, model_of
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker, Reject
-from mainspring.messages.events import (
-    GatewayLeft,
-    RequestArrived,
-    RequestCancelled,
-    WorkerJoined,
-    WorkerLeft,
-)
+from mainspring.messages.events import GatewayLeft, RequestArrived, RequestCancelled, WorkerJoined, WorkerLeft
 from mainspring.messages.evidence import Evidence, RejectEvidence
 from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.log import SegmentHeader
@@ -39,16 +34,12 @@ from mainspring.telemetry.settings import Settings
 
 OPEN_OUTCOMES: Final = ("waiting", "running")
 """Outcomes of requests that had not ended when the stream did."""
-_OK: Final = Status.OK
 _GONE: Final = Place.GONE
 _DISPATCHED: Final = Place.DISPATCHED
-_NONE: Final[list[Request]] = []
 
 
 class ActionLife:
     """An action from its command to its result."""
-
-    __slots__ = ("action", "ended_ns", "lost", "result", "sent_ns")
 
     def __init__(self, action: Action, sent_ns: int) -> None:
         self.action = action
@@ -67,7 +58,7 @@ class ActionLife:
     @property
     def kind(self) -> str:
         """``INFER``, ``LOAD``, ``UNLOAD``, ``PREPARE`` or ``RELEASE``."""
-        return _KINDS[type(self.action)]
+        return kind_of(self.action)
 
     @property
     def status(self) -> str:
@@ -79,20 +70,6 @@ class ActionLife:
 
 class RequestLife:
     """A request from its arrival to its end."""
-
-    __slots__ = (
-        "arrived_ns",
-        "attempts",
-        "cold",
-        "detail",
-        "earliest_finish_ns",
-        "ended_ns",
-        "evidence",
-        "infer",
-        "outcome",
-        "reason",
-        "request",
-    )
 
     def __init__(self, request: RequestArrived, arrived_ns: int) -> None:
         self.request = request
@@ -131,17 +108,19 @@ class Lifecycles:
         """`SegmentHeader.run`, once a header was read."""
         self._failed: dict[int, tuple[int, ActionLife]] = {}
         """How many INFERs failed on each open request, if any did, and the last of them."""
-        self._arrivals: dict[int, RequestLife | None] = {}
-        """Open requests that came for an unknown model; None for those of INFERs whose arrival is missing."""
-        self._on_request = on_request or _ignore
-        self._on_action = on_action or _ignore
+        self._unserved: dict[int, RequestLife] = {}
+        """Open requests that came for an unknown model, by id, until an INFER has them."""
+        self._unseen: set[int] = set()
+        """Open requests of INFERs whose arrival is missing."""
+        self._on_request = on_request or (lambda _: None)
+        self._on_action = on_action or (lambda _: None)
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Infer: self._infer_sent,
             RequestArrived: self._arrived,
             Result: self._ended,
             Reject: self._rejected,
             RequestCancelled: self._cancelled,
-            GatewayLeft: self._gateway_left,
+            GatewayLeft: self._cancelled,
             WorkerJoined: self._joined,
             WorkerLeft: self._left,
             DropWorker: self._left,
@@ -163,7 +142,8 @@ class Lifecycles:
         self.cluster = Cluster()
         self._run = None
         self._failed.clear()
-        self._arrivals.clear()
+        self._unserved.clear()
+        self._unseen.clear()
 
     def finish(self) -> None:
         """Hand out what is still open, as it stands, and forget the cluster: the stream ended."""
@@ -180,43 +160,25 @@ class Lifecycles:
         undecided = [request for request in cluster.undecided if request.place is Place.UNDECIDED]
         return cluster.queued + len(undecided) + len(self._unplaced())
 
-    def waits(self, request_id: int) -> bool:
-        """Return whether a request whose arrival was read is open."""
-        if request_id in self._arrivals:
-            return self._arrivals[request_id] is not None
-        return request_id in self.cluster.requests
-
     def awaits(self, before_ns: int) -> bool:
         """Return whether something is open that came, or was sent, before an instant."""
-        if any(request.arrived_ns < before_ns for request in self._unplaced()):
-            return True
-        for request in self.cluster.requests.values():
-            if request.arrived_ns < before_ns:
-                return True
-            break
+        began = [each.arrived_ns for each in self._unplaced()]
+        began += [each.arrived_ns for each in islice(self.cluster.requests.values(), 1)]
         for worker in self.cluster.workers.values():
-            begun = [each.action.earliest_ns for each in (worker.exec.first(), worker.load.first()) if each]
-            begun += [sent_ns for _, sent_ns in worker.others.values()]
-            if begun and min(begun) < before_ns:
-                return True
-        return False
+            began += [each.action.earliest_ns for each in (worker.exec.first(), worker.load.first()) if each]
+            began += [sent_ns for _, sent_ns in worker.others.values()]
+        return bool(began) and min(began) < before_ns
 
     def actions(self) -> list[ActionLife]:
         """Return the outstanding actions, in the order in which they were sent."""
-        found: list[ActionLife] = []
-        for worker in self.cluster.workers.values():
-            found += _outstanding(worker)
+        found = [life for worker in self.cluster.workers.values() for life in outstanding(worker)]
         return sorted(found, key=_action_id)
 
     def requests(self) -> Iterator[RequestLife]:
         """Yield the open requests as they stand."""
         yield from self._unplaced()
         infers = {life.action.action_id: life for life in self.actions()}
-        running = {
-            request.id: infers[action_id]
-            for action_id, requests in self.cluster.running.items()
-            for request in requests
-        }
+        running = {each.id: infers[id_] for id_, some in self.cluster.running.items() for each in some}
         for request in self.cluster.requests.values():
             life = self._life(request, running.get(request.id))
             if life is not None:
@@ -233,25 +195,28 @@ class Lifecycles:
     def _arrived(self, now_ns: int, event: RequestArrived) -> None:
         follow(self.cluster, now_ns, event)
         if event.request_id not in self.cluster.requests:
-            self._arrivals.setdefault(event.request_id, RequestLife(event, now_ns))
+            self._unserved.setdefault(event.request_id, RequestLife(event, now_ns))
 
     def _infer_sent(self, now_ns: int, infer: Infer) -> None:
-        for request_id in infer.request_ids:
-            if request_id not in self.cluster.requests:
-                self._arrivals.setdefault(request_id, None)
+        unknown = [id_ for id_ in infer.request_ids if id_ not in self.cluster.requests]
         follow(self.cluster, now_ns, infer)
+        for request_id in unknown:
+            arrival = self._unserved.pop(request_id, None)
+            if arrival is None:
+                self._unseen.add(request_id)
+            else:
+                request = self.cluster.requests[request_id]
+                request.event, request.arrived_ns = arrival.request, arrival.arrived_ns
 
     def _ended(self, now_ns: int, result: Result) -> None:
-        cluster = self.cluster
-        life = outstanding(cluster, result)
-        requests = cluster.running.get(result.action_id, _NONE)
-        waiting = [each for each in requests if each.place is not _GONE]
-        follow(cluster, now_ns, result)
+        life = ended_by(self.cluster, result)
+        waiting = self._in_infer(result.action_id)
+        follow(self.cluster, now_ns, result)
         if life is None:
             return
         life.result = result
         life.ended_ns = now_ns
-        if result.status is not _OK:
+        if result.status is not Status.OK:
             self._infer_failed(waiting, life)
         else:
             for request in waiting:
@@ -268,20 +233,17 @@ class Lifecycles:
             life.evidence = reject.evidence
             self._hand_out(life, "rejected", now_ns)
 
-    def _cancelled(self, now_ns: int, event: RequestCancelled) -> None:
-        life = self._end(event.request_id)
-        follow(self.cluster, now_ns, event)
-        if life is not None:
-            self._hand_out(life, "cancelled", now_ns)
-
-    def _gateway_left(self, now_ns: int, event: GatewayLeft) -> None:
-        ids = [request.id for request in requests_of(self.cluster, event.number)]
-        unplaced = [life.request.request_id for life in self._unplaced()]
-        ids += [id_ for id_ in unplaced if gateway_of(id_) == event.number]
+    def _cancelled(self, now_ns: int, event: RequestCancelled | GatewayLeft) -> None:
+        if isinstance(event, RequestCancelled):
+            ids, detail = [event.request_id], ""
+        else:
+            ids, detail = [each.id for each in requests_of(self.cluster, event.number)], "its gateway left"
+            unplaced = [life.request.request_id for life in self._unplaced()]
+            ids += [id_ for id_ in unplaced if gateway_of(id_) == event.number]
         lives = [self._end(id_) for id_ in ids]
         follow(self.cluster, now_ns, event)
         for life in [life for life in lives if life is not None]:
-            life.detail = "its gateway left"
+            life.detail = detail
             self._hand_out(life, "cancelled", now_ns)
 
     def _joined(self, now_ns: int, event: WorkerJoined) -> None:
@@ -290,18 +252,10 @@ class Lifecycles:
         follow(self.cluster, now_ns, event)
 
     def _left(self, now_ns: int, entry: WorkerLeft | DropWorker) -> None:
-        cluster = self.cluster
-        worker = cluster.workers.get(entry.worker)
-        lost = [] if worker is None else _outstanding(worker)
-        waiting = {
-            life.action.action_id: [
-                request
-                for request in cluster.running.get(life.action.action_id, ())
-                if request.place is not _GONE
-            ]
-            for life in lost
-        }
-        follow(cluster, now_ns, entry)
+        worker = self.cluster.workers.get(entry.worker)
+        lost = [] if worker is None else outstanding(worker)
+        waiting = {life.action.action_id: self._in_infer(life.action.action_id) for life in lost}
+        follow(self.cluster, now_ns, entry)
         for life in sorted(lost, key=_action_id):
             life.ended_ns = now_ns
             life.lost = entry.reason or "its worker left"
@@ -312,13 +266,9 @@ class Lifecycles:
 
     def _life(self, request: Request, infer: ActionLife | None) -> RequestLife | None:
         """Return the life of an open request, which is in an INFER or not; None if its arrival is missing."""
-        if request.id in self._arrivals:
-            arrival = self._arrivals[request.id]
-            if arrival is None:
-                return None
-            life = RequestLife(arrival.request, arrival.arrived_ns)
-        else:
-            life = RequestLife(request.event, request.arrived_ns)
+        if request.id in self._unseen:
+            return None
+        life = RequestLife(request.event, request.arrived_ns)
         failed = self._failed.get(request.id)
         if failed is not None:
             life.attempts, life.infer = failed
@@ -332,16 +282,19 @@ class Lifecycles:
             life.evidence = action.evidence
         return life
 
+    def _in_infer(self, action_id: int) -> list[Request]:
+        """Return the requests of an outstanding INFER that still wait for it; none of another action."""
+        return [each for each in self.cluster.running.get(action_id, ()) if each.place is not _GONE]
+
     def _unplaced(self) -> list[RequestLife]:
         """Return the open requests that the cluster does not have."""
-        requests = self.cluster.requests
-        return [life for id_, life in self._arrivals.items() if life is not None and id_ not in requests]
+        return [life for id_, life in self._unserved.items() if id_ not in self.cluster.requests]
 
     def _end(self, request_id: int) -> RequestLife | None:
         """Return the life of a request that ends, but not with its INFER; None if it is not open."""
         request = self.cluster.requests.get(request_id)
         if request is None:
-            return self._arrivals.pop(request_id, None)
+            return self._unserved.pop(request_id, None)
         infer = infer_of(self.cluster, request)
         life = self._life(request, None if infer is None else ActionLife(infer, infer.earliest_ns))
         self._forget(request_id)
@@ -349,7 +302,8 @@ class Lifecycles:
 
     def _forget(self, request_id: int) -> None:
         self._failed.pop(request_id, None)
-        self._arrivals.pop(request_id, None)
+        self._unserved.pop(request_id, None)
+        self._unseen.discard(request_id)
 
     def _infer_failed(self, requests: list[Request], infer: ActionLife) -> None:
         """Remember that an INFER failed on requests, or was lost with its worker."""
@@ -371,20 +325,23 @@ class Lifecycles:
         self._on_request(life)
 
 
-def outstanding(cluster: Cluster, result: Result) -> ActionLife | None:
+def ended_by(cluster: Cluster, result: Result) -> ActionLife | None:
     """Return the action that a result ends, which must not be entered yet; None if none is outstanding."""
     worker = cluster.workers.get(result.worker)
     found = None if worker is None else worker.outstanding(result.action_id)
     return None if found is None else ActionLife(*found)
 
 
-def _outstanding(worker: Worker) -> list[ActionLife]:
-    """Return what is outstanding on a worker."""
-    timed: list[Infer | Load] = [*worker.exec.actions(), *worker.load.actions()]
-    return [
-        *[ActionLife(action, action.earliest_ns) for action in timed],
-        *[ActionLife(action, sent_ns) for action, sent_ns in worker.others.values()],
-    ]
+def outstanding(worker: Worker, executor: str = "") -> list[ActionLife]:
+    """Return what is outstanding on a worker, or on its ``EXEC``, ``LOAD`` or ``OTHER`` alone."""
+    found: list[ActionLife] = []
+    if executor in ("", "EXEC"):
+        found += [ActionLife(infer, infer.earliest_ns) for infer in worker.exec.actions()]
+    if executor in ("", "LOAD"):
+        found += [ActionLife(load, load.earliest_ns) for load in worker.load.actions()]
+    if executor in ("", "OTHER"):
+        found += [ActionLife(other, sent_ns) for other, sent_ns in worker.others.values()]
+    return found
 
 
 def infer_of(cluster: Cluster, request: Request) -> Infer | None:
@@ -397,17 +354,5 @@ def infer_of(cluster: Cluster, request: Request) -> Infer | None:
     return None
 
 
-def model_of(action: Action) -> str:
-    """Return the name of the model that an action is about."""
-    return action.model.name if isinstance(action, Prepare) else action.model
-
-
 def _action_id(life: ActionLife) -> int:
     return life.action.action_id
-
-
-def _ignore(_life: object) -> None:
-    """Hand nothing out."""
-
-
-_KINDS: dict[type, str] = {kind: kind.__name__.upper() for kind in (Infer, Load, Unload, Prepare, Release)}

@@ -12,18 +12,18 @@ from struct import Struct, error
 
 import msgspec
 
+from mainspring.messages.actions import KINDS, Infer, Load, kind_of, model_of
 from mainspring.messages.actions import Action as Command
-from mainspring.messages.actions import Infer, Load, Prepare
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadReason
 from mainspring.telemetry.lifecycles import ActionLife
 
 LOST = "lost"
 """How an action ended that went with its worker."""
-KINDS = ("INFER", "LOAD", "UNLOAD", "PREPARE", "RELEASE")
+_KINDS = tuple(KINDS.values())
 _STATUSES = (*(status.value for status in Status), LOST)
 _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
-_KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS)}
+_KIND_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _REASONS = ("", *(reason.value for reason in LoadReason))
 _REASON_NUMBER = {reason: number for number, reason in enumerate(_REASONS)}
 _HEAD = Struct("<qqqqqqqqqqqIHHHHBBB")
@@ -77,7 +77,7 @@ class Action(msgspec.Struct, gc=False):
 
 def planned(command: Command, sent_ns: int) -> Action:
     """Return an action as it was sent."""
-    kind = type(command).__name__.upper()
+    kind = kind_of(command)
     if isinstance(command, Infer | Load):
         infer = command if isinstance(command, Infer) else None
         why = command.evidence if isinstance(command, Load) else None
@@ -96,8 +96,7 @@ def planned(command: Command, sent_ns: int) -> Action:
             pages=len(command.pages) if isinstance(command, Load) else 0,
             reason="" if why is None else why.reason._value_,
         )
-    model = command.model.name if isinstance(command, Prepare) else command.model
-    return Action(command.action_id, kind, model, 0, 0, (), sent_ns, sent_ns, sent_ns, sent_ns, 0)
+    return Action(command.action_id, kind, model_of(command), 0, 0, (), sent_ns, sent_ns, sent_ns, sent_ns, 0)
 
 
 def ended(life: ActionLife, seq: int) -> Action:
@@ -149,7 +148,7 @@ def unpack(data: bytes) -> Action:
     rows, size, count, model_bytes, detail_bytes, kind, status, reason = head[11:]
     at = _HEAD.size + 8 * count
     requests = memoryview(data)[_HEAD.size : at].cast("Q")
-    name = KINDS[kind]
+    name = _KINDS[kind]
     return Action(
         id=head[2],
         kind=name,

@@ -23,8 +23,8 @@ from mainspring.console.view.requests import Request, is_lost, still_open
 from mainspring.console.view.requests import ended as ended_request
 from mainspring.console.view.traffic import Traffic
 from mainspring.console.view.workers import History, Session, Standing, left, standing
+from mainspring.messages.actions import KINDS, Load, Unload, kind_of
 from mainspring.messages.actions import Action as Command
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import DropWorker
 from mainspring.messages.events import (
@@ -36,7 +36,7 @@ from mainspring.messages.events import (
 )
 from mainspring.messages.operating import DrainWorker, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
-from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
+from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
@@ -85,7 +85,7 @@ class View:
         }
         """What looks at how things stand before the record changes that."""
         self._after: dict[type, Callable[[int, Any], None]] = {
-            **dict.fromkeys((Infer, Load, Prepare, Release, Unload), self._sent),
+            **dict.fromkeys(KINDS, self._sent),
             ModelRemoved: lambda _, event: self.traffic.forget_model(event.name),
             WorkerJoined: lambda now_ns, event: self._there(now_ns, event.worker),
             OperatorAsked: self._asked,
@@ -188,11 +188,7 @@ class View:
         worker = self.cluster.workers.get(lane.worker)
         if worker is None:
             return []
-        if lane.executor == "OTHER":
-            return [planned(action, sent_ns) for action, sent_ns in worker.others.values()]
-        if lane.executor == "EXEC":
-            return [planned(infer, infer.earliest_ns) for infer in worker.exec.actions()]
-        return [planned(load, load.earliest_ns) for load in worker.load.actions()]
+        return [planned(life.action, life.sent_ns) for life in outstanding(worker, lane.executor)]
 
     def action(self, lane: Lane, action_id: int, from_ns: int, to_ns: int) -> Action | None:
         """Return an action that is outstanding, or ended in a span of time; None if neither is known."""
@@ -264,8 +260,7 @@ class View:
             self.happenings.failed(unix_ns, worker, action, left_out=left_out)
 
     def _sent(self, _now_ns: int, command: Command) -> None:
-        kind = type(command).__name__.upper()
-        self.history(command.worker).lane(kind).sent[command.action_id] = self.seq
+        self.history(command.worker).lane(kind_of(command)).sent[command.action_id] = self.seq
 
     def _there(self, now_ns: int, worker: str) -> None:
         """Begin a worker's session, or go on with it after a snapshot."""
