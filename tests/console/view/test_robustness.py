@@ -86,7 +86,7 @@ entries = st.one_of(
     ),
     st.builds(Result, ids, names, st.sampled_from(Status), instants, instants, instants, names, instants),
     st.builds(Reject, ids, st.sampled_from(Reason), names, st.none() | instants),
-    st.builds(ModelServed, specs),
+    st.builds(ModelServed, ids, specs),
     st.builds(WorkerState, names, ids, st.just("gpu"), st.integers(0, 9)),
     st.builds(RecencyState, names, st.lists(names, max_size=2).map(tuple)),
     st.builds(SegmentHeader, st.just(FORMAT), st.integers(1, 2), st.booleans(), instants, st.just({})),
