@@ -5,7 +5,7 @@ Clockwork, section 5.1. The other processes use only ``artifact/``:
 * ``manifest``   -- what an artifact is made of (`Manifest`, `ExecutableInfo`)
 * ``store``      -- the artifacts on disk (`Store`)
 * ``executable`` -- ONNX Runtime's graphs: opening them, binding weights to addresses, running them
-* ``plan``, ``plan_files``, ``launching`` -- TVM's launch plans: form, reading, running on the CPU
+* ``plan``, ``launching`` -- TVM's launch plans: their form, and running them on the CPU
 * ``profiles``   -- models that exist only as a profile, for the emulated engine
 
 The rest makes artifacts. Start reading at ``pipeline``; ``zoo`` has architectures to try it on.

@@ -7,7 +7,7 @@ the worker: the caller hands in a *judge* that measures artifacts on their devic
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -52,8 +52,7 @@ Judge = Callable[[Sequence[Contender]], Sequence[Judged]]
 def per_row_ns(infer_ns: Mapping[int, int]) -> float:
     """Return the geometric mean, over one or more batch sizes, of the time for one row."""
     # A device's clock may be too coarse for a tiny model.
-    logs = [math.log(max(1, ns) / size) for size, ns in infer_ns.items()]
-    return math.exp(sum(logs) / len(logs))
+    return statistics.geometric_mean(max(1, ns) / size for size, ns in infer_ns.items())
 
 
 def fastest(judged: Mapping[str, Judged]) -> str:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import onnxruntime
 
 from mainspring import extras
-from mainspring.compiler.arena import Arena, place_tensors, weights_image
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import BoundModel, Executable
@@ -25,7 +24,7 @@ from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, alloc
 from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo, GraphTensor
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
-from mainspring.compiler.layout import lay_out
+from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
 from mainspring.compiler.profiler import measure_workspace
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.split import split
@@ -83,7 +82,7 @@ class OnnxRuntimeArtifact(Artifact):
 
     def __init__(self, prepared: Prepared, device: str) -> None:
         """Optimise for this CPU; or, for a GPU, only as far as it does not depend on the device."""
-        optimised = optimise(prepared.model) if device == CPU else optimise_portably(prepared.model)
+        optimised = optimise(prepared.content) if device == CPU else optimise_portably(prepared.content)
         parts = split(optimised, prepared.inputs, prepared.outputs)
         info = parts.info
         if device != CPU:

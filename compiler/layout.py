@@ -1,17 +1,24 @@
-"""Where each weight goes: pages of 16 MiB, extents, offsets. Pure, and the same for the same sizes.
+"""Where each weight goes: pages of 16 MiB, extents, offsets; the same for the same sizes.
 
 Clockwork, section 5.2, with one addition: a tensor smaller than a page never crosses a page boundary, so its
 page may be anywhere in the arena; a larger one takes a run of adjacent pages, an *extent*. The rest of an
 extent's last page takes small tensors like any other page.
+
+`Arena` holds a model's weights as a worker's memory does, for verifying and profiling.
 """
 
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES
+import numpy as np
+import numpy.typing as npt
+
+from mainspring.compiler.artifact.arrays import aligned_array
+from mainspring.compiler.artifact.manifest import ALIGNMENT_BYTES, ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 
 
@@ -94,3 +101,51 @@ def _fill(sizes: list[int]) -> list[_Extent]:
 def _aligned(size: int) -> int:
     """Round up to the alignment; an empty tensor gets an address of its own."""
     return max(1, -(-size // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
+
+
+def place_tensors(info: ExecutableInfo, layout: Layout) -> tuple[WeightTensor, ...]:
+    """Return the manifest's tensors: the executable's weights at the layout's places."""
+    return tuple(
+        WeightTensor(tensor.name, tensor.dtype, tensor.shape, place.extent, place.offset)
+        for tensor, place in zip(info.weights, layout.places, strict=True)
+    )
+
+
+def weights_image(
+    tensors: Sequence[WeightTensor], arrays: Sequence[npt.NDArray[np.generic]], total_bytes: int
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of the weights file; between tensors they are zero."""
+    image = np.zeros(total_bytes, np.uint8)
+    for tensor, array in zip(tensors, arrays, strict=True):
+        image[tensor.offset : tensor.offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+    return image
+
+
+class Arena:
+    """Pages of memory that hold one model, loaded as a LOAD does it.
+
+    Its extents are in the reverse order of the file, so that a tensor that relied on the adjacent pages of
+    another extent would be found out.
+    """
+
+    def __init__(self, image: npt.NDArray[np.uint8], extents: Sequence[int]) -> None:
+        self._image = image
+        self._memory = aligned_array((sum(extents) * PAGE_BYTES,), np.dtype(np.uint8))
+        self.pages: list[int] = []
+        end = sum(extents)
+        for extent in extents:
+            end -= extent
+            self.pages.extend(range(end, end + extent))
+
+    def load(self) -> int:
+        """Copy the weights into their pages; return how many nanoseconds of CPU that took."""
+        begin_ns = time.thread_time_ns()
+        for index, page in enumerate(self.pages):
+            part = self._image[index * PAGE_BYTES : (index + 1) * PAGE_BYTES]
+            self._memory[page * PAGE_BYTES : page * PAGE_BYTES + len(part)] = part
+        return time.thread_time_ns() - begin_ns
+
+    def address_of(self, offset: int) -> int:
+        """Return the address of a byte of the weights file."""
+        page, rest = divmod(offset, PAGE_BYTES)
+        return int(self._memory.ctypes.data) + self.pages[page] * PAGE_BYTES + rest

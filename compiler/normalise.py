@@ -195,9 +195,8 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
     taken = [_moved("Squeeze", value.name, inside[value.name], opset) for value in graph.input]
     given = [_moved("Unsqueeze", inside[value.name], value.name, opset) for value in graph.output]
     nodes = [*taken, *graph.node, *given]
-    kept = [_copy(node) for node in nodes]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(nodes)
     if opset >= _AXES_ARE_INPUTS:
         graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.int64), _AXES))
     for value in graph.input:
@@ -214,9 +213,3 @@ def _moved(operator: str, name: str, into: str, opset: int) -> onnx.NodeProto:
     if opset >= _AXES_ARE_INPUTS:
         return helper.make_node(operator, [name, _AXES], [into], name=f"{operator} of {name}")
     return helper.make_node(operator, [name], [into], name=f"{operator} of {name}", axes=[0])
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy

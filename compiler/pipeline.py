@@ -25,7 +25,6 @@ from mainspring.compiler.artifact.manifest import (
     CUDA,
     MOST_ROWS,
     ONNXRUNTIME,
-    PROOF_VERSION,
     TVM,
     Independence,
     Manifest,
@@ -37,7 +36,6 @@ from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
 from mainspring.compiler.compiled import MAKERS, Artifact, Target
 from mainspring.compiler.profiler import measure_infer, measure_load
-from mainspring.compiler.proving import judge as prove
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
@@ -138,7 +136,7 @@ def compile_model(
     """
     check_target_names(target, judge)
     prepared = Prepared(model, batch_sizes[-1], whole=source.whole)
-    independence = Independence(PROOF_VERSION) if source.whole else prove(prepared.model)
+    independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes
     task = _Task(name, store, sizes, source, quick, target, independence)
     try:

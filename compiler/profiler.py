@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 import psutil
 
-from mainspring.compiler.arena import Arena
 from mainspring.compiler.artifact.arrays import BatchArrays, Runnable
 from mainspring.compiler.artifact.executable import BoundModel
 from mainspring.compiler.artifact.manifest import ExecutableInfo
+from mainspring.compiler.layout import Arena
 from mainspring.compiler.timings import Effort, Timing, repeat
 
 _EFFORT = Effort(seconds=0.4, fewest=2, most=15, warm_up=1)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 
-def judge(model: onnx.ModelProto) -> Independence:
+def judge(model: onnx.ModelProto, content: bytes) -> Independence:
     """Return whether the rows of a model whose batch is open are proven to be independent.
 
-    A proof that fails may succeed once the graph's constants are folded.
+    ``content``: the model's bytes. A proof that fails may succeed once the graph's constants are folded.
     """
     from mainspring.compiler.independence.walk import why_rows_mix
     from mainspring.compiler.stock import optimise_portably
@@ -36,7 +36,7 @@ def judge(model: onnx.ModelProto) -> Independence:
     why = why_rows_mix(model)
     # The compiler reports whether ONNX Runtime accepts the model.
     with suppress(CompileError):
-        if why and not why_rows_mix(optimise_portably(model)):
+        if why and not why_rows_mix(optimise_portably(content)):
             why = ""
     return Independence(PROOF_VERSION, why)
 

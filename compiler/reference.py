@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -10,12 +10,16 @@ import numpy.typing as npt
 import onnx
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
 from mainspring.compiler.normalise import normalise, numpy_dtype
+from mainspring.compiler.proving import judge
 from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.compiler.stock import Arrays, StockSession, optimise_portably, serialise
 from mainspring.compiler.versions import check_conversion, make_readable
 from mainspring.messages.model import TensorSpec
+
+_Values = Sequence[onnx.ValueInfoProto]
 
 _PROBES = (2, 3)
 """Numbers of rows that show which axis of an output is the batch."""
@@ -50,7 +54,10 @@ class Reference:
 
 
 class Prepared:
-    """A model ready to be optimised, with the original to compare it with."""
+    """A model ready to be optimised, with the original to compare it with.
+
+    The model is kept as ``content``, the bytes that ONNX Runtime reads: its weights are in memory once.
+    """
 
     def __init__(self, original: onnx.ModelProto, rows: int, *, whole: bool = False) -> None:
         """Normalise ``original`` and open its batch; sample ``rows`` rows. Raises `CompileError`.
@@ -61,15 +68,16 @@ class Prepared:
         with _malformed():
             readable, converted = make_readable(original)
             readable = without_decided_branches(readable)
-            self.model = normalise(readable, whole=whole)
+            model = normalise(readable, whole=whole)
             self.inputs = tuple(
-                TensorSpec(value.name, numpy_dtype(value), _row_shape(value))
-                for value in self.model.graph.input
+                TensorSpec(value.name, numpy_dtype(value), _row_shape(value)) for value in model.graph.input
             )
-            fixed = baked_batch(self.model)
-        session = StockSession(serialise(self.model if whole else readable))
+            fixed = baked_batch(model)
+        if whole:
+            self.content = serialise(model)
+        session = StockSession(self.content if whole else serialise(readable))
         self.reference = Reference(session, fixed)
-        tables = index_tables(self.model.graph)
+        tables = index_tables(model.graph)
         self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run, tables)
         if converted:
             some = [_group(array, 0, fixed or 1) for array in self.rows]
@@ -81,12 +89,13 @@ class Prepared:
         self._suspects: list[str] = []
         if self.reference.fixed is None and not self._runs_batches():
             self.reference.fixed = 1
-        if whole:
-            self.outputs = self._whole_outputs(session)
-            return
-        with _malformed():
-            self._open()
-        self.outputs = self._find_outputs(session)
+        if not whole:
+            with _malformed():
+                self._open(model)
+            self.content = serialise(model)
+        find_outputs = self._whole_outputs if whole else self._find_outputs
+        self.outputs = find_outputs(session, model.graph.output)
+        self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content)
 
     def refusal(self, reason: str) -> CompileError:
         """Return the error with ``reason`` and the nodes that may be the cause."""
@@ -105,19 +114,19 @@ class Prepared:
             return False
         return True
 
-    def _open(self) -> None:
-        open_batch(self.model)
+    def _open(self, model: onnx.ModelProto) -> None:
+        open_batch(model)
         if self.reference.fixed is not None:
-            self.repaired, self._suspects = repair_reshapes(self.model, self.reference.fixed)
+            self.repaired, self._suspects = repair_reshapes(model, self.reference.fixed)
 
-    def _whole_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
+    def _whole_outputs(self, stock: StockSession, outputs: _Values) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, whose shapes may not depend on the inputs' values."""
         first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
         others = [second]
         with suppress(CompileError):
             # Random numbers are hardly ever 0, and many models branch on 0.
             others.append(stock.run([np.zeros_like(array[:1]) for array in self.rows]))
-        for index, value in enumerate(self.model.graph.output):
+        for index, value in enumerate(outputs):
             one = first[index].shape[1:]
             two = next((found[index].shape[1:] for found in others if found[index].shape[1:] != one), one)
             if one != two:
@@ -125,21 +134,21 @@ class Prepared:
                     f"output {value.name!r} is {one} for some values and {two} for others; "
                     "every output needs one shape"
                 )
-        found = zip(self.model.graph.output, first, strict=True)
+        found = zip(outputs, first, strict=True)
         return tuple(TensorSpec(value.name, numpy_dtype(value), array.shape[1:]) for value, array in found)
 
-    def _find_outputs(self, stock: StockSession) -> tuple[TensorSpec, ...]:
+    def _find_outputs(self, stock: StockSession, outputs: _Values) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, found from runs with two numbers of rows."""
         few, many = _PROBES
         # An unoptimised model's nodes still have the author's names.
         fixed = self.reference.fixed is not None
-        session = StockSession(serialise(self.model), optimised=False) if fixed else stock
+        session = StockSession(self.content, optimised=False) if fixed else stock
         try:
             found = [session.run([array[:rows] for array in self.rows]) for rows in _PROBES]
         except CompileError as error:
             raise self.refusal(f"the model can't run {few} rows at once: {error}") from error
         specs = []
-        for value, first, second in zip(self.model.graph.output, *found, strict=True):
+        for value, first, second in zip(outputs, *found, strict=True):
             if (
                 first.shape[:1] != (few,)
                 or second.shape[:1] != (many,)
@@ -189,7 +198,7 @@ def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
     if not has_control_flow(model):
         return model
     try:
-        folded = optimise_portably(model)
+        folded = optimise_portably(serialise(model))
     except CompileError:
         return model
     return model if has_control_flow(folded) else folded

@@ -40,9 +40,8 @@ class RowRepair:
                 before = self._concat(node, done)
             nodes += [*before, node]
         if len(nodes) > len(self._graph.node):
-            kept = [_copy(node) for node in nodes]
             del self._graph.node[:]
-            self._graph.node.extend(kept)
+            self._graph.node.extend(nodes)
         return done
 
     def _resize(self, node: onnx.NodeProto, done: dict[str, list[int]]) -> list[onnx.NodeProto]:
@@ -139,9 +138,3 @@ class RowRepair:
     def _integers(self, name: str) -> list[int] | None:
         tensor = self._constants.get(name)
         return None if tensor is None else numpy_helper.to_array(tensor).astype(np.int64).reshape(-1).tolist()
-
-
-def _copy(node: onnx.NodeProto) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    return copy

@@ -47,28 +47,28 @@ class StockSession:
         return [np.asarray(output) for output in outputs]
 
 
-def optimise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph as ONNX Runtime would run it here: fused, folded, in the layout of this CPU.
+def optimise(content: bytes) -> onnx.ModelProto:
+    """Return a serialised model as ONNX Runtime would run it here: fused, folded, in the layout of this CPU.
 
     Raises `CompileError` for a model that ONNX Runtime can't open.
     """
-    return _optimised(model, _LEVELS.ORT_ENABLE_ALL)
+    return _optimised(content, _LEVELS.ORT_ENABLE_ALL)
 
 
-def optimise_portably(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the graph folded and simplified, in standard operators that do not depend on the machine.
+def optimise_portably(content: bytes) -> onnx.ModelProto:
+    """Return a serialised model folded and simplified, in standard operators of any machine.
 
     Raises `CompileError` for a model that ONNX Runtime can't open.
     """
-    return _optimised(model, _LEVELS.ORT_ENABLE_BASIC)
+    return _optimised(content, _LEVELS.ORT_ENABLE_BASIC)
 
 
-def _optimised(model: onnx.ModelProto, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
+def _optimised(content: bytes, level: onnxruntime.GraphOptimizationLevel) -> onnx.ModelProto:
     options = _options(level)
     with tempfile.TemporaryDirectory(prefix="mainspring-") as folder:
         path = Path(folder) / "optimised.onnx"
         options.optimized_model_filepath = str(path)
-        _open(serialise(model), options)
+        _open(content, options)
         try:
             return onnx.load(path)
         except Exception as error:  # onnx and protobuf raise any class for a graph too large to save.

@@ -8,13 +8,20 @@ places; a run adds the descriptors of inputs and outputs, and keeps them for the
 A run allocates only descriptors, on its first use of a slot. The caller owns all memory and keeps it for as
 long as an address of it is bound. Weights, inputs and outputs begin at multiples of 64 bytes, the workspace
 at a multiple of 256. One bound model may run in one thread at a time.
+
+Where PyTorch is installed too, TVM imports it to exchange arrays. Nothing here uses PyTorch's arrays, and
+importing it takes seconds and a few hundred megabytes in each process that compiles or serves; for unknown
+versions of PyTorch, TVM compiles an extension first. So TVM is imported `without_torch`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,9 +32,11 @@ from mainspring import extras
 from mainspring.compiler.artifact.arrays import BatchArrays, aligned_array
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
-from mainspring.compiler.artifact.no_torch import without_torch
 from mainspring.compiler.artifact.plan import WORKSPACE_ALIGNMENT_BYTES, LaunchPlan, Operand, Plans
 
+SWITCH = "TVM_FFI_DISABLE_TORCH_C_DLPACK"
+"""Environment variable that says whether apache-tvm-ffi may look for PyTorch."""
+_TORCH = "torch"
 _MOST_SLOTS = 64
 """Slots of IO memory whose descriptors are kept, for each bound model and batch size."""
 
@@ -171,3 +180,17 @@ def _functions(library: Path, plans: Plans) -> dict[str, Any]:
         return {name: module.get_function(name) for name in sorted(names)}
     except Exception as error:  # tvm_ffi raises RuntimeError with the loader's text, and errors of its own.
         raise ExecutableError(f"{library} does not open: {error}") from error
+
+
+@contextlib.contextmanager
+def without_torch() -> Iterator[None]:
+    """Have imports in the ``with`` block find no PyTorch, unless it is imported already or `SWITCH` is 0."""
+    if _TORCH in sys.modules or os.environ.setdefault(SWITCH, "1") == "0":
+        yield
+        return
+    # None instead of a module makes the import raise ImportError, which TVM handles.
+    sys.modules[_TORCH] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[_TORCH]

@@ -40,7 +40,21 @@ ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
 """For each engine, the file of an executable whose SHA-256 is the executable's name."""
 
 
-class WeightTensor(msgspec.Struct, frozen=True):
+class GraphTensor(msgspec.Struct, frozen=True):
+    """An input or output of an executable; its shape is without the batch axis if it has one."""
+
+    name: str
+    dtype: str
+    """A numpy dtype name."""
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensor, or of one row of it."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class WeightTensor(GraphTensor, frozen=True):
     """One weight of a model: which input of the executable it is, and where its bytes are.
 
     An extent's pages are adjacent in the arena, so with ``pages`` the arena pages of a LOAD in the order of
@@ -48,28 +62,10 @@ class WeightTensor(msgspec.Struct, frozen=True):
     PAGE_BYTES``, in one piece, even if it spans pages.
     """
 
-    name: str
-    """Name of the executable's input."""
-    dtype: str
-    """A numpy dtype name."""
-    shape: tuple[int, ...]
     extent: int
     """Index in `Manifest.extents` of the run of pages that holds it."""
     offset: int
     """First byte, counted from the beginning of the weights file."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the tensor."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-class GraphTensor(msgspec.Struct, frozen=True):
-    """An input of an executable: name, numpy dtype, and shape (without the batch axis if it has one)."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
 
 
 class Measured(msgspec.Struct, frozen=True):

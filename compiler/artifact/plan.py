@@ -20,19 +20,22 @@ kernels of a batch and the next batch's addresses follow each other in one strea
 
 No launch writes what it reads, and no two operands of a launch overlap in the workspace unless both are read.
 What the workspace and the outputs held before does not matter. Launches of a plan run one after the other.
-Pure: nothing in this file does any input or output.
+`read_plans` and `kernels_path` read an executable from a store; nothing else here does input or output.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
 
-from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import TVM, GraphTensor, Manifest
+from mainspring.compiler.artifact.store import Store, hash_of_file, recompile_command
 
 PLAN_FORMATS = {"cpu": 1, "cuda": 2}
 """Version of the plans, by target; those of another version have to be compiled again."""
@@ -176,10 +179,10 @@ class _Limits:
         outputs: Sequence[GraphTensor],
     ) -> None:
         self._bytes: dict[str, list[int]] = {
-            "weights": [_size_bytes(tensor) for tensor in weights],
+            "weights": [tensor.size_bytes for tensor in weights],
             "workspace": [plan.workspace_bytes],
-            "input": [plan.batch_size * _size_bytes(tensor) for tensor in inputs],
-            "output": [plan.batch_size * _size_bytes(tensor) for tensor in outputs],
+            "input": [plan.batch_size * tensor.size_bytes for tensor in inputs],
+            "output": [plan.batch_size * tensor.size_bytes for tensor in outputs],
         }
 
     def problem(self, operand: Operand) -> str:
@@ -225,5 +228,51 @@ def _overlap(one: Operand, other: Operand) -> bool:
     )
 
 
-def _size_bytes(tensor: GraphTensor) -> int:
-    return math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize
+def read_plans(store: Store, manifest: Manifest) -> Plans:
+    """Return the plans of a model, checked against its executable's facts.
+
+    Raises `StoreError` for a model of another engine, and for plans that are damaged, of another version, or
+    name a place that the model does not have.
+    """
+    remedy = recompile_command(manifest.name, manifest.source, store.root)
+    if manifest.engine != TVM:
+        raise StoreError(
+            f"{manifest.name} was compiled for the engine {manifest.engine}, so it has no launch plans; "
+            "`mainspring compile --engine tvm` makes them"
+        )
+    path = store.executable_path(manifest)
+    info = store.executable_info(manifest)
+    try:
+        plans = msgspec.json.decode(path.read_bytes(), type=Plans)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged ({error}); {remedy}") from error
+    wanted = PLAN_FORMATS[plans.target]
+    if plans.format != wanted:
+        raise StoreError(
+            f"{path} has plans of format {plans.format} and this version runs format {wanted}; {remedy}"
+        )
+    problems = plans.problems(info.weights, info.inputs, info.outputs)
+    if info.device != plans.target:
+        problems.append(f"its plans are for {plans.target}, its facts for {info.device}")
+    sizes = {plan.batch_size for plan in plans.plans}
+    if not sizes >= {*manifest.batch_sizes}:
+        problems.append(f"it has plans for batch sizes {sorted(sizes)}, not {list(manifest.batch_sizes)}")
+    if problems:
+        raise StoreError(f"{path} is damaged: {problems[0]}; {remedy}")
+    return plans
+
+
+def kernels_path(store: Store, manifest: Manifest, plans: Plans, name: str) -> Path | None:
+    """Return a file of kernels, whose bytes are unaltered; None if the plans have no such file.
+
+    ``name`` is one of `plan.SHARED_OBJECT`, `plan.SOURCE` and `plan.CUBIN`. Raises `StoreError` for a file
+    that is missing or altered.
+    """
+    if name not in plans.files:
+        return None
+    remedy = recompile_command(manifest.name, manifest.source, store.root)
+    path = store.executable_path(manifest).with_name(name)
+    found = hash_of_file(path, remedy)
+    if found != plans.files[name]:
+        raise StoreError(f"{path} was altered (SHA-256 {found}); {remedy}")
+    return path

@@ -167,7 +167,7 @@ class Store:
         path = self.root / "executables" / _hash(executable) / "info.json"
         try:
             info = _read(path, ExecutableInfo, "", self.root)
-            whole = _hash_of_file(path.with_name(ENTRY_FILES.get(info.engine, "")), "") == executable
+            whole = hash_of_file(path.with_name(ENTRY_FILES.get(info.engine, "")), "") == executable
         except StoreError:
             return None
         return info if info.executable == executable and whole else None
@@ -179,7 +179,7 @@ class Store:
             (self.weights_path(manifest), manifest.weights_hash),
             (self.executable_path(manifest), manifest.executable),
         ):
-            found = _hash_of_file(path, self._recompile(name))
+            found = hash_of_file(path, self._recompile(name))
             if found != expected:
                 raise StoreError(f"{path} was altered (SHA-256 {found}); {self._recompile(name)}")
         self.executable_info(manifest)
@@ -361,7 +361,8 @@ def _read(path: Path, kind: type[Record], remedy: str, root: Path) -> Record:
     return record
 
 
-def _hash_of_file(path: Path, remedy: str) -> str:
+def hash_of_file(path: Path, remedy: str) -> str:
+    """Return a file's SHA-256; raise `StoreError` with ``remedy`` if it can't be read."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

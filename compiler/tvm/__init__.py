@@ -10,7 +10,7 @@ and ``toolchain`` (compiling the code) work without TVM and are tested where it 
 
 import contextlib
 
-from mainspring.compiler.artifact.no_torch import without_torch
+from mainspring.compiler.artifact.launching import without_torch
 
 with without_torch(), contextlib.suppress(ImportError):
     # Before a module of this folder imports TVM; without TVM, that import raises the error.

@@ -32,7 +32,7 @@ _PARAMETERS = {
 
 def portable(prepared: Prepared) -> Split:
     """Return the model, split into graph and weights; raise `CompileError` if ONNX Runtime can't open it."""
-    model = optimise_portably(prepared.model)
+    model = optimise_portably(prepared.content)
     _in_binary_operators(model.graph)
     return split(model, prepared.inputs, prepared.outputs, _structural(model.graph))
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mainspring.compiler.artifact.plan import CUBIN, SOURCE
-from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told

@@ -13,8 +13,7 @@ from pathlib import Path
 from mainspring.compiler.artifact.arrays import BatchArrays
 from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
-from mainspring.compiler.artifact.plan import SHARED_OBJECT
-from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.plan import SHARED_OBJECT, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
 from mainspring.worker.config import MIB

@@ -24,7 +24,7 @@ from mainspring import extras
 from mainspring.cli.main import build_app
 from mainspring.cli.profiling import gpu_judge
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.plan_files import read_plans
+from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
 from mainspring.worker.engines.cuda.devices import FoundDevice

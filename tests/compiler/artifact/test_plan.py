@@ -20,8 +20,8 @@ from mainspring.compiler.artifact.plan import (
     Operand,
     Plans,
     place,
+    read_plans,
 )
-from mainspring.compiler.artifact.plan_files import read_plans
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.tiny_store import tiny_store
 

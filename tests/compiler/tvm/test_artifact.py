@@ -18,8 +18,7 @@ from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.launching import CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import Manifest, Source
-from mainspring.compiler.artifact.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE
-from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.compiler.artifact.no_torch import SWITCH
+from mainspring.compiler.artifact.launching import SWITCH
 
 pytest.importorskip("tvm", reason="this is about the extra tvm")
 

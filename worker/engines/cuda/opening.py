@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
-from mainspring.compiler.artifact.plan import CUBIN, SOURCE
-from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.plan import CUBIN, SOURCE, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import SlotLayout

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from mainspring.compiler.artifact.manifest import CUDA, TVM, Manifest
-from mainspring.compiler.artifact.plan import SOURCE, Launch, Operand
-from mainspring.compiler.artifact.plan_files import kernels_path, read_plans
+from mainspring.compiler.artifact.plan import SOURCE, Launch, Operand, kernels_path, read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
