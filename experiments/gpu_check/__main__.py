@@ -15,10 +15,11 @@ from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.figures.experiment import make_console
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
-from mainspring.experiments.gpu_check.presence import missing
 from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, good, markdown, not_run, summary, table
 from mainspring.telemetry.report import write_json
+from mainspring.worker.engines.cuda.devices import find_devices
+from mainspring.worker.engines.cuda.driver import DriverMissing
 
 BUDGET_S = 470.0
 """Of all checks together: under eight minutes."""
@@ -145,10 +146,9 @@ def main(
         settings = beforehand(names, arch, device, output)
     elif not rehearse:
         settings = Settings(folder=str(output), device=device)
-        reasons = missing(device)
-        for reason in reasons:
+        reason = missing(device)
+        if reason:
             console.print(f"gpu-check can't run: {reason}", highlight=False, markup=False)
-        if reasons:
             console.print("Nothing was checked. --rehearse runs the script on the CPU.", highlight=False)
             raise typer.Exit(0 if skip_without_gpu else NO_GPU)
     if names == COMPILING:
@@ -159,6 +159,16 @@ def main(
     verdicts = publish(settings, run_all(settings, names, budget_s, console), title, console)
     if not rehearse and not satisfied(names, verdicts):
         raise typer.Exit(1)
+
+
+def missing(device: str) -> str:
+    """Return why the device can't be checked here, with what would help; nothing if it can."""
+    number = int(device.partition(":")[2])
+    try:
+        count = len(find_devices())
+    except DriverMissing as error:
+        return str(error)
+    return "" if number < count else f"there is no GPU {number}: CUDA counts {count}, beginning with 0"
 
 
 if __name__ == "__main__":

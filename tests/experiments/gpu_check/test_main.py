@@ -23,6 +23,7 @@ from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed, not_run, told
+from mainspring.worker.engines.cuda.devices import FoundDevice
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,10 +44,16 @@ def test_without_a_gpu_it_says_why_and_checks_nothing(flags: list[str], code: in
         [*program, *flags], capture_output=True, text=True, env=environment, check=False, cwd=ROOT
     )
     assert found.returncode == code, found.stderr
-    assert "gpu-check can't run: there is no " in found.stdout
+    assert "gpu-check can't run: no GPU can be used here" in found.stdout
     assert "Nothing was checked" in found.stdout
     assert "pip install 'mainspring'" not in found.stdout, "the extra's name in brackets is lost"
     assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_that_is_not_counted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_devices", lambda: [FoundDevice(0, "NVIDIA H100", "0000:3b:00.0")])
+    assert command.missing("cuda:0") == ""
+    assert command.missing("cuda:2") == "there is no GPU 2: CUDA counts 1, beginning with 0"
 
 
 def test_checks_are_chosen_by_name(app: typer.Typer) -> None:
@@ -89,7 +96,7 @@ def test_a_rehearsal_publishes_a_table(
 def test_on_a_gpu_what_is_missed_is_an_error(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Verdict, code: int
 ) -> None:
-    monkeypatch.setattr(command, "missing", lambda _device: [])
+    monkeypatch.setattr(command, "missing", lambda _device: "")
     monkeypatch.setattr(command, "run_alone", lambda _name, settings, *_: [found][: settings.on_gpu])
     result = CliRunner().invoke(app, ["--only", "load", "--output", str(tmp_path)])
     assert result.exit_code == code, result.output
@@ -162,7 +169,7 @@ def test_compiling_alone_has_the_whole_budget_and_is_good_if_all_was_compiled(
         limits.append((settings.compile_s, limit_s))
         return [found]
 
-    monkeypatch.setattr(command, "missing", lambda _device: [])
+    monkeypatch.setattr(command, "missing", lambda _device: "")
     monkeypatch.setattr(command, "run_alone", check)
     flags = ["--only", "compile", "--budget", "580", "--output", str(tmp_path)]
     assert CliRunner().invoke(app, flags).exit_code == code

@@ -12,9 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring import extras
-from mainspring.worker.engine import DeviceLost, EngineError
+from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc
-from mainspring.worker.engines.cuda.driver import Copy, DriverMissing, Extent, MemoryState
+from mainspring.worker.engines.cuda.driver import (
+    SHARED_WITHOUT_ASKING,
+    Copy,
+    Driver,
+    DriverMissing,
+    Extent,
+    MemoryState,
+    explained,
+    failure,
+)
 from mainspring.worker.engines.cuda.numa import normal_bus_id
 
 LOG = logging.getLogger(__name__)
@@ -22,18 +31,12 @@ LOG = logging.getLogger(__name__)
 _HOST_REGISTER_PORTABLE = 1
 _MAX_DYNAMIC_SHARED = 8
 """``CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES``."""
-_SHARED_WITHOUT_ASKING = 48 * 1024
 _SCHEDULE_SPIN = 1
 """``CU_CTX_SCHED_SPIN``."""
 _RECORD_EXTERNAL = 1
 """``CU_EVENT_RECORD_EXTERNAL``."""
 _MOST_URGENT = -1000
 """CUDA takes the nearest existing priority; the least urgent is 0."""
-_LOST = frozenset(
-    {46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
-)
-"""Errors after which a context no longer works: invalid addresses, uncorrectable memory, launch failures,
-time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
 
 
 class CupyDriver:
@@ -157,7 +160,7 @@ class CupyDriver:
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
         """See `Driver`."""
         function = int(self._driver.moduleGetFunction(module, symbol))
-        if shared_bytes > _SHARED_WITHOUT_ASKING:
+        if shared_bytes > SHARED_WITHOUT_ASKING:
             self._driver.funcSetAttribute(function, _MAX_DYNAMIC_SHARED, shared_bytes)
         return function
 
@@ -180,7 +183,9 @@ class CupyDriver:
         """See `Driver`."""
         (status,) = self._bindings.cuEventRecordWithFlags(event, stream, _RECORD_EXTERNAL)
         if int(status):
-            raise self._failure(int(status), f"no event can be put into a graph (CUDA error {int(status)})")
+            raise failure(
+                self.device, int(status), f"no event can be put into a graph (CUDA error {int(status)})"
+            )
 
     def end_capture(self, stream: int) -> int:
         """See `Driver`."""
@@ -210,9 +215,7 @@ class CupyDriver:
 
     def explain(self, error: Exception) -> EngineError:
         """See `Driver`."""
-        if isinstance(error, EngineError):
-            return error
-        return self._failure(getattr(error, "status", None), str(error))
+        return explained(self.device, error)
 
     def close(self) -> None:
         """See `Driver`."""
@@ -228,13 +231,6 @@ class CupyDriver:
         self._events.clear()
         self._streams.clear()
 
-    def _failure(self, status: int | None, what: str) -> EngineError:
-        """Return the error for a status of CUDA; None stands for an unknown status."""
-        text = f"GPU {self.device}: {what}"
-        if status in _LOST:
-            return DeviceLost(f"{text}; the worker has to be restarted")
-        return EngineError(text)
-
     def _spin_when_waiting(self) -> None:
         """Have EXEC spin for its end: an interrupt would come 20 us later."""
         (status,) = self._bindings.cuInit(0)
@@ -244,6 +240,20 @@ class CupyDriver:
             LOG.warning("GPU %d: waiting threads may sleep (CUDA error %d)", self.device, int(status))
 
 
+def open_device(device: int) -> Driver:
+    """Return the driver of a GPU; raise `DriverMissing` if it can't be used."""
+    return CupyDriver(device)
+
+
+def missing() -> str:
+    """Return why CuPy can't be imported here, and what would help; nothing if it can."""
+    try:
+        _libraries()
+    except DriverMissing as error:
+        return str(error)
+    return ""
+
+
 def count_devices() -> int:
     """Return how many GPUs CUDA can use; raise `DriverMissing`, which says why, if none."""
     runtime, _, _ = _libraries()
@@ -251,8 +261,8 @@ def count_devices() -> int:
         count = int(runtime.getDeviceCount())
     except RuntimeError as error:
         raise DriverMissing(
-            f"no GPU can be used here ({error}); it needs NVIDIA's driver for CUDA 13 (580 or newer), and in "
-            "a container the option --gpus all"
+            f"no GPU can be used here ({error}); CuPy needs NVIDIA's driver for CUDA 13 (580 or newer), and "
+            "in a container the option --gpus all; without CuPy the driver 525 is enough"
         ) from error
     if not count:
         raise DriverMissing("CUDA finds no GPU here; CUDA_VISIBLE_DEVICES may hide them")

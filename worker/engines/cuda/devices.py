@@ -11,7 +11,7 @@ import sys
 
 import msgspec
 
-from mainspring.worker.engines.cuda.driver import DriverMissing
+from mainspring.worker.engines.cuda.driver import DriverMissing, choose_bindings
 
 TIMEOUT_S = 60.0
 """A driver that was idle for a long time takes seconds to wake."""
@@ -42,10 +42,9 @@ def find_devices() -> list[FoundDevice]:
 
 def main() -> int:
     """Print the GPUs as JSON; return 1, with the reason on stderr, if there are none."""
-    from mainspring.worker.engines.cuda.cupy_driver import count_devices, describe_device
-
     try:
-        found = [describe_device(number) for number in range(count_devices())]
+        bindings = choose_bindings()
+        found = [bindings.describe_device(number) for number in range(bindings.count_devices())]
     except DriverMissing as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,10 +11,21 @@ release the interpreter's lock where they may take long.
 
 from __future__ import annotations
 
+import os
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from mainspring.worker.engine import DeviceLost, EngineError
+
+LIBCUDA = "MAINSPRING_LIBCUDA"
+"""Environment variable with the path of the library that is used instead of CuPy."""
+SHARED_WITHOUT_ASKING = 48 * 1024
+"""Bytes of shared memory that a kernel may have without asking for more."""
+LOST = frozenset(
+    {46, 101, 201, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911, 999}
+)
+"""Errors after which a context no longer works: invalid addresses, uncorrectable memory, launch failures,
+time-outs, a lost device or server of a device. The runtime and the driver API number them alike."""
 
 Extent = tuple[int, int, int]
 """Blocks of a grid or threads of a block, along x, y and z."""
@@ -161,15 +172,67 @@ class DriverMissing(EngineError):
     """There is no GPU here, or no library to use it; the text says which, and what would help."""
 
 
+class Bindings(Protocol):
+    """A way to use CUDA from Python: one of the modules `cupy_driver` and `libcuda_driver`."""
+
+    def missing(self) -> str:
+        """Return why this way is not there, without asking for a GPU; nothing if it is."""
+
+    def count_devices(self) -> int:
+        """Return how many GPUs CUDA can use; raise `DriverMissing`, which says why, if none."""
+
+    def describe_device(self, device: int) -> tuple[str, str, str]:
+        """Return a GPU's name, its place on the PCI bus, and its architecture; no context is made."""
+
+    def open_device(self, device: int) -> Driver:
+        """Return the driver of a GPU; raise `EngineError` if it can't be used."""
+
+
+def choose_bindings() -> Bindings:
+    """Return CuPy where it is installed, else libcuda alone; raise `DriverMissing` if neither is there.
+
+    The environment variable `LIBCUDA` chooses libcuda, and says where it is.
+    """
+    # CuPy takes a second to import.
+    from mainspring.worker.engines.cuda import cupy_driver, libcuda_driver
+
+    bindings: tuple[Bindings, ...] = (
+        (libcuda_driver,) if os.environ.get(LIBCUDA) else (cupy_driver, libcuda_driver)
+    )
+    reasons = []
+    for each in bindings:
+        reason = each.missing()
+        if not reason:
+            return each
+        reasons.append(reason)
+    raise DriverMissing("; ".join(["no GPU can be used here", *reversed(reasons)]))
+
+
 def open_driver(device: int) -> Driver:
     """Return the driver of the GPU with this number; raise `DriverMissing` if it can't be had."""
-    # CuPy is in the extra "cuda" alone, and takes a second to import.
-    from mainspring.worker.engines.cuda.cupy_driver import CupyDriver
+    return choose_bindings().open_device(device)
 
-    return CupyDriver(device)
+
+def explained(device: int, error: Exception) -> EngineError:
+    """Return what an exception means that a call of CUDA raised; its ``status`` is CUDA's, if it has one."""
+    if isinstance(error, EngineError):
+        return error
+    return failure(device, getattr(error, "status", None), str(error))
+
+
+def failure(device: int, status: int | None, what: str) -> EngineError:
+    """Return the error for a status of CUDA; None stands for an unknown status."""
+    text = f"GPU {device}: {what}"
+    if status in LOST:
+        return DeviceLost(f"{text}; the worker has to be restarted")
+    return EngineError(text)
 
 
 __all__ = [
+    "LIBCUDA",
+    "LOST",
+    "SHARED_WITHOUT_ASKING",
+    "Bindings",
     "Copy",
     "DeviceLost",
     "Driver",
@@ -177,5 +240,8 @@ __all__ = [
     "EngineError",
     "Extent",
     "MemoryState",
+    "choose_bindings",
+    "explained",
+    "failure",
     "open_driver",
 ]

@@ -16,6 +16,7 @@ import pytest
 
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda import cupy_driver
+from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda.cupy_driver import CupyDriver, count_devices, describe_device
 from mainspring.worker.engines.cuda.driver import Copy, Driver, DriverMissing
 
@@ -267,7 +268,7 @@ def test_the_signatures_are_those_of_what_is_installed() -> None:
         cupy_driver._RECORD_EXTERNAL,
         cupy_driver._HOST_REGISTER_PORTABLE,
     )
-    assert {bindings.CUresult(number).name for number in cupy_driver._LOST} >= {
+    assert {bindings.CUresult(number).name for number in drivers.LOST} >= {
         "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_LAUNCH_FAILED",
         "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_CONTEXT_IS_DESTROYED",
     }  # fmt: skip

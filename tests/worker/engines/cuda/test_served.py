@@ -160,7 +160,9 @@ def test_a_machine_without_a_gpu_says_what_is_missing(tmp_path: Path) -> None:
     try:
         import cupy  # noqa: F401
     except ImportError:
-        with pytest.raises(drivers.DriverMissing, match=f"needs CuPy.*{re.escape(extras.command('gpu'))}"):
+        with pytest.raises(
+            drivers.DriverMissing, match=f"libcuda.*needs CuPy.*{re.escape(extras.command('gpu'))}"
+        ):
             make()
         return
     pytest.skip("CuPy is installed here")
