@@ -208,6 +208,10 @@ class ActionLine(msgspec.Struct, frozen=True, array_like=True):
     status: str
     """Empty while outstanding, else a `messages.codes.Status`, or ``lost`` if it went with its worker."""
     detail: str = ""
+    why: str = ""
+    """Why a LOAD was sent, for a person, and the first of what was evicted for it; empty of other actions."""
+    evicted: list[str] = []
+    """At most 16 of the models that were evicted for a LOAD."""
 
 
 class Lane(msgspec.Struct, frozen=True):

@@ -12,14 +12,15 @@ from mainspring.console.payloads import ActionLine, Lane, Schedule, Waiting
 from mainspring.console.queries.asking import BadQuery, Unknown
 from mainspring.console.queries.happenings import happenings
 from mainspring.console.queries.models import commonest_kind, where
+from mainspring.console.queries.telling import why_loaded
 from mainspring.console.view.actions import Action
 from mainspring.console.view.actions import Lane as Executor
 from mainspring.console.view.view import View
 
 LIMIT = 20_000
 """Actions that one answer holds at most."""
-IDS = 16
-"""Requests that an action names at most."""
+NAMES = 16
+"""Requests, and evicted models, that an action names at most."""
 
 
 def schedule(
@@ -79,7 +80,7 @@ def action_line(lane: int, action: Action) -> ActionLine:
         model=action.model,
         batch_size=action.batch_size,
         rows=action.rows,
-        requests=[str(request_id) for request_id in action.requests[:IDS]],
+        requests=[str(request_id) for request_id in action.requests[:NAMES]],
         sent_ns=action.sent_ns,
         earliest_ns=action.earliest_ns,
         latest_ns=action.latest_ns,
@@ -89,6 +90,8 @@ def action_line(lane: int, action: Action) -> ActionLine:
         end_ns=action.end_ns if ended else None,
         status=action.status,
         detail=action.detail,
+        why=why_loaded(action),
+        evicted=list(action.evicted[:NAMES]),
     )
 
 

@@ -28,6 +28,8 @@ from mainspring.messages.evidence import (
 
 LOADS = 8
 """LOADs of its model that a story tells of at most."""
+EVICTED = 4
+"""Models that a LOAD evicted, of which it names this many at most."""
 WORKERS = 6
 """Workers whose work meanwhile it tells of at most."""
 LONGEST_NS = 1_000_000_000
@@ -314,7 +316,7 @@ def _loads(view: View, found: Request) -> Iterator[Step]:
     """Yield the LOADs of a request's model while it was there, and how each went."""
     for name, action in _loads_of(view, found):
         under_way = " was under way" if action.sent_ns < found.arrived_ns else ""
-        why = f", {_LOADED_FOR[action.reason]}" if action.reason else ""
+        why = f", {why_loaded(action)}" if action.reason else ""
         yield Step(
             max(action.sent_ns, found.arrived_ns),
             "sent",
@@ -327,6 +329,15 @@ def _loads(view: View, found: Request) -> Iterator[Step]:
             yield _load_ended(name, action)
         elif action.predicted_end_ns < until_ns:
             yield Step(until_ns, "overdue", _overdue(name, action, until_ns, found), action.id)
+
+
+def why_loaded(action: Action) -> str:
+    """Return in words why a LOAD was sent, and what was evicted for it; empty where neither is known."""
+    why, evicted = _LOADED_FOR.get(action.reason, ""), action.evicted
+    if not evicted:
+        return why
+    more = f" and {len(evicted) - EVICTED} more" if len(evicted) > EVICTED else ""
+    return f"{why}, evicting {', '.join(evicted[:EVICTED])}{more}"
 
 
 def _loads_of(view: View, found: Request) -> list[tuple[str, Action]]:

@@ -26,7 +26,7 @@ _STATUS_NUMBER = {status: number for number, status in enumerate(_STATUSES)}
 _KIND_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
 _REASONS = ("", *(reason.value for reason in LoadReason))
 _REASON_NUMBER = {reason: number for number, reason in enumerate(_REASONS)}
-_HEAD = Struct("<qqqqqqqqqqqIHHHHBBB")
+_HEAD = Struct("<qqqqqqqqqqqIHHHHHBBB")
 _DONE_SEQ = Struct("<q")
 _DONE_NS = Struct("<8xq")
 _HIDDEN_MOST = 1024
@@ -52,6 +52,8 @@ class Action(msgspec.Struct, gc=False):
     """Number of pages that a LOAD was given."""
     reason: str = ""
     """Why a LOAD was sent, a `LoadReason`; empty of other actions, and where it was not recorded."""
+    evicted: tuple[str, ...] = ()
+    """The models that were unloaded for a LOAD."""
     done_seq: int = 0
     """Which record of the stream its result was (`View.seq`); 0 while it is outstanding."""
     done_ns: int = 0
@@ -95,6 +97,7 @@ def planned(command: Command, sent_ns: int) -> Action:
             predicted_duration_ns=command.predicted_duration_ns,
             pages=len(command.pages) if isinstance(command, Load) else 0,
             reason="" if why is None else why.reason._value_,
+            evicted=() if why is None else why.evicted,
         )
     return Action(command.action_id, kind, model_of(command), 0, 0, (), sent_ns, sent_ns, sent_ns, sent_ns, 0)
 
@@ -118,6 +121,7 @@ def pack(action: Action) -> bytes:
     """Return an ended action's bytes; raise `struct.error` if a number does not fit."""
     requests = action.requests
     model, detail = action.model.encode()[:65535], action.detail.encode()[:400]
+    evicted = "\n".join(action.evicted).encode()[:65535]
     head = _HEAD.pack(
         action.done_seq,
         action.done_ns,
@@ -135,24 +139,28 @@ def pack(action: Action) -> bytes:
         len(requests),
         len(model),
         len(detail),
+        len(evicted),
         _KIND_NUMBER[action.kind],
         _STATUS_NUMBER[action.status],
         _REASON_NUMBER[action.reason],
     )
-    return head + b"".join([each.to_bytes(8, "little") for each in requests]) + model + detail
+    return head + b"".join([each.to_bytes(8, "little") for each in requests]) + model + detail + evicted
 
 
 def unpack(data: bytes) -> Action:
     """Return the action of `pack`'s bytes."""
     head = _HEAD.unpack_from(data)
-    rows, size, count, model_bytes, detail_bytes, kind, status, reason = head[11:]
+    rows, size, count, model_bytes, detail_bytes, evicted_bytes, kind, status, reason = head[11:]
     at = _HEAD.size + 8 * count
     requests = memoryview(data)[_HEAD.size : at].cast("Q")
+    detail_at = at + model_bytes
+    evicted_at = detail_at + detail_bytes
+    evicted = data[evicted_at:].decode(errors="replace").split("\n") if evicted_bytes else ()
     name = _KINDS[kind]
     return Action(
         id=head[2],
         kind=name,
-        model=data[at : at + model_bytes].decode(errors="replace"),
+        model=data[at:detail_at].decode(errors="replace"),
         batch_size=0 if name == "LOAD" else size,
         rows=rows,
         requests=tuple(requests),
@@ -163,13 +171,14 @@ def unpack(data: bytes) -> Action:
         predicted_duration_ns=head[7],
         pages=size if name == "LOAD" else 0,
         reason=_REASONS[reason],
+        evicted=tuple(evicted),
         done_seq=head[0],
         done_ns=head[1],
         begin_ns=head[8],
         end_ns=head[9],
         inputs_ns=head[10],
         status=_STATUSES[status],
-        detail=data[at + model_bytes : at + model_bytes + detail_bytes].decode(errors="replace"),
+        detail=data[detail_at:evicted_at].decode(errors="replace"),
     )
 
 

@@ -183,7 +183,10 @@ def test_every_action_is_a_slice_on_its_executor(log: Path, whole: Trace) -> Non
             assert lane.startswith("NOT RUN")
         elif isinstance(entry, Load):
             assert lane == "LOAD"
-            assert event["args"]["reason"]
+            assert entry.evidence is not None
+            assert event["args"]["reason"] == entry.evidence.reason
+            assert event["args"].get("evicted", "").split() == list(entry.evidence.evicted)
+    assert any("evicted" in event["args"] for event in slices.values()), "memory was short"
 
 
 def test_windows_are_those_of_the_actions(log: Path, whole: Trace) -> None:

@@ -84,7 +84,8 @@ def line(
     """Return an action as the page gets it (`ActionLine`), done if it has a status and planned without."""
     begin_ns, end_ns = begin_ms * 10**6, end_ms * 10**6
     ran = [begin_ns, end_ns] if status else [None, None]
-    return [action_id, lane, kind, model, 1, 1, [], 0, 0, begin_ns, begin_ns, end_ns, *ran, status, ""]
+    times = 0, 0, begin_ns, begin_ns, end_ns, *ran
+    return [action_id, lane, kind, model, 1, 1, [], *times, status, "", "", []]
 
 
 def test_a_load_is_joined_with_the_first_infer_that_it_made_possible(open_page: Open, site: Site) -> None:
@@ -104,3 +105,20 @@ def test_a_load_is_joined_with_the_first_infer_that_it_made_possible(open_page: 
     ]
     found = page.evaluate(JOINED, [actions, ["w0", "w0", "w1"]])
     assert sorted(found) == [[1, 6], [9, 10]]
+
+
+DESCRIBED = """async ([action, lane]) => {
+  const { described } = await import("/parts/action_list.js");
+  return described(action, [lane], { now_ns: 1e9, unix_ns: 2e9 });
+}"""
+"""Names and values that describe an action."""
+
+
+def test_a_load_says_why_it_was_sent_and_what_was_evicted_for_it(open_page: Open, site: Site) -> None:
+    page = open_page("#/schedule")
+    load = line(1, 0, "LOAD", "a", 0, 10, "ok")
+    why = load.index("") + 1
+    for text in ("", "for requests that wait, evicting b"):
+        load[why] = text
+        rows = page.evaluate(DESCRIBED, [load, {"worker": "w0", "executor": "LOAD"}])
+        assert [value for name, value in rows if name == "Why"] == ([text] if text else [])

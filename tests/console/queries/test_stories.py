@@ -7,6 +7,7 @@ import pytest
 
 from mainspring.console.payloads import Story
 from mainspring.console.queries.request import request
+from mainspring.console.queries.schedule import schedule
 from mainspring.console.view.view import View
 from mainspring.messages.actions import Infer, Load, Result
 from mainspring.messages.codes import Reason, Status
@@ -128,6 +129,23 @@ def test_a_load_is_told_with_its_reason(view: View) -> None:
         if entry in (load, result):
             said = [step.text for step in request(view, "9").steps if step.what == "sent"]
             assert "1 pages, as requests had missed it and LOAD was idle, predicted" in said[0]
+
+
+def test_a_load_names_the_models_that_it_displaced_while_it_runs_and_once_it_has_ended(view: View) -> None:
+    evicted = ("a", "b", "c", "d", "Ä-e")
+    window = START, START + 5 * MS, START + MS, 17 * MS
+    load = Load(6050, "w0", "n", (1,), *window, evidence=LoadEvidence(LoadReason.DEMAND, 0, 0, evicted))
+    result = Result(6050, "w0", Status.ENGINE_ERROR, START + MS, START + 19 * MS, detail="no memory")
+    for entry in (ModelAdded(spec("n")), RequestArrived(9, "n", 1, None), load, result):
+        view.take(START, entry)
+        if entry in (load, result):
+            said = [step.text for step in request(view, "9").steps if step.what == "sent"]
+            assert "for requests that wait, evicting a, b, c, d and 1 more, predicted" in said[0]
+            shown = schedule(view, START, START + 20 * MS)
+            (line,) = [each for each in shown.actions if each.id == 6050]
+            assert line.why == "for requests that wait, evicting a, b, c, d and 1 more"
+            assert line.evicted == list(evicted)
+            assert line.detail == ("no memory" if entry is result else "")
 
 
 def test_what_stood_before_a_plan_is_named(view: View) -> None:
