@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mainspring.cli.configuration.tables import ConfigError
-from mainspring.cli.launcher.sockets import CONTROLLER_SOCKET, SECRET_NAME, is_tcp
+from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET, SECRET_NAME, is_tcp
 from mainspring.transport.local import PREFIX as LOCAL
 
 DEFAULT_FILE = Path("mainspring.toml")

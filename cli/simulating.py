@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from mainspring.cli.configuration.policies import Option
     from mainspring.simulator.cluster import Cluster
     from mainspring.simulator.recorded import Recording
     from mainspring.simulator.run import SimulatedRun
@@ -47,7 +46,7 @@ def decide_again(log: Path, *, as_json: bool) -> None:
 def decide_otherwise(
     log: Path,
     policy: str | None,
-    options: Mapping[str, Option],
+    option_texts: Sequence[str],
     seed: int,
     output: Path,
     *,
@@ -57,7 +56,7 @@ def decide_otherwise(
     """Simulate a recorded run under another policy, or the recorded one with other options; report both."""
     from rich.console import Console
 
-    from mainspring.cli.configuration.policies import check_policy
+    from mainspring.cli.configuration.policies import check_policy, parse_options
     from mainspring.cli.launcher.run_dir import OUTPUT_REMEDY, claimed
     from mainspring.cli.verbs.compare import publish_comparison, show
     from mainspring.simulator.recorded import read_recording
@@ -66,6 +65,7 @@ def decide_otherwise(
     from mainspring.telemetry.publish import publish
     from mainspring.traces.display import ProgressLine
 
+    options = parse_options(option_texts)
     if policy is not None:
         check_policy(policy, options)
     recording = read_recording(log)

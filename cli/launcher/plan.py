@@ -13,13 +13,12 @@ from mainspring.cli.configuration.config import ClusterConfig, Config
 from mainspring.cli.configuration.policies import check_policy
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.doctor.gpus import usable_gpus
-from mainspring.cli.launcher.addresses import connectable, parse_any
+from mainspring.cli.launcher.addresses import connectable, is_tcp, listens_by_tcp, parse_any, with_sockets
 from mainspring.cli.launcher.jobs import ConsoleJob, ControllerJob, GatewayJob, Job, WorkerJob
 from mainspring.cli.launcher.models import ModelSource
 from mainspring.cli.launcher.placement import lent_to_gateway, place, place_near, spread
 from mainspring.cli.launcher.repository import NAME as REPOSITORY
 from mainspring.cli.launcher.repository import repository_job, with_store
-from mainspring.cli.launcher.sockets import is_tcp, listens_by_tcp, with_sockets
 from mainspring.compiler.artifact.manifest import CUDA
 from mainspring.compiler.artifact.profiles import EMULATED
 from mainspring.gateway.config import GatewayConfig

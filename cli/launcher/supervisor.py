@@ -16,8 +16,7 @@ from typing import Self
 
 import msgspec
 
-from mainspring.cli.launcher import sockets
-from mainspring.cli.launcher.addresses import answers, check_free
+from mainspring.cli.launcher.addresses import answers, check_free, prepare_sockets
 from mainspring.cli.launcher.jobs import GatewayJob, Job
 from mainspring.cli.launcher.plan import CHANGES_NAME, Plan
 from mainspring.cli.launcher.process import Backoff, Process
@@ -92,7 +91,7 @@ class Supervisor:
             check_free(address, remedy)
         with claimed(self._plan.run_dir):
             make_private(self._plan.run_dir)
-            sockets.prepare(self._plan.cluster.secret_file, self._plan.run_dir)
+            prepare_sockets(self._plan.cluster.secret_file, self._plan.run_dir)
             self.first_look.prepare()
             # What was changed lasts as long as this cluster: another begins with what it is told.
             (self._plan.run_dir / CHANGES_NAME).unlink(missing_ok=True)

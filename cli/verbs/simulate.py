@@ -92,7 +92,13 @@ def simulate(
     if scenario is not None:
         _scenario(scenario, policy)
     elif log is not None:
-        _from_log(log, way, policy, policy_option or [], seed or 0, output, bound=bound, as_json=as_json)
+        from mainspring.cli.simulating import decide_again, decide_otherwise
+
+        if way == "--log without --policy":
+            decide_again(log, as_json=as_json)
+        else:
+            options = policy_option or []
+            decide_otherwise(log, policy, options, seed or 0, output, bound=bound, as_json=as_json)
     elif spec is not None:
         over = [*(settings or [])]
         over += [] if seed is None else [f"seed={seed}"]
@@ -180,27 +186,6 @@ def _simulate(
             f"{length_s:g} s of virtual time in {run.wall_s:.1f} s, {speed:.1f} times real time; "
             f"fingerprint {run.fingerprint}"
         )
-
-
-def _from_log(
-    log: Path,
-    way: str,
-    policy: str | None,
-    options: Sequence[str],
-    seed: int,
-    output: Path,
-    *,
-    bound: bool | None,
-    as_json: bool,
-) -> None:
-    from mainspring.cli.configuration.policies import parse_options
-    from mainspring.cli.simulating import decide_again, decide_otherwise
-
-    if way == "--log without --policy":
-        decide_again(log, as_json=as_json)
-    else:
-        chosen = parse_options(options)
-        decide_otherwise(log, policy, chosen, seed, output, bound=bound, as_json=as_json)
 
 
 def _sweep(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Annotated
@@ -77,12 +76,10 @@ def _give(lines: str, output: Path | None) -> None:
     if output is None:
         print(lines)
         return
-    with open(output, "a", opener=_private) as file:
+    from mainspring.cli.launcher.run_dir import open_private
+
+    with open(output, "a", opener=open_private) as file:
         file.write(f"{lines}\n")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def entry(token: object) -> str:

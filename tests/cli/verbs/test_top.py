@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mainspring.cli.launcher.sockets import CONTROLLER_SOCKET
+from mainspring.cli.launcher.addresses import CONTROLLER_SOCKET
 from mainspring.cli.main import build_app
 from mainspring.cli.verbs import top
 from mainspring.client.client import Client
