@@ -49,6 +49,9 @@ SecretFile = Annotated[
         show_default=False,
     ),
 ]
+DEFAULT_STORE = Path("store")
+ModelStore = Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Token = Annotated[
     str | None,

@@ -23,6 +23,9 @@ RunNumber = Annotated[
         "--run", min=1, help="Which start of the controller, 1 being the oldest. Default: the last."
     ),
 ]
+Log = Annotated[
+    Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
+]
 From = Annotated[
     str | None,
     typer.Option(

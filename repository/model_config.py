@@ -41,7 +41,7 @@ class VersionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which versions of those in the repository are served: the default is the highest one."""
 
     latest: int | None = 1
-    """So many of the highest numbers."""
+    """How many of the highest numbers."""
     specific: tuple[int, ...] = ()
     """Exactly these. Neither ``latest`` nor these: all."""
 

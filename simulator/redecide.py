@@ -86,7 +86,7 @@ class _Run:
         self.expected.extend(commands)
 
     def agrees(self, now_ns: int, command: Command) -> bool:
-        """Say whether the log's command is the one that is expected next, which it then is no more."""
+        """Return whether the log's command is the expected one; if so, go on to the one after it."""
         if not self.expected or self.expected[0] != command:
             return False
         self._note(now_ns, self.expected.popleft())

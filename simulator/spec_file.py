@@ -174,7 +174,7 @@ def _part(name: str, part: Table, source: str) -> msgspec.Struct:
 def _entry(name: str, entry: Table, where: str) -> msgspec.Struct:
     if entry.get("kind") == LOG and name == "workload":
         try:
-            # A value that happens to be the default is none the less one that is not heeded.
+            # A value that equals the default is refused too: it would not be heeded either.
             refuse_over_log(key for key in entry if key in WorkloadSpec.__struct_fields__)
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None

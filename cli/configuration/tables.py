@@ -127,7 +127,7 @@ def _wrong_entry(
 
 
 def _in_unit(number: str, given: str, unit: str) -> str:
-    """Return what a text such as ``10s`` is in a key's unit; empty if it is no such quantity."""
+    """Return what a text such as ``10s`` is in a key's unit; empty if it is not such a quantity."""
     given = given.lower() or unit
     if given not in SIZES or (given in TIMES) != (unit in TIMES):
         return ""

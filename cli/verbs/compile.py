@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import AsJson
+from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from mainspring.compiler.pipeline import Compiled
 
-DEFAULT_STORE = Path("store")
 DEFAULT_BATCH_SIZES = "1,2,4,8,16"
 BatchSizesOption = Annotated[
     str, typer.Option(help="Batch sizes to verify and profile, separated by commas.")
@@ -42,7 +41,7 @@ def compile(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
     name: Annotated[str, typer.Option(help="What clients call the model.")],
     batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
-    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    store: ModelStore = DEFAULT_STORE,
     shape: Annotated[
         list[str] | None,
         typer.Option(

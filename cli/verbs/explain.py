@@ -17,7 +17,7 @@ from mainspring.cli.options import (
     print_json,
     typed,
 )
-from mainspring.cli.spans import RunNumber
+from mainspring.cli.spans import Log, RunNumber
 
 if TYPE_CHECKING:
     from mainspring.console.payloads import Story
@@ -40,9 +40,7 @@ def explain(
     ] = None,
     secret_file: SecretFile = None,
     wait: Annotated[str, typer.Option(help="With --controller: how long to watch.")] = "10s",
-    log: Annotated[
-        Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
-    ] = None,
+    log: Log = None,
     run: RunNumber = None,
     token: Token = None,
     as_json: AsJson = False,

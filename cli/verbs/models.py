@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mainspring.cli.options import DEFAULT_GATEWAY, AsJson, GatewayAddress, Token
+from mainspring.cli.options import DEFAULT_GATEWAY, DEFAULT_STORE, AsJson, GatewayAddress, Token
 
 if TYPE_CHECKING:
     from mainspring.client.repository import RepositoryClient
@@ -89,7 +89,7 @@ def add(
     names: Annotated[list[str], typer.Argument(help="Models of the store.")],
     store: Annotated[
         Path, typer.Option(readable=False, help="Folder of the model store; the workers need it too.")
-    ] = Path("store"),
+    ] = DEFAULT_STORE,
     address: GatewayAddress = DEFAULT_GATEWAY,
     token: Token = None,
 ) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import AsJson
-from mainspring.cli.verbs.compile import DEFAULT_STORE
+from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore, Threads
 
 WIDTH = 140
 """Of what is printed where there is no terminal whose width would limit it."""
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 def profile(
     models: Annotated[list[str] | None, typer.Argument(help="Models of the store; all by default.")] = None,
-    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    store: ModelStore = DEFAULT_STORE,
     engine: Annotated[
         str, typer.Option(help="Engine that runs them; auto for the one that each was compiled for.")
     ] = "auto",
@@ -39,7 +38,7 @@ def profile(
     seconds: Annotated[
         float, typer.Option(min=0, help="For each number; five runs are made in any case.")
     ] = 1.0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
+    threads: Threads = 1,
     csv: Annotated[Path | None, typer.Option(help="File for the table as CSV.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="File for the table as Markdown.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Store the profiles with the models.")] = False,
@@ -76,7 +75,7 @@ def profile(
 
 
 def _config(engine: str, device: str, store: Path, threads: int, *, realtime: bool) -> WorkerConfig:
-    """Return the worker's part of the options; raise BadParameter for what there is not."""
+    """Return the worker's part of the options; raise BadParameter for an unknown engine or device."""
     from mainspring.worker.config import WorkerConfig
     from mainspring.worker.engines.registry import CUDA_ENGINES, ENGINES
 

@@ -17,7 +17,7 @@ from mainspring.cli.options import (
     duration_ns,
     refuse_with_log,
 )
-from mainspring.cli.spans import RunNumber
+from mainspring.cli.spans import Log, RunNumber
 
 if TYPE_CHECKING:
     from mainspring.console.terminal.screen import ViewName
@@ -36,9 +36,7 @@ def top(
     controller: Controller = None,
     secret_file: SecretFile = None,
     token: Token = None,
-    log: Annotated[
-        Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
-    ] = None,
+    log: Log = None,
     at: Annotated[
         str | None,
         typer.Option(

@@ -16,14 +16,11 @@ from mainspring.cli.options import (
     duration_ns,
     refuse_with_log,
 )
-from mainspring.cli.spans import From, Last, RunNumber, To
+from mainspring.cli.spans import From, Last, Log, RunNumber, To
 
 if TYPE_CHECKING:
     from mainspring.console.trace_file import TraceFile
 
-Log = Annotated[
-    Path | None, typer.Option(readable=False, help="Folder of an event log, instead of a live cluster.")
-]
 _OF_LOGS = {"from_": "--from", "to": "--to", "last": "--last", "run": "--run"}
 
 

@@ -16,7 +16,7 @@ from mainspring.cli.launcher.foreground import (
     begin,
     ready,
 )
-from mainspring.cli.options import Controller, SecretFile, duration_ns
+from mainspring.cli.options import DEFAULT_STORE, Controller, ModelStore, SecretFile, Threads, duration_ns
 
 DataAddress = Annotated[
     str,
@@ -33,7 +33,7 @@ def worker(
     controller: Controller = None,
     secret_file: SecretFile = None,
     data_address: DataAddress = "",
-    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = Path("store"),
+    store: ModelStore = DEFAULT_STORE,
     engine: Annotated[str, typer.Option(help="onnxruntime, tvm, auto or emulated.")] = "onnxruntime",
     device: Annotated[str, typer.Option(help="cpu, or cuda:N for a GPU.")] = "cpu",
     device_kind: Annotated[str, typer.Option(help="Which of a model's profiles is this device's.")] = "cpu",
@@ -41,7 +41,7 @@ def worker(
         int | None,
         typer.Option(min=1, help="Pages of weights memory, 16 MiB each; 64, or all of a GPU, by default."),
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1,
+    threads: Threads = 1,
     realtime: Annotated[
         bool, typer.Option(help="Pinned threads, real-time priority, locked memory, where permitted.")
     ] = True,

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mainspring.cli.options import AsJson
+from mainspring.cli.options import DEFAULT_STORE, AsJson, ModelStore
 from mainspring.cli.verbs.compile import (
     DEFAULT_BATCH_SIZES,
-    DEFAULT_STORE,
     ArchOption,
     BatchSizesOption,
     DeviceOption,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 def zoo(
     architectures: Annotated[list[str] | None, typer.Argument(help="Architectures; see --list.")] = None,
     copies: Annotated[int, typer.Option(help="Copies of each, with weights of their own.")] = 1,
-    store: Annotated[Path, typer.Option(readable=False, help="Folder of the model store.")] = DEFAULT_STORE,
+    store: ModelStore = DEFAULT_STORE,
     seed: Annotated[int, typer.Option(help="Seed of the first copy's weights.")] = 0,
     batch_sizes: BatchSizesOption = DEFAULT_BATCH_SIZES,
     engine: EngineOption = "onnxruntime",
