@@ -20,6 +20,7 @@ from mainspring.gateway.core.validation import BadRequest, shorten
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
     MAX_MESSAGE_BYTES,
+    MAX_QUESTION_BYTES,
     Changed,
     GetIndex,
     Index,
@@ -32,10 +33,12 @@ from mainspring.messages.repository import (
     UnloadModel,
 )
 from mainspring.messages.roles import Role
-from mainspring.transport import streams
 from mainspring.transport.bounds import Ended, Limits
 from mainspring.transport.greeting import Pass, read_secret
 from mainspring.transport.handshake import Identity
+from mainspring.transport.hub import Hub
+from mainspring.transport.link import Link
+from mainspring.transport.loop import ready
 
 log = logging.getLogger("mainspring.gateway")
 
@@ -131,14 +134,20 @@ class ModelRepository:
 
     async def _ask(self, question: Question, timeout_s: float | None) -> Reply:
         """Return the process's answer, waiting at most ``timeout_s``; raise `RepositoryError`."""
+        encoded = _ENCODER.encode(question)
+        if len(encoded) > MAX_QUESTION_BYTES:
+            raise RepositoryError(
+                Reason.BAD_MESSAGE,
+                f"the question has {len(encoded)} bytes; at most {MAX_QUESTION_BYTES} are allowed",
+            )
         try:
-            data = await self._exchange(_ENCODER.encode(question), timeout_s)
+            data = await self._exchange(encoded, timeout_s)
             reply = _DECODER.decode(data)
         except TimeoutError:
             raise RepositoryError(
                 Reason.TIMED_OUT, f"the model repository did not answer within {self._timeout_s:g} s"
             ) from None
-        except (OSError, EOFError, Ended, ValueError) as error:
+        except (OSError, Ended, ValueError) as error:
             raise RepositoryError(
                 Reason.CONTROLLER_UNREACHABLE,
                 f"the model repository's process is away ({error}); what is served stays so, and "
@@ -149,14 +158,24 @@ class ModelRepository:
         return reply
 
     async def _exchange(self, question: bytes, timeout_s: float | None) -> Any:
-        async with asyncio.timeout(self._timeout_s):
-            reader, writer = await streams.open_connection(
-                self._address, self._shows, Identity(Role.REPOSITORY)
-            )
+        hub = Hub()
         try:
-            await streams.send(writer, (question,))
+            link = Link(hub, self._address, _ANSWER, shows=self._shows, expects=Identity(Role.REPOSITORY))
+            async with asyncio.timeout(self._timeout_s):
+                while not link.connected:
+                    await _turn(hub, link)
+            link.send((question,))
             async with asyncio.timeout(timeout_s):
-                (answer,) = await streams.receive(reader, _ANSWER)
-                return answer
+                while (answer := link.receive()) is None:
+                    await _turn(hub, link)
+            return answer[0]
         finally:
-            writer.close()
+            hub.close()
+
+
+async def _turn(hub: Hub, link: Link) -> None:
+    """Wait for the only connection of a hub; raise `Ended` if it has failed."""
+    if link.failure:
+        raise Ended(link.failure)
+    await ready(hub)
+    hub.wait(0)

@@ -13,6 +13,8 @@ from mainspring.messages.codes import Reason
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Bytes of the longest answer, which is the index of a large repository."""
+MAX_QUESTION_BYTES = 1 << 16
+"""Bytes of the longest question."""
 
 
 class ModelState(StrEnum):

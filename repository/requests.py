@@ -1,7 +1,7 @@
 """Gateways' questions, and the answers: the index and, in mode explicit, loading and unloading.
 
 A connection brings one question, gets its answer, and ends; handshake and framing are those of all processes
-(`transport.streams`).
+(`transport.listener`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import (
     MAX_MESSAGE_BYTES,
+    MAX_QUESTION_BYTES,
     Changed,
     GetIndex,
     Index,
@@ -29,11 +30,29 @@ from mainspring.repository.config import RepositoryConfig
 from mainspring.repository.index import index_of
 from mainspring.repository.reconciler import Reconciler
 from mainspring.repository.scanner import Scanner
-from mainspring.transport import streams
-from mainspring.transport.bounds import Ended, Limits
+from mainspring.transport.bounds import Limits
 from mainspring.transport.greeting import Pass
-from mainspring.transport.handshake import Violation
+from mainspring.transport.hub import Hub
+from mainspring.transport.listener import Listener
+from mainspring.transport.loop import ready
 
+_LOGGER = logging.getLogger("mainspring.repository")
+
+Answer = Callable[[Question], Awaitable[Reply]]
+
+MAX_QUESTIONS = 256
+"""Questions answered at the same time; one more is refused."""
+QUESTION = Limits(
+    part_bytes=MAX_QUESTION_BYTES,
+    backlog_bytes=0,
+    backlog_messages=0,
+    message_bytes=MAX_QUESTION_BYTES,
+    tensors=0,
+)
+"""A question is a name in an envelope; it carries no tensors."""
+
+_DECODER = msgspec.msgpack.Decoder(Question)
+_ENCODER = msgspec.msgpack.Encoder()
 CLUSTER_WAIT_S = 10.0
 """How long a question waits for a controller, or for a worker."""
 SETTLE_S = 60.0
@@ -126,78 +145,63 @@ async def _until(condition: Callable[[], bool], seconds: float | None = None) ->
     return condition()
 
 
-_LOGGER = logging.getLogger("mainspring.repository")
-
-Answer = Callable[[Question], Awaitable[Reply]]
-
-MAX_QUESTIONS = 256
-"""Requests answered at the same time; one more is refused."""
-QUESTION_S = 5.0
-"""How long a question may take to arrive."""
-QUESTION = Limits(part_bytes=1 << 16, backlog_bytes=0, backlog_messages=0, message_bytes=1 << 16, tensors=0)
-"""A question is a name in an envelope; it carries no tensors."""
-
-_DECODER = msgspec.msgpack.Decoder(Question)
-_ENCODER = msgspec.msgpack.Encoder()
-
-
 class Control:
     """Listens for questions, and sends the answers."""
 
-    def __init__(self, answer: Answer, secret: bytes | None = None) -> None:
-        """``secret``: the run's; without one, only this user's processes of this host are answered."""
-        self._answer = answer
-        self._shows = Pass(Role.REPOSITORY, secret)
-        self._questions = 0
-        self._server: asyncio.Server | None = None
-        self.address = ""
-        """With the real port."""
+    def __init__(self, answer: Answer, address: str, secret: bytes | None = None) -> None:
+        """Listen; raise OSError that names the address if that is not possible.
 
-    async def listen(self, address: str) -> None:
-        """Accept questions from now on; raise OSError that names the address if that is not possible."""
+        ``secret``: the run's; without one, only this user's processes of this host are answered.
+        """
+        self._answer = answer
+        self._hub = Hub()
+        self._answering: set[asyncio.Task[None]] = set()
         try:
-            self.address, self._server = await streams.serve(address, self._serve)
+            self._listener = Listener(
+                self._hub, address, {Role.GATEWAY: QUESTION}, Pass(Role.REPOSITORY, secret)
+            )
         except (OSError, ValueError, OverflowError) as error:
+            self._hub.close()
             raise OSError(
                 f"the model repository can't listen at {address}: {error}; "
                 "choose another with [repository] address"
             ) from None
+        self.address = self._listener.address
+        """With the real port."""
 
-    async def close(self) -> None:
-        """Accept no more questions."""
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._questions += 1
+    async def run(self) -> None:
+        """Answer questions until cancelled; then close all connections."""
         try:
-            await streams.accept(reader, writer, self._shows, (Role.GATEWAY,))
-            reply = await self._reply(reader)
-            if reply is not None:
-                data = _ENCODER.encode(reply)
-                if len(data) > MAX_MESSAGE_BYTES:
-                    data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
-                await streams.send(writer, (data,))
-        except Violation as error:
-            _LOGGER.info("%s ends a new connection: %s", self.address, error)
-        except (OSError, EOFError, Ended):
-            pass
+            while True:
+                await ready(self._hub)
+                self._hub.wait(0)
+                while (received := self._listener.receive()) is not None:
+                    peer, (data, *_) = received
+                    task = asyncio.create_task(self._serve(peer, data))
+                    self._answering.add(task)
+                    task.add_done_callback(self._answering.discard)
         finally:
-            self._questions -= 1
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            for task in self._answering:
+                task.cancel()
+            self._hub.close()
 
-    async def _reply(self, reader: asyncio.StreamReader) -> Reply | None:
-        """Return the answer to the question that arrives; None if none does in time."""
+    async def _serve(self, peer: bytes, question: bytes) -> None:
+        """Send the answer to a question; end the connection if there is none."""
         try:
-            async with asyncio.timeout(QUESTION_S):
-                (data,) = await streams.receive(reader, QUESTION)
+            data = _ENCODER.encode(await self._reply(question))
+            if len(data) > MAX_MESSAGE_BYTES:
+                data = _ENCODER.encode(NotChanged(Reason.OVERLOADED, "the index is too long to be sent"))
+            self._listener.send(peer, (data,))
+        except Exception:
+            _LOGGER.exception("a gateway's question has no answer")
+            self._listener.disconnect(peer, "its question has no answer")
+
+    async def _reply(self, data: bytes) -> Reply:
+        """Return the answer to a question as it came."""
+        try:
             question = _DECODER.decode(data)
-        except TimeoutError:
-            return None
-        except (Violation, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return NotChanged(Reason.BAD_MESSAGE, f"the question can't be read: {error}")
-        if self._questions > MAX_QUESTIONS:
+        if len(self._answering) > MAX_QUESTIONS:
             return NotChanged(Reason.OVERLOADED, f"{MAX_QUESTIONS} such questions wait already")
         return await self._answer(question)

@@ -63,11 +63,10 @@ async def _run(
     config: RepositoryConfig, stop: threading.Event, on_ready: Callable[[str], None] | None
 ) -> None:
     repository = Repository(config)
-    control = Control(repository.requests.answer, read_secret(config.secret_file))
-    await control.listen(config.address)
+    control = Control(repository.requests.answer, config.address, read_secret(config.secret_file))
     if on_ready is not None:
         on_ready(control.address)
-    tasks = [asyncio.create_task(each) for each in repository.tasks()]
+    tasks = [asyncio.create_task(each) for each in (control.run(), *repository.tasks())]
     try:
         while not stop.is_set():
             await asyncio.wait(tasks, timeout=STOP_POLL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -76,7 +75,6 @@ async def _run(
                     task.result()
                     raise RuntimeError(f"{task.get_coro()} ended")
     finally:
-        await control.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -61,6 +61,8 @@ class Link:
         """The number of connections that have ended, at either end."""
         self.refusal = ""
         """Why one end refused the other in the last attempt; empty if neither did."""
+        self.failure = ""
+        """Why the last attempt failed or the last connection ended, but for want of an answer."""
         self.on_violation: Callable[[str], object] = lambda _: None
         """Called with what the other end has sent that breaks the framing; the connection ends."""
         self._hub = hub
@@ -146,7 +148,9 @@ class Link:
             return IDLE_NS
         if now_ns >= self._next_ns:
             if self._attempt is not None or self._greeting is not None:
-                self._fail("no answer")
+                LOG.debug("no answer at %s", self.address)
+                self._drop_attempt()
+                self._again()
             else:
                 self._connect(now_ns)
         return IDLE_NS if self.connected or self._lookup is not None else self._next_ns
@@ -268,6 +272,7 @@ class Link:
 
     def _fail(self, why: str) -> None:
         LOG.debug("can't reach %s: %s", self.address, why)
+        self.failure = why
         self._drop_attempt()
         self._again()
 
@@ -292,6 +297,7 @@ class Link:
             LOG.warning("ended the connection to %s: %s", self.address, why)
             self.on_violation(str(why))
         self.ended += 1
+        self.failure = str(why)
         self._hub.disown(self._channel.fd)
         self._channel.close()
         self._channel = None

@@ -1,17 +1,20 @@
-"""The endpoint for gateways, with the gateway's end of it, and the files for a controller that starts anew"""
+"""The endpoint for gateways, with the gateway's end of it, and the files for a new controller."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import select
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import pytest
 
-from mainspring.experiments.blocking import LIMITS
+from mainspring.experiments.blocking import Client
 from mainspring.gateway.config import GatewayConfig
 from mainspring.gateway.core.catalog import Catalog
 from mainspring.gateway.repository import ModelRepository, RepositoryError, repository_of
@@ -19,6 +22,7 @@ from mainspring.messages.codes import Reason
 from mainspring.messages.model import ServedModel
 from mainspring.messages.repository import (
     MAX_MESSAGE_BYTES,
+    MAX_QUESTION_BYTES,
     Changed,
     GetIndex,
     Index,
@@ -29,13 +33,13 @@ from mainspring.messages.repository import (
     Question,
     Reply,
 )
-from mainspring.repository.requests import MAX_QUESTIONS, QUESTION, Control
+from mainspring.repository.requests import MAX_QUESTIONS, Control
 from mainspring.repository.served_files import ServedFiles, State
-from mainspring.transport import streams
 from mainspring.transport.framing import HEAD, head
-from mainspring.transport.greeting import Pass
-from mainspring.transport.handshake import Identity, Violation
+from mainspring.transport.greeting import Greeting, new_nonce
+from mainspring.transport.handshake import Accepting, Connecting, Identity
 from tests.gateway.test_versions import version_spec
+from tests.patience import PATIENCE_S
 
 READY = IndexEntry("net", "2", ModelState.READY)
 FAILED = IndexEntry("bad", "1", ModelState.UNAVAILABLE, "broken")
@@ -50,18 +54,27 @@ async def answer(question: Question) -> Reply:
             return Changed({2: "net@2-aa"})
         case LoadModel(name="slow"):
             await asyncio.sleep(60)
+        case LoadModel(name="fails"):
+            raise OSError("the disk is full")
     return NotChanged(Reason.UNKNOWN_MODEL, f"no {question.name}")
+
+
+async def stop(running: asyncio.Task[None]) -> None:
+    """End the endpoint, and raise its error if it has one."""
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
 
 
 def using(what: Callable[[Control, ModelRepository, Catalog], Awaitable[None]], **config: float) -> None:
     async def run() -> None:
-        control, catalog = Control(answer), Catalog()
-        await control.listen(f"unix://{tempfile.mkdtemp()}/repository.sock")
+        control, catalog = Control(answer, f"unix://{tempfile.mkdtemp()}/repository.sock"), Catalog()
+        running = asyncio.create_task(control.run())
         settings = GatewayConfig(repository_address=control.address, **config)  # type: ignore[arg-type]
         try:
             await what(control, ModelRepository(settings, catalog), catalog)
         finally:
-            await control.close()
+            await stop(running)
 
     asyncio.run(run())
 
@@ -96,56 +109,103 @@ def test_a_load_returns_once_this_gateway_knows_of_it() -> None:
 
 
 def test_a_repository_that_is_away_or_stuck_says_so() -> None:
-    async def steps(control: Control, repository: ModelRepository, _: Catalog) -> None:
+    async def steps(_: Control, __: ModelRepository, catalog: Catalog) -> None:
         with socket.create_server(("127.0.0.1", 0)) as mute:
             address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
-            stuck = ModelRepository(
-                GatewayConfig(repository_address=address, repository_timeout_ms=50.0), Catalog()
-            )
+            settings = GatewayConfig(repository_address=address, repository_timeout_ms=50.0)
             with pytest.raises(RepositoryError, match=r"did not answer within 0.05 s") as caught:
-                await stuck.index()
+                await ModelRepository(settings, catalog).index()
             assert caught.value.reason is Reason.TIMED_OUT
-        await control.close()
-        with pytest.raises(RepositoryError, match="is away") as caught:
-            await repository.index()
-        assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+        for nobody in (address, f"unix://{tempfile.mkdtemp()}/nobody.sock"):
+            away = ModelRepository(GatewayConfig(repository_address=nobody), catalog)
+            with pytest.raises(RepositoryError, match="is away") as caught:
+                await away.index()
+            assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
 
     using(steps)
 
 
-MOST_BYTES = QUESTION.part_bytes
+def admitted(address: str) -> socket.socket:
+    """Connect as a gateway of this user does."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(address.removeprefix("unix://"))
+    sock.setblocking(False)
+    greeting = Greeting(sock, Connecting(Identity("gateway"), None, True, new_nonce(), None))
+    while not greeting.advance():
+        select.select([sock], [], [], PATIENCE_S)
+    sock.settimeout(PATIENCE_S)
+    return sock
+
+
+def message_of(sock: socket.socket) -> bytes:
+    """Return the message proper of the next message; nothing if the connection ends before."""
+    with sock.makefile("rb") as file:
+        start = file.read(HEAD.size)
+        return file.read(HEAD.unpack(start)[0]) if start else b""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        head([3]) + b"abc",
+        head([1]) + b"\x80",
+        head([0]),
+        head([MAX_QUESTION_BYTES]) + bytes(MAX_QUESTION_BYTES),
+        head([6]) + b"\x81\xa4type\xff"[:6],
+    ],
+)
+def test_garbage_is_answered_and_harms_no_other_connection(data: bytes) -> None:
+    async def steps(control: Control, repository: ModelRepository, _: Catalog) -> None:
+        with await asyncio.to_thread(admitted, control.address) as sock:
+            sock.sendall(data)
+            refused = msgspec.msgpack.decode(await asyncio.to_thread(message_of, sock), type=Reply)
+            assert isinstance(refused, NotChanged)
+            assert refused.reason is Reason.BAD_MESSAGE
+            assert "can't be read" in refused.detail
+            half_open = (await asyncio.open_unix_connection(control.address.removeprefix("unix://")))[1]
+            half_open.write(b"\x05")
+            half_open.close()
+            assert len(await repository.index()) == 2
+
+    using(steps)
 
 
 @pytest.mark.parametrize(
     ("data", "says"),
     [
         (HEAD.pack((1 << 32) - 1, 0), "a part of 4294967295 bytes came; at most 65536 are allowed"),
-        (HEAD.pack(MOST_BYTES + 1, 0), "a part of 65537 bytes came; at most 65536 are allowed"),
+        (HEAD.pack(MAX_QUESTION_BYTES + 1, 0), "a part of 65537 bytes came; at most 65536 are allowed"),
         (HEAD.pack(1, 1), "a message of it has 1 tensors; 0 are allowed"),
-        (head([3]) + b"abc", "can't be read"),
-        (head([1]) + b"\x80", "can't be read"),
-        (head([0]), "can't be read"),
-        (head([MOST_BYTES]) + bytes(MOST_BYTES), "can't be read"),
-        (head([6]) + b"\x81\xa4type\xff"[:6], "can't be read"),
     ],
 )
-def test_garbage_is_answered_and_harms_no_other_connection(data: bytes, says: str) -> None:
-    async def steps(control: Control, repository: ModelRepository, catalog: Catalog) -> None:
-        reader, writer = await streams.open_connection(
-            control.address, Pass("gateway"), Identity("repository")
-        )
-        writer.write(data)
-        (reply,) = await streams.receive(reader, LIMITS)
-        refused = msgspec.msgpack.decode(reply, type=Reply)
-        assert isinstance(refused, NotChanged)
-        assert refused.reason is Reason.BAD_MESSAGE
-        assert says in refused.detail
-        assert await reader.read() == b"", "the connection is over"
-        writer.close()
-        half_open = (await asyncio.open_unix_connection(control.address.removeprefix("unix://")))[1]
-        half_open.write(b"\x05")
-        half_open.close()
+def test_what_exceeds_the_bounds_ends_its_connection(
+    data: bytes, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def steps(control: Control, repository: ModelRepository, _: Catalog) -> None:
+        with caplog.at_level("INFO"), await asyncio.to_thread(admitted, control.address) as sock:
+            sock.sendall(data)
+            assert not await asyncio.to_thread(message_of, sock)
+        assert says in caplog.text
         assert len(await repository.index()) == 2
+
+    using(steps)
+
+
+def test_a_question_that_fails_ends_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def steps(_: Control, repository: ModelRepository, __: Catalog) -> None:
+        with pytest.raises(RepositoryError, match="is away"):
+            await repository.load("fails")
+        assert "the disk is full" in caplog.text
+        assert len(await repository.index()) == 2
+
+    using(steps)
+
+
+def test_a_name_beyond_the_bounds_is_refused_before_it_is_sent() -> None:
+    async def steps(_: Control, repository: ModelRepository, __: Catalog) -> None:
+        with pytest.raises(RepositoryError, match="at most 65536 are allowed") as caught:
+            await repository.load("x" * MAX_QUESTION_BYTES)
+        assert caught.value.reason is Reason.BAD_MESSAGE
 
     using(steps)
 
@@ -163,27 +223,40 @@ def test_garbage_is_answered_and_harms_no_other_connection(data: bytes, says: st
 def test_a_gateway_reads_no_answer_beyond_its_bounds(answer: bytes, says: str) -> None:
     """Nor does it wait for the rest of one: it says at once that the repository can't be asked."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await streams.accept(reader, writer, Pass("repository"), ("gateway",))
-        await streams.receive(reader, QUESTION)
-        writer.write(answer)
-        writer.close()
+    def serve(listening: socket.socket) -> None:
+        with listening.accept()[0] as sock:
+            sock.setblocking(False)
+            handshake = Accepting(Identity("repository"), None, True, new_nonce(), ("gateway",))
+            greeting = Greeting(sock, handshake)
+            while not greeting.advance():
+                select.select([sock], [], [], PATIENCE_S)
+            sock.settimeout(PATIENCE_S)
+            assert message_of(sock)
+            sock.sendall(answer)
 
     async def steps(_: Control, __: ModelRepository, catalog: Catalog) -> None:
-        address, server = await streams.serve(f"unix://{tempfile.mkdtemp()}/fake.sock", serve)
-        asked = ModelRepository(GatewayConfig(repository_address=address), catalog)
-        with pytest.raises(RepositoryError, match=says) as caught:
-            await asked.index()
-        assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
-        server.close()
+        path = f"{tempfile.mkdtemp()}/fake.sock"
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            listening.listen()
+            served = asyncio.create_task(asyncio.to_thread(serve, listening))
+            asked = ModelRepository(GatewayConfig(repository_address=f"unix://{path}"), catalog)
+            with pytest.raises(RepositoryError, match=says) as caught:
+                await asked.index()
+            assert caught.value.reason is Reason.CONTROLLER_UNREACHABLE
+            await served
 
     using(steps)
 
 
 def test_only_a_gateway_is_answered() -> None:
     async def steps(control: Control, _: ModelRepository, __: Catalog) -> None:
-        with pytest.raises(Violation, match="refuses this process"):
-            await streams.open_connection(control.address, Pass("worker"), Identity("repository"))
+        with contextlib.closing(Client(control.address, role="worker")) as client:
+            give_up_s = monotonic() + PATIENCE_S
+            while not client.link.refusal and monotonic() < give_up_s:
+                client.poll()
+                await asyncio.sleep(0.001)
+            assert "refuses this process" in client.link.refusal
 
     using(steps)
 
@@ -203,14 +276,11 @@ def test_questions_at_one_time_are_bounded() -> None:
 
 
 def test_an_address_that_can_not_be_had_is_named() -> None:
-    async def listen(address: str) -> None:
-        await Control(answer).listen(address)
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         for each in (address, "tcp://127.0.0.1:x", "tcp://127.0.0.1:99999"):
             with pytest.raises(OSError, match=rf"can't listen at {each}: .*\[repository\] address"):
-                asyncio.run(listen(each))
+                Control(answer, each)
 
 
 def test_a_controller_that_starts_anew_reads_what_gateways_were_told(tmp_path: Path) -> None:
