@@ -31,13 +31,13 @@ from mainspring.gateway.core.effects import (
     Refuse,
     Withdraw,
 )
-from mainspring.gateway.core.request_table import RequestTable
 from mainspring.gateway.core.requests import (
     CANCELLED,
     CLOSING,
     UNSENT,
     Patience,
     Pending,
+    RequestTable,
     answer,
     answer_kept,
     bad_outputs,
