@@ -48,21 +48,25 @@ def top(
     view: Annotated[
         str | None, typer.Option(help=f"What to show first: {', '.join(VIEWS)}.", metavar="VIEW")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and end, as it does without a terminal.")
+    ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --once: JSON, of all views unless --view names one.")
+        bool, typer.Option("--json", help="Print one picture as JSON, of all views unless --view names one.")
     ] = False,
     watch: Annotated[
-        str, typer.Option(help="With --once, live: how long to watch before, which rates are of.")
-    ] = "1s",
+        str,
+        typer.Option(
+            help="Of one picture of a live cluster: how long to watch first; rates need some seconds."
+        ),
+    ] = "0s",
 ) -> None:
     """Show the cluster, workers' memory, schedules and models, refreshed twice a second."""
     if view is not None and view not in VIEWS:
         raise typer.BadParameter(
             f"there is no view {view!r}: choose of {', '.join(VIEWS)}", param_hint="--view"
         )
-    if as_json and not once:
-        raise typer.BadParameter("--json prints one picture: give --once too", param_hint="--json")
+    once = once or as_json or not (sys.stdin.isatty() and sys.stdout.isatty())
     source = _source(context, address, controller, secret_file, token, log, at, run)
     shown = cast("ViewName | None", view)
     try:
@@ -126,8 +130,6 @@ def _interactive(source: Source, shown: ViewName | None, *, recorded: bool) -> N
     from mainspring.console.terminal.running import run_top
     from mainspring.console.terminal.screen import Screen
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise typer.BadParameter("this is not a terminal: give --once for one picture")
     console = Console(markup=False, highlight=False)
     with stopping() as stop:
         run_top(source, Screen(shown or "cluster", recorded=recorded), console, sys.stdin.fileno(), stop)

@@ -1,4 +1,4 @@
-"""`mainspring top` itself: keys in, pictures out, twice a second; and one picture for who asks only once."""
+"""`mainspring top` itself: keys in, pictures out, twice a second; and one picture for scripts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run_top(source: Source, screen: Screen, console: Console, descriptor: int, s
 
 
 def wait_for_picture(source: Source, watch_s: float, patience_s: float, stop: Event) -> None:
-    """Take in until a picture is whole, and for so much longer.
+    """Take in until a picture is whole, and for ``watch_s`` more.
 
     Raises `NotShown` if none is whole within ``patience_s``.
     """

@@ -200,10 +200,14 @@ def test_one_picture_for_scripts(controller: str) -> None:
     assert found["schedule"]["actions"]
 
 
-def test_one_picture_for_a_person(controller: str) -> None:
-    shown = run("top", "--controller", controller, "--once", "--view", "models", "--watch", "0s")
+def test_one_picture_without_a_terminal_as_soon_as_the_state_is_known(controller: str) -> None:
+    shown = run("top", "--controller", controller, "--view", "models")
     assert shown.startswith("live  ")
     assert "2 models" in shown
+    words = "top", "--controller", controller, "--json", "--view", "cluster"
+    found = [json.loads(run(*words))["cluster"] for _ in range(3)]
+    assert [worker["prepared"] for worker in found[0]["workers"]] == [2, 2]
+    assert min(each["last_10s"]["seconds"] for each in found) == 0, "none of them waited for a whole second"
 
 
 def test_a_live_trace_keeps_the_format_s_rules(controller: str, tmp_path: Path) -> None:
@@ -249,13 +253,11 @@ def test_a_log_is_shown_at_any_moment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--json"], "give --once too"),
         (["--view", "sky"], "there is no view 'sky': choose of cluster, memory, schedule, models"),
         (["--at", "3"], "give --log DIR too"),
         (["--log", "LOG", "--at", "90"], "90.000 s from the start of a run of 4."),
         (["--log", "LOG", "--controller", "tcp://127.0.0.1:1"], "--controller is about a live cluster"),
         (["--controller", "nonsense", "--once"], "nonsense"),
-        (["--controller", "tcp://127.0.0.1:1"], "this is not a terminal: give --once"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: list[str], complaint: str) -> None:
