@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mainspring.compiler.artifact.errors import CompileError, StoreError
-from mainspring.compiler.artifact.manifest import Manifest, Source
+from mainspring.compiler.artifact.manifest import TVM, Manifest, Source
+from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.artifact.target import check_target
 from mainspring.compiler.choice import Judge
@@ -75,11 +76,13 @@ def _compile(
 
 
 def _kept(store: Store, name: str, source: Source, sizes: tuple[int, ...]) -> Manifest | None:
-    """Return the manifest of exactly this copy if the store holds it whole and for this machine."""
+    """Return the manifest of exactly this copy if the store holds it whole and it can be run here."""
     try:
         manifest = store.manifest(name)
         check_target(store.executable_info(manifest), "")
         store.verify(name)
+        if manifest.engine == TVM:
+            read_plans(store, manifest)
     except StoreError:
         return None
     if manifest.source != source or manifest.batch_sizes != sizes:

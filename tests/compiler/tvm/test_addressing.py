@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
@@ -58,3 +63,15 @@ def test_there_is_one_table_and_one_kernel_that_writes_it() -> None:
 def test_kernels_of_another_form_are_refused(source: str) -> None:
     with pytest.raises(CompileError, match="can't be given a table of addresses"):
         through_addresses(source)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="NVIDIA's compiler says what a GPU would run")
+def test_arrays_are_read_as_global_memory_that_nothing_else_writes(tmp_path: Path) -> None:
+    (tmp_path / "kernels.cu").write_text(through_addresses(SOURCE.replace("#include <cuda.h>\n", "")))
+    command = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++17", "-w", "-o", "kernels.ptx", "kernels.cu"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
+    (kernel,) = re.findall(r"\.entry scale\(.*?\n}", (tmp_path / "kernels.ptx").read_text(), re.DOTALL)
+    assert re.findall(r"\b((?:ld|st)\.(?!param)[a-z.]+)\.\w+ ", kernel) == [
+        *("ld.const", "ld.const"),
+        *("ld.global.nc", "st.global"),
+    ]

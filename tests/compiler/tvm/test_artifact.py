@@ -18,7 +18,15 @@ from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import CompileError, StoreError
 from mainspring.compiler.artifact.launching import CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import Manifest, Source
-from mainspring.compiler.artifact.plan import CUBIN, PLANS, SHARED_OBJECT, SOURCE, kernels_path, read_plans
+from mainspring.compiler.artifact.plan import (
+    CUBIN,
+    PLAN_FORMATS,
+    PLANS,
+    SHARED_OBJECT,
+    SOURCE,
+    kernels_path,
+    read_plans,
+)
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
@@ -304,3 +312,8 @@ def test_copies_of_an_architecture_are_lowered_once(store: Store, monkeypatch: p
     assert len({each.manifest.weights_hash for each in done}) == 3
     again = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
     assert all(each.kept for each in again)
+    monkeypatch.setitem(PLAN_FORMATS, "cpu", 7)
+    build._architecture.cache_clear()
+    renewed = list(compile_zoo(["digits"], store, copies=3, batch_sizes=(1, 2), target=CPU_KERNELS))
+    assert not any(each.kept for each in renewed), "plans that this version can't run were kept"
+    assert {read_plans(store, each.manifest).format for each in renewed} == {7}

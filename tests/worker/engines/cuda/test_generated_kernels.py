@@ -21,6 +21,7 @@ from mainspring.compiler.artifact.plan import SOURCE, Launch, Operand, kernels_p
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
+from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
@@ -37,24 +38,24 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "kernels can be emulated here"),
 ]
 
-NAME = "digits"
+ARCHITECTURE = "digits"
+COPIES = ("digits-1", "digits-2")
 SIZES = (1, 2)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """The zoo's smallest convolutional network, compiled for a GPU as far as its source."""
-    from mainspring.compiler.artifact.manifest import Source
+    """Two copies of the zoo's smallest convolutional network, compiled for a GPU as far as its source."""
     from mainspring.compiler.compiled import Target
-    from mainspring.compiler.pipeline import compile_model
     from mainspring.compiler.tvm import build as tvm_build
+    from mainspring.compiler.zoo.copies import compile_zoo
 
     made = Store(tmp_path_factory.mktemp("gpu") / "store")
     with pytest.MonkeyPatch.context() as patch:
         # NVIDIA's compiler would take a minute, and there may be none.
         patch.setattr(tvm_build, "cubin", lambda *_: None)
-        source = Source("zoo", NAME, engine=TVM, device=CUDA)
-        compile_model(build(NAME), NAME, made, SIZES, source, target=Target(TVM, CUDA))
+        first, second = compile_zoo([ARCHITECTURE], made, len(COPIES), 0, SIZES, Target(TVM, CUDA))
+    assert first.manifest.executable == second.manifest.executable
     return made
 
 
@@ -97,8 +98,27 @@ class EmulatedKernels:
         self.ran.append(launch.kernel)
 
 
-def test_a_worker_answers_as_onnx_runtime_does(store: Store, tmp_path: Path) -> None:
-    manifest = store.manifest(NAME)
+def check(engine: CudaEngine, spec: ModelSpec, prepared: Prepared, size: int) -> None:
+    """Run a batch of a resident model; its outputs are ONNX Runtime's."""
+    rows = [array[:size] for array in prepared.rows]
+    layout = slot_layout(spec, size)
+    io = Reservation(Slot(4096 * size, layout.size), layout)
+    for start, array in zip(layout.inputs, rows, strict=True):
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        engine.io[io.slot.offset + start : io.slot.offset + start + flat.size] = flat
+        engine.transfers.send(io, start, flat.size)
+    assert engine.execute(infer(1, tuple(range(size)), model=spec.name), io) > 0
+    assert engine.transfers.receive(io) == ""
+    expected: list[Any] = list(prepared.reference.run(rows))
+    for start, wanted in zip(layout.outputs, expected, strict=True):
+        begin = io.slot.offset + start
+        found = engine.io[begin : begin + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_worker_answers_as_onnx_runtime_does_wherever_models_move(store: Store, tmp_path: Path) -> None:
+    manifests = {name: store.manifest(name) for name in COPIES}
+    manifest = manifests[COPIES[0]]
     kernels = EmulatedKernels(store, manifest, tmp_path / "kernels")
     driver = FakeDriver(512 * MIB, kernels.all())
     config = WorkerConfig(
@@ -106,28 +126,24 @@ def test_a_worker_answers_as_onnx_runtime_does(store: Store, tmp_path: Path) -> 
         io_bytes=8 * MIB, workspace_bytes=64 * MIB, reserve_bytes=0,
     )  # fmt: skip
     engine = CudaEngine(config, driver, tmp_path / "agreed")
-    spec = manifest.spec()
-    engine.prepare(spec)
+    prepared = {name: Prepared(build(ARCHITECTURE, seed), max(SIZES)) for seed, name in enumerate(COPIES)}
+    for each in manifests.values():
+        engine.prepare(each.spec())
     assert not kernels.ran, "PREPARE launched kernels beside serving"
-    prepared = Prepared(build(NAME), max(SIZES))
-    places = [tuple(range(spec.pages, 2 * spec.pages)), tuple(range(2 * spec.pages, 3 * spec.pages))]
-    for pages, size in zip(places, SIZES, strict=True):
-        engine.load(load(1, pages, NAME))
-        rows = [array[:size] for array in prepared.rows]
-        layout = slot_layout(spec, size)
-        io = Reservation(Slot(4096 * size, layout.size), layout)
-        for start, array in zip(layout.inputs, rows, strict=True):
-            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            engine.io[io.slot.offset + start : io.slot.offset + start + flat.size] = flat
-            engine.transfers.send(io, start, flat.size)
-        assert engine.execute(infer(1, tuple(range(size)), model=NAME), io) > 0
-        assert engine.transfers.receive(io) == ""
-        expected: list[Any] = list(prepared.reference.run(rows))
-        for start, wanted in zip(layout.outputs, expected, strict=True):
-            begin = io.slot.offset + start
-            found = engine.io[begin : begin + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
-            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-    plans = read_plans(store, manifest)
-    assert len(kernels.ran) == sum(len(plan.launches) for plan in plans.plans)
+    assert driver.calls.count("instantiate") == len(SIZES), "one graph for each batch size of all copies"
+
+    first, second = COPIES
+    moves = [{first: 1, second: 2}, {second: 1, first: 0}]
+    for places in moves:
+        for name, place in places.items():
+            engine.unload(name)
+            pages = range(place * manifest.pages, (place + 1) * manifest.pages)
+            engine.load(load(1, tuple(pages), name))
+        for size in SIZES:
+            for name in places:
+                check(engine, manifests[name].spec(), prepared[name], size)
+    assert driver.calls.count("instantiate") == len(SIZES)
+    launches = sum(len(plan.launches) for plan in read_plans(store, manifest).plans)
+    assert len(kernels.ran) == len(moves) * len(COPIES) * launches
     engine.close()
     assert not driver.leaks
