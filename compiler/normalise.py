@@ -95,9 +95,14 @@ def _kind_of(value: onnx.ValueInfoProto) -> str:
     return f"tensor({TensorProto.DataType.Name(element).lower()})"
 
 
+def has_graphs(node: onnx.NodeProto) -> bool:
+    """Whether the node has graphs of its own, so that it is control flow."""
+    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+
+
 def _check_node(node: onnx.NodeProto) -> None:
     what = f"node {node.name!r} ({node.op_type})"
-    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+    if has_graphs(node):
         raise CompileError(
             f"{what} is control flow: its time depends on the data, so no deadline can be kept; export the "
             "model with the branch decided and loops unrolled"

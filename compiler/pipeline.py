@@ -1,11 +1,11 @@
 """From an ONNX model to an artifact in a store: start reading the compiler here.
 
-``reading`` gets the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give it one form; ``stock``
-has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them; ``verify``
-compares; ``profiler`` measures; ``artifact/store`` keeps the result. ``compiled`` has the differences between
-engines: for ``tvm`` the folder of that name does what ``stock`` and ``split`` do for ``onnxruntime``. A model
-that can't be served, or whose outputs differ, is a `CompileError` and is not stored. If the faster engine is
-requested, ``choice`` decides which that is.
+``reading`` reads the file; ``shapes``, ``versions``, ``normalise`` and ``batch`` give the model one form;
+``stock`` has ONNX Runtime optimise it; ``split`` takes the weights out; ``layout`` finds places for them;
+``verify`` compares outputs; ``compiled`` measures durations; ``artifact/store`` stores the result.
+``compiled`` also has the differences between engines: for ``tvm`` the folder of that name does what ``stock``
+and ``split`` do for ``onnxruntime``. A model that can't be served, or whose outputs differ, is a
+`CompileError` and is not stored. If the faster engine is requested, ``choice`` decides which engine that is.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from mainspring.compiler.artifact.manifest import (
 )
 from mainspring.compiler.artifact.store import Store, check_name
 from mainspring.compiler.choice import AUTO, Contender, Judge, Judged, describe, fastest
-from mainspring.compiler.compiled import MAKERS, Artifact, Target
-from mainspring.compiler.profiler import measure_infer, measure_load
+from mainspring.compiler.compiled import MAKERS, Artifact, Target, measure_infer, measure_load
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
@@ -149,12 +148,12 @@ def compile_model(
 
 def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
     if task.target.engine == AUTO:
-        chosen, profiles, said = _choose(prepared, task, judge)
+        chosen, profiles, descriptions = _choose(prepared, task, judge)
     else:
-        chosen, said = _candidate(prepared, task, task.target.engine), {}
+        chosen, descriptions = _candidate(prepared, task, task.target.engine), {}
         profiles = _seeds(chosen, task.batch_sizes)
     manifest = _put(chosen, prepared, task, profiles, task.store, task.name)
-    return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=said)
+    return Compiled(manifest, chosen.shared, repaired=tuple(prepared.repaired), engines=descriptions)
 
 
 def check_target_names(target: Target, judge: Judge | None = None) -> None:

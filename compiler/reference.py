@@ -12,7 +12,7 @@ import onnx
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.normalise import normalise, numpy_dtype
+from mainspring.compiler.normalise import has_graphs, normalise, numpy_dtype
 from mainspring.compiler.proving import judge
 from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.compiler.stock import Arrays, StockSession, optimise_portably, serialise
@@ -184,21 +184,12 @@ def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray
     return array[np.minimum(np.arange(begin, begin + size), len(array) - 1)]
 
 
-def has_control_flow(model: onnx.ModelProto) -> bool:
-    """Whether a node has a graph of its own."""
-    return any(
-        attribute.HasField("g") or attribute.graphs
-        for node in model.graph.node
-        for attribute in node.attribute
-    )
-
-
 def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with constants folded if that removes its control flow, else unchanged."""
-    if not has_control_flow(model):
+    if not any(map(has_graphs, model.graph.node)):
         return model
     try:
         folded = optimise_portably(serialise(model))
     except CompileError:
         return model
-    return model if has_control_flow(folded) else folded
+    return model if any(map(has_graphs, folded.graph.node)) else folded

@@ -111,7 +111,7 @@ def describe_sharing(compiled: Compiled) -> str:
 
 def describe_engines(compiled: Compiled) -> str:
     """Compare in one line the engines among which the faster one was chosen."""
-    each = "; ".join(f"{engine}: {said}" for engine, said in compiled.engines.items())
+    each = "; ".join(f"{engine}: {text}" for engine, text in compiled.engines.items())
     return f"kept {compiled.manifest.engine}: {each}"
 
 

@@ -28,7 +28,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
     Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""
     data_host: str = ""
-    """Host that gateways are told to connect to; empty for that of ``data_address``, or for this machine's
+    """Host that gateways connect to; empty for that of ``data_address``, or for this machine's
     name if that is a wildcard."""
     engine: str = "onnxruntime"
     """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for, or
@@ -38,8 +38,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     store: str = "store"
     """Folder of the model store; the emulated engine needs none."""
     device_kind: str = "cpu"
-    """Which of a model's profiles this device has; for the emulated engine, which it acts out. A GPU of which
-    nothing else is said has those of its own name, such as nvidia-h200."""
+    """Which of a model's profiles this device has; for the emulated engine, which it acts out. A GPU has
+    those of its own name, such as nvidia-h200, unless another kind is configured."""
     pages: int = DEFAULT_PAGES
     """Pages of weights memory, of 16 MiB each; at least 1. On a GPU 0 for all that its memory holds."""
     io_bytes: int = 256 * MIB

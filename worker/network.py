@@ -182,10 +182,10 @@ class Network:
             case Infer() | Load() | Prepare() | Release() | Unload():
                 self._accept(now_ns, message)
 
-    def _describe(self, asked: Describe) -> None:
+    def _describe(self, message: Describe) -> None:
         """Report what is prepared under these names."""
         with self._executors.driving() as core:
-            found = [core.residency.find(name) for name in asked.models]
+            found = [core.residency.find(name) for name in message.models]
         self._to_controller(encode(Described(tuple(each.model for each in found if each is not None))))
 
     def _look_at_store(self, now_ns: int) -> None:
@@ -229,12 +229,12 @@ class Network:
                     self._place(action.action_id, request_id, held)
 
     def _refused(self, now_ns: int, message: Refused) -> None:
-        said = f"the controller refuses this worker ({message.code}): {message.detail}"
-        refusal = self._session.refused(now_ns, message.code, said)
+        text = f"the controller refuses this worker ({message.code}): {message.detail}"
+        refusal = self._session.refused(now_ns, message.code, text)
         if refusal.lost:
             self._abandon(f"the controller does not know this session: {message.detail}")
         elif refusal.news:
-            LOG.warning("%s", said)
+            LOG.warning("%s", text)
 
     def _abandon(self, why: str) -> None:
         """Drop the actions of a controller that has lost this worker, so that the next hello is true."""

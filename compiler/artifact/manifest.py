@@ -131,11 +131,11 @@ class Source(msgspec.Struct, frozen=True):
     @property
     def options(self) -> str:
         """What was requested, as options of the command line, each after a space."""
-        said = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
-        said += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
-        said += [f" --device {self.device}"] if self.device != CPU else []
-        said += [" --whole"] if self.whole else []
-        return "".join(said)
+        options = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
+        options += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
+        options += [f" --device {self.device}"] if self.device != CPU else []
+        options += [" --whole"] if self.whole else []
+        return "".join(options)
 
     def copy_options(self, name: str) -> str:
         """Return the zoo's options that make a copy of this name and seed; intact copies stay."""

@@ -53,14 +53,14 @@ def read_profile_table(path: Path, copies: int = 1) -> list[ModelSpec]:
         raise CompileError(f"{copies} copies can't be: choose 1 or more")
     rows = _read_rows(path)
     models: list[ModelSpec] = []
-    seen: dict[str, int] = {}
+    lines: dict[str, int] = {}
     for line, row in rows:
         spec = _spec(path, line, row)
-        if spec.name in seen:
+        if spec.name in lines:
             raise CompileError(
-                f"{path}, line {line}: model {spec.name!r} is in line {seen[spec.name]} already; rename one"
+                f"{path}, line {line}: model {spec.name!r} is in line {lines[spec.name]} already; rename one"
             )
-        seen[spec.name] = line
+        lines[spec.name] = line
         models.extend(_copy(spec, copy, copies) for copy in range(1, copies + 1))
     return models
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from mainspring.compiler.profiler import measure_load
+from mainspring.compiler.compiled import measure_load
 from mainspring.compiler.timings import Effort, Timing, quantile, repeat
 
 

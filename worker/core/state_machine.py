@@ -51,7 +51,7 @@ class WorkerCore:
         self._running: dict[Executor, Job] = {}
         self._abandoned: set[Executor] = set()
         self._unsent: dict[int, Slot] = {}
-        self._seen = RecentIds()
+        self._submitted = RecentIds()
         self._stopping = False
 
     # --- what goes in ---
@@ -63,7 +63,7 @@ class WorkerCore:
             ending = Status.BAD_ACTION, f"this is worker {self.worker}, not {action.worker}"
         elif self._stopping:
             ending = STOPPING
-        elif not self._seen.add(action.action_id):
+        elif not self._submitted.add(action.action_id):
             ending = Status.BAD_ACTION, f"action id {action.action_id} was used before"
         else:
             ending = self._accept(action)
@@ -193,7 +193,7 @@ class WorkerCore:
         for action_id in forgotten:
             self._forget(self._pending[action_id])
         self._abandoned.update(self._running)
-        self._seen = RecentIds()
+        self._submitted = RecentIds()
         return forgotten
 
     @property

@@ -18,10 +18,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from mainspring.compiler.artifact.executable import Executable, open_executable
+from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
@@ -292,19 +293,8 @@ def _warm(prepared: _Prepared) -> None:
     prepared.plan.warm(lambda offset: base + offset, (sizes[-1], sizes[0]))
 
 
-class OnnxRuntimePrograms:
-    """Opens executables of the ``onnxruntime`` engine, whose batches ``threads`` threads compute."""
-
-    def __init__(self, threads: int = 1) -> None:
-        self._threads = threads
-
-    def __call__(self, store: Store, manifest: Manifest) -> Executable:
-        """Open a model's graph; raise `StoreError` or `ExecutableError`."""
-        return open_executable(store, manifest, self._threads)
-
-
 class OnnxRuntimeEngine(CpuEngine):
     """The CPU as a device for models that were compiled for the engine ``onnxruntime``."""
 
     def __init__(self, store: Path | str, pages: int, io_bytes: int, threads: int = 1) -> None:
-        super().__init__(store, pages, io_bytes, {ONNXRUNTIME: OnnxRuntimePrograms(threads)})
+        super().__init__(store, pages, io_bytes, {ONNXRUNTIME: partial(open_executable, threads=threads)})

@@ -8,9 +8,11 @@ the interpreter's lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from mainspring.compiler.artifact.arrays import BatchArrays
+from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
 from mainspring.compiler.artifact.manifest import ONNXRUNTIME, TVM, ExecutableInfo, Manifest, WeightTensor
 from mainspring.compiler.artifact.plan import SHARED_OBJECT, kernels_path, read_plans
@@ -18,7 +20,7 @@ from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.artifact.target import check_target
 from mainspring.worker.config import MIB
 from mainspring.worker.engine import EngineError
-from mainspring.worker.engines.cpu import AddressOf, CpuEngine, OnnxRuntimePrograms, Opener
+from mainspring.worker.engines.cpu import AddressOf, CpuEngine, Opener
 from mainspring.worker.engines.memory import allocate
 
 PLACEMENTS = 64
@@ -111,7 +113,7 @@ class AnyCpuEngine(CpuEngine):
     ) -> None:
         """``threads`` threads compute a batch of ONNX Runtime; TVM's kernels compute in one."""
         openers: dict[str, Opener] = {
-            ONNXRUNTIME: OnnxRuntimePrograms(threads),
+            ONNXRUNTIME: partial(open_executable, threads=threads),
             TVM: TvmPrograms(workspace_bytes),
         }
         super().__init__(store, pages, io_bytes, openers, PLACEMENTS)
