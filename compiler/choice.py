@@ -1,7 +1,7 @@
-"""Which of several artifacts of one model is kept: the one that takes less time for a row.
+"""The choice among several artifacts of one model: the one that takes the least time for a row is kept.
 
-On the CPU the compiler's own measurements decide. This folder can't measure a GPU, because it does not know
-the worker: the caller hands in a *judge* that measures artifacts on their device
+On the CPU the compiler's own measurements decide. This folder can't measure a GPU, because it may not import
+the worker: the caller passes a *judge* that measures artifacts on their device
 (`mainspring.cli.profiling.gpu_judge`).
 """
 

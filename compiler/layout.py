@@ -1,4 +1,4 @@
-"""Where each weight goes: pages of 16 MiB, extents, offsets; the same for the same sizes.
+"""Places of weights: pages of 16 MiB, extents, offsets; the same for the same sizes.
 
 Clockwork, section 5.2, with one addition: a tensor smaller than a page never crosses a page boundary, so its
 page may be anywhere in the arena; a larger one takes a run of adjacent pages, an *extent*. The rest of an

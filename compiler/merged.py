@@ -1,4 +1,4 @@
-"""A batch of the exporter's that is merged with another axis, as in the shape [128, 768] of (1, 128, 768).
+"""The exporter's batch where it is merged with another axis, as in the shape [128, 768] of (1, 128, 768).
 
 The size of the merged axis may be left open if every operator on it, until a Reshape splits it again, treats
 its slices separately: then row i of the batch stays in its own slices. An operator that is missing in the

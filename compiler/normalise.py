@@ -185,9 +185,9 @@ def check_whole(model: onnx.ModelProto) -> None:
 def give_leading_axes(model: onnx.ModelProto) -> None:
     """Give each input and output of a normalised model a leading axis of 1.
 
-    A model without an axis for rows takes and gives whole tensors. To everything behind the compiler a run of
-    it is a batch of a single row, so the leading axis is taken away again before the model, and each output
-    gets one behind it.
+    A model without an axis for rows reads and writes whole tensors. All other components treat a run of such
+    a model as a batch of one row. So a Squeeze before the model removes each input's leading axis, and an
+    Unsqueeze behind the model adds one to each output.
     """
     graph = model.graph
     inside = {value.name: f"{value.name}:whole" for value in [*graph.input, *graph.output]}

@@ -124,7 +124,7 @@ class Prepared:
         first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
         others = [second]
         with suppress(CompileError):
-            # Random numbers are hardly ever 0, and many models branch on 0.
+            # Random numbers are almost never 0, and many models branch on 0.
             others.append(stock.run([np.zeros_like(array[:1]) for array in self.rows]))
         for index, value in enumerate(outputs):
             one = first[index].shape[1:]

@@ -85,7 +85,7 @@ def index_tables(graph: onnx.GraphProto) -> dict[str, int]:
 
 
 def _largest(accepts: Callable[[int], bool], most: int) -> int:
-    """Return the largest limit up to ``most`` that is accepted; `_SMALL` is."""
+    """Return the largest limit up to ``most`` that is accepted; `_SMALL` always is."""
     if most <= _SMALL or accepts(most):
         return max(most, 1)
     good, bad = _SMALL, most

@@ -1,4 +1,4 @@
-"""Whether the artifact computes the same as stock ONNX Runtime on the original, at every batch size."""
+"""Comparison of an artifact with stock ONNX Runtime on the original model, at every batch size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of versions that ONNX Runtime does not read, made readable if the result is provably the same model.
+"""Conversion of models whose version ONNX Runtime does not read, if the result is provably the same model.
 
 An IR version says which fields and element types a file may use, an opset version what the operators mean. A
 file that uses nothing newer than what ONNX Runtime reads is the same model under the older number. Where an

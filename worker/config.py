@@ -22,14 +22,14 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     controller: str = "tcp://127.0.0.1:7401"
     """Address of the controller."""
     secret_file: str = ""
-    """File of the run's secret, which processes of other users and hosts must know; empty: the controller and
-    the gateways are the same user's, on this host."""
+    """File of the run's secret, which processes of other users and hosts must know; empty if the controller
+    and the gateways belong to the same user, on this host."""
     data_address: str = ""
     """Where the data socket binds, such as ``tcp://0.0.0.0:*``, where ``*`` lets the system choose the port.
     Empty: a socket of the worker's name beside the controller's, or a port of 127.0.0.1 if that has none."""
     data_host: str = ""
-    """Host that gateways connect to; empty for that of ``data_address``, or for this machine's
-    name if that is a wildcard."""
+    """Host that gateways connect to; empty for the host of ``data_address``, or for this machine's name if
+    that host is a wildcard."""
     engine: str = "onnxruntime"
     """``onnxruntime``, ``tvm``, ``auto``, which runs each model with the engine that it was compiled for, or
     ``emulated``."""
@@ -38,28 +38,28 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     store: str = "store"
     """Folder of the model store; the emulated engine needs none."""
     device_kind: str = "cpu"
-    """Which of a model's profiles this device has; for the emulated engine, which it acts out. A GPU has
-    those of its own name, such as nvidia-h200, unless another kind is configured."""
+    """The device's kind, under which models have their profiles; the emulated engine plays that profile. A
+    GPU's kind is its name, such as nvidia-h200, unless another one is configured."""
     pages: int = DEFAULT_PAGES
-    """Pages of weights memory, of 16 MiB each; at least 1. On a GPU 0 for all that its memory holds."""
+    """Pages of weights memory, of 16 MiB each; at least 1. On a GPU, 0 is all that its memory holds."""
     io_bytes: int = 256 * MIB
     """IO memory: inputs and outputs of all batches that wait, run or are being sent; at least 1 MiB."""
     workspace_bytes: int = 512 * MIB
     """Memory for what kernels compute on the way: on a GPU for each engine in use, on the CPU for kernels of
     TVM; at least 1 MiB."""
     reserve_bytes: int = 1024 * MIB
-    """Memory of a GPU that is left alone: for the driver, libraries, the code of kernels, and graphs."""
+    """Memory of a GPU that stays free: for the driver, libraries, the code of kernels, and graphs."""
     load_chunk_bytes: int = 4 * MIB
     """Most bytes of weights that one copy to a GPU moves; the copy of an input waits for two at most."""
     host_weights_bytes: int = 0
     """Pinned host memory that workers on GPUs of one machine share for the weights of prepared models; 0 for
-    what the store's models need at the start. It grows when models come that find no room."""
+    what the store's models need at the start. The memory grows when a new model does not fit."""
     threads: int = 1
     """Threads that compute one batch of ONNX Runtime; at least 1. The first is the EXEC thread."""
     realtime: bool = True
     """Pin threads, ask for real-time priority and locked memory, collect garbage only when idle."""
     exec_core: int | None = None
-    """Core of the EXEC thread alone; None for the last one that the process may use. Workers on one machine
+    """Core for the EXEC thread alone; None for the last core that the process may use. Workers on one machine
     need one each."""
     spin_us: int = 100
     """Time before an instant from which EXEC spins instead of sleeping; 0 saves CPU and costs precision."""
@@ -68,19 +68,19 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     emulated_jitter: float = 0.0
     """Spread of the emulated durations, as a fraction; 0 for none."""
     early_inputs: int = 4096
-    """Inputs held until their action comes; beyond, the oldest is dropped."""
+    """Most inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_bytes: int = 256 * MIB
-    """Bytes of inputs held until their action comes; beyond, the oldest is dropped."""
+    """Most bytes of inputs that are held until their action comes; beyond that, the oldest is dropped."""
     early_input_age_ms: int = 2000
     """Age at which a held input is dropped."""
     max_message_bytes: int = 256 * MIB
     """Largest frame that the data socket accepts; a connection that sends a larger one is cut."""
     output_backlog_bytes: int = 512 * MIB
-    """Bytes of outputs that may wait for one gateway to read them; beyond, they are dropped and counted."""
+    """Most bytes of outputs that may wait for one gateway; further outputs are dropped and counted."""
     controller_silence_ms: int = 1000
-    """Silence after which the controller counts as lost; it pings ten times a second."""
+    """Silence after which the controller, which pings ten times a second, counts as lost."""
     hello_retry_ms: int = 200
-    """Time between two hellos; it doubles up to 0.4 s."""
+    """Time between two hellos, which doubles up to 0.4 s."""
     drain_timeout_ms: int = 5000
     """Longest wait for running actions when stopping."""
 

@@ -1,4 +1,4 @@
-"""The protocol of a device: what the executors ask of it (design.md, section 4).
+"""The protocol of a device: what the executors call (design.md, section 4).
 
 One thread at a time calls each method, as named below; the threads run concurrently. A failure is raised as
 any `Exception` and becomes the action's ENGINE_ERROR; the engine must stay usable, or raise `DeviceLost`,
@@ -51,7 +51,7 @@ class Engine(Protocol):
         """EXEC thread: run the batch from and to its slot; return the run's duration in ns."""
 
     def close(self) -> None:
-        """Give everything back; no other call is running or follows."""
+        """Free everything; no other call is running or follows."""
 
 
 class Transfers(Protocol):

@@ -31,13 +31,13 @@ EXPIRY_MS = 5
 LONGEST_WAIT_NS = {Executor.EXEC: 10_000_000, Executor.LOAD: 1_000_000_000, Executor.PREPARE: 1_000_000_000}
 """Longest wait at a time. EXEC's is short, so that a new Infer which can only be rejected later need not wake
 the thread: a wake-up costs the network thread its turn with the interpreter's lock. A new action for LOAD or
-PREPARE mostly begins at once, and wakes its thread."""
+PREPARE usually begins at once, and wakes its thread."""
 EXACT_NS = 300_000
 """Time before an instant from which EXEC can't be woken: a wait on a condition ends up to 200 us late."""
 
 
 class _Ended(NamedTuple):
-    """How a job ended, before the core is informed."""
+    """How a job ended, before the core is notified."""
 
     job: Job
     end_ns: int
@@ -173,16 +173,16 @@ class Executors:
         self._outbox.ring()
 
     def unload(self, name: str) -> None:
-        """With the core held: tell the engine before the next LOAD that a model was unloaded."""
+        """With the core held: have the engine unload a model before the next LOAD."""
         self._chores[Executor.LOAD].append(lambda: self._engine.unload(name))
 
     def release(self, name: str) -> None:
-        """With the core held: tell the engine before the next PREPARE that a model was released."""
+        """With the core held: have the engine release a model before the next PREPARE."""
         self._chores[Executor.PREPARE].append(lambda: self._engine.release(name))
         self._wakers[Executor.PREPARE].notify()
 
     def look_at_store(self, watch: StoreWatch) -> None:
-        """With the core held: look at the files of failed models before the next PREPARE."""
+        """With the core held: have the files of failed models examined before the next PREPARE."""
         self._chores[Executor.PREPARE].append(watch.look)
         self._wakers[Executor.PREPARE].notify()
 

@@ -1,4 +1,4 @@
-"""Tensors on their way through a worker: from frames into IO memory, from IO memory into frames.
+"""Tensors in transit through a worker: from frames into IO memory, from IO memory into frames.
 
 Only the network thread uses this file. An `Input` may come before its Infer, because they come over different
 sockets: such inputs are held, bounded in number, bytes and age.

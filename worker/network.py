@@ -1,7 +1,7 @@
-"""The network thread's work: what comes from the controller and the gateways, and what goes back to them.
+"""The network thread's work: messages from the controller and the gateways, and replies to them.
 
 Tensors go from frames straight into IO memory and back, concurrently with EXEC (Clockwork, section 4.4: INPUT
-and OUTPUT). No message stops the thread: unusable ones are counted by reason and dropped.
+and OUTPUT). No message stops the thread: an unusable message is counted by its reason and dropped.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Network:
                 )
                 self._to_controller(encode(pong))
             case Welcome(protocol=protocol) if protocol != PROTOCOL_VERSION:
-                detail = f"it speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
+                detail = f"the controller speaks protocol {protocol}, this worker {PROTOCOL_VERSION}"
                 self._drop("controller: other protocol", f"{detail}; install the same release on both")
             case Welcome():
                 if self._session.welcome(now_ns):
@@ -189,7 +189,7 @@ class Network:
         self._to_controller(encode(Described(tuple(each.model for each in found if each is not None))))
 
     def _look_at_store(self, now_ns: int) -> None:
-        """Have the files of failed models checked, and report the models whose files have changed."""
+        """Have the files of failed models examined, and report the models whose files have changed."""
         if self._watch is None:
             return
         if self._watch.due(now_ns):
@@ -237,7 +237,7 @@ class Network:
             LOG.warning("%s", text)
 
     def _abandon(self, why: str) -> None:
-        """Drop the actions of a controller that has lost this worker, so that the next hello is true."""
+        """Drop the actions of a controller that has lost this worker, so that the next hello is correct."""
         LOG.warning("greeting the controller again: %s", why)
         self.flush()
         with self._executors.driving() as core:
@@ -294,8 +294,8 @@ class Network:
         """Whether a request's inputs may be copied to their rows now.
 
         The core has to agree: an executor may have ended the action a moment ago, and its IO memory may
-        already belong to another action. It stays this action's while its inputs are copied, even if the
-        action ends meanwhile, because only this thread allocates IO memory.
+        already belong to another action. The memory stays this action's while its inputs are copied, even if
+        the action ends meanwhile, because only this thread allocates IO memory.
         """
         return self._inputs.expects(action_id, request_id) and self._executors.awaits_inputs(action_id)
 
@@ -358,7 +358,7 @@ class Network:
             return
         self._next_tick_ns = now_ns + TICK_NS
         if self._session.timed_out(now_ns):
-            self._abandon(f"no word from it for {self._config.controller_silence_ms} ms")
+            self._abandon(f"the controller has been silent for {self._config.controller_silence_ms} ms")
         self._session.connected(now_ns, self._sockets.controller.opened)
         if self._sockets.controller.connected and self._session.hello_due(now_ns):
             self._greet(now_ns)

@@ -33,7 +33,7 @@ _CAP_IPC_LOCK = 14
 
 
 class Rights:
-    """What a worker asks of the operating system; without ``realtime`` it asks for nothing."""
+    """Requests cores, priorities and locked memory from the operating system; nothing if not ``realtime``."""
 
     def __init__(self, realtime: bool, exec_core: int | None = None) -> None:
         self.realtime = realtime

@@ -1,4 +1,4 @@
-"""What goes wrong when a model is compiled, stored or opened, in words for the person who runs it."""
+"""Errors of compiling, storing and opening a model, in words for the person who runs it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def reading(path: Path, root: Path) -> Iterator[None]:
 
 
 def owner_of(path: Path, error: OSError) -> str:
-    """Return, for the end of an error's sentence, who owns the path or the nearest folder above it."""
+    """Return the owner of the path, or of the nearest folder above it, for the end of an error's sentence."""
     if not isinstance(error, PermissionError):
         return ""
     for place in (path, *path.parents):

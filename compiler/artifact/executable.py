@@ -193,7 +193,7 @@ def _register_shared_arena() -> None:
 
 
 class Binding:
-    """Which addresses one session's inputs and outputs have on the CPU.
+    """The addresses of one session's inputs and outputs on the CPU.
 
     ONNX Runtime's Python wrapper makes a new object for the device at each call: that is half of what binding
     a model's weights costs, and a part of every INFER. The wrapped object takes one device for all calls. Its

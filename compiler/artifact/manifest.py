@@ -130,7 +130,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def options(self) -> str:
-        """What was requested, as options of the command line, each after a space."""
+        """The requested options of the command line, each after a space."""
         options = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
         options += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
         options += [f" --device {self.device}"] if self.device != CPU else []

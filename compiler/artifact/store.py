@@ -1,4 +1,4 @@
-"""The artifacts on disk: content-addressed executables and weights, and a manifest for each model.
+"""Artifacts on disk: content-addressed executables and weights, and a manifest for each model.
 
 ``executables/SHA/graph.onnx`` (or ``plans.json`` with its kernels) and ``info.json``, ``weights/SHA.bin``,
 ``models/NAME/manifest.json``. Every file is written aside and renamed into place, so a reader sees all of it

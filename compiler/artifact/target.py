@@ -1,8 +1,8 @@
-"""What an executable for the CPU depends on: the instruction set and the version of ONNX Runtime.
+"""Dependencies of an executable for the CPU: the instruction set and the version of ONNX Runtime.
 
 ONNX Runtime blocks convolution weights by the width of the vector registers (NCHWc: 16 channels with
 AVX-512, 8 with AVX and AVX2), so weights laid out for one instruction set are wrong for another. Kernels of
-TVM are machine code: they run where there are the instructions that they were generated for.
+TVM are machine code: they run on machines with the instructions that they were generated for.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from mainspring.compiler.independence.values import (
 )
 
 _ROWS = 10_007
-"""Stands for the number of rows where dimensions are inferred: a prime that hardly divides a dimension."""
+"""The number of rows for inferring dimensions: a prime that is unlikely to divide a dimension."""
 
 FOLLOWS_FROM_ROWS = "has an operand that depends on the number of rows"
 

@@ -1,4 +1,4 @@
-"""An architecture is a graph and a plan of its weights, written layer by layer; a seed makes a model of it.
+"""Architectures: a graph and plans of its weights, written layer by layer, which a seed makes into a model.
 
 The plans keep activations finite and the outputs of different seeds and inputs different: He's
 initialisation, normalisation statistics near those of normalised data, residual branches scaled down so that

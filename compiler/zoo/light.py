@@ -1,4 +1,4 @@
-"""The architectures that the onnx package ships for its own tests, made usable.
+"""Usable versions of the architectures that the onnx package ships for its own tests.
 
 Its "light" models are the real networks of the ONNX model zoo with their weights replaced by constants: IR 3,
 opset 9, a batch of 1 baked in. The compiler's own normalisation opens the batch; here the constants become

@@ -1,4 +1,4 @@
-"""Where in IO memory an INFER's inputs and outputs lie (Clockwork, section 5.2: the IOCache).
+"""Places of an INFER's inputs and outputs in IO memory (Clockwork, section 5.2: the IOCache).
 
 Pure bookkeeping: offsets, never bytes. A *slot* holds all inputs, then all outputs, of one padded batch.
 """

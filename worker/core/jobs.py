@@ -62,7 +62,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Begun(NamedTuple):
-    """What `WorkerCore.begin` decided: a job to run, and results to send."""
+    """A decision of `WorkerCore.begin`: a job to run, and results to send."""
 
     job: Job | None
     results: list[Result]

@@ -1,4 +1,4 @@
-"""What a worker holds: prepared models, and the owner of each page of weights memory (Clockwork, 5.2).
+"""A worker's models: the prepared ones, and the owner of each page of weights memory (Clockwork, 5.2).
 
 The controller chooses models and page numbers; the worker only refuses the impossible. A model with
 outstanding actions is *pinned*: neither its pages nor its preparation may be given up.

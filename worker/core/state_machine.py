@@ -10,7 +10,7 @@ How to drive it::
     results = core.submit(now_ns, action)      # refusals, and all results of Unload and Release
     core.input_arrived(action_id, request_id, now_ns)  # once for each request of an Infer
     job, results = core.begin(Executor.EXEC, now_ns)  # for each executor, when core.wake_ns says so
-    results = core.expire(now_ns)                     # now and then while jobs run: what waited too long
+    results = core.expire(now_ns)                     # periodically while jobs run: what waited too long
     result = core.finish(Executor.EXEC, job.action.action_id, begin_ns, end_ns, device_ns)
     core.outputs_sent(job.slot)                # after an Infer that ended OK: frees its IO memory
 

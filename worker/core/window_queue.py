@@ -1,4 +1,4 @@
-"""What waits for an executor: strict order by (earliest, id), and what has expired (Clockwork, 4.4)."""
+"""Actions that wait for an executor: strict order by (earliest, id), and expiry (Clockwork, 4.4)."""
 
 from __future__ import annotations
 
