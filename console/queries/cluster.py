@@ -34,7 +34,7 @@ def cluster(view: View, *, recent: int = 50) -> Cluster:
         queued=view.cluster.queued,
         recent=recent_requests(view, limit=recent),
         operations=[
-            OperationLine(each.at_ns, each.who, described(each.command)) for each in view.operations.newest()
+            OperationLine(each.at_ns, each.who, described(each.command)) for each in reversed(view.operations)
         ],
         happenings=happenings(view),
     )

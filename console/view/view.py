@@ -6,9 +6,12 @@ again. Beside it the view remembers what the fold forgets: what has ended, and c
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import msgspec
 
 from mainspring.cluster.apply import settle
 from mainspring.cluster.placements import State
@@ -18,7 +21,6 @@ from mainspring.console.view.actions import ended as ended_action
 from mainspring.console.view.happenings import Happening, Happenings
 from mainspring.console.view.limits import SECOND_NS, Limits
 from mainspring.console.view.models import EVICTIONS, LOADS
-from mainspring.console.view.operations import Operation, Operations
 from mainspring.console.view.requests import Request, is_lost, still_open
 from mainspring.console.view.requests import ended as ended_request
 from mainspring.console.view.traffic import Traffic
@@ -34,13 +36,21 @@ from mainspring.messages.events import (
     WorkerJoined,
     WorkerLeft,
 )
-from mainspring.messages.operating import DrainWorker, ResumeWorker
+from mainspring.messages.operating import DrainWorker, OperatorCommand, ResumeWorker
 from mainspring.messages.snapshot import OperatorState, WorkerState
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife, outstanding
 from mainspring.telemetry.log import SegmentHeader
 from mainspring.telemetry.settings import Settings
 
 _GIVEN_UP = (State.FAILED, State.BROKEN)
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One command of an operator that was granted."""
+
+    at_ns: int
+    who: str
+    command: OperatorCommand
 
 
 class View:
@@ -68,7 +78,8 @@ class View:
         """By worker, of those that are there and those of `sessions`."""
         self.sessions: deque[Session] = deque()
         """Workers that left, the newest last."""
-        self.operations = Operations(self.limits.operations)
+        self.operations: deque[Operation] = deque(maxlen=self.limits.operations)
+        """The newest of what operators asked for and was granted, the newest last."""
         self.happenings = Happenings(self.limits.happenings)
         self._lifecycles = Lifecycles(self._request_ended, self._action_ended)
         self._began_ns = 0
@@ -269,15 +280,27 @@ class View:
 
     def _set_before(self, _now_ns: int, state: OperatorState) -> None:
         for at_ns, event in state.operations:
-            self.operations.add(Operation(at_ns, event.who, event.command))
+            self._operated(Operation(at_ns, event.who, event.command))
 
     def _asked(self, now_ns: int, event: OperatorAsked) -> None:
-        self.operations.add(Operation(now_ns, event.who, event.command))
+        self._operated(Operation(now_ns, event.who, event.command))
         match event.command:
             case DrainWorker(worker=worker):
                 self.happenings.drained(self._unix_offset_ns + now_ns, worker, event.who)
             case ResumeWorker(worker=worker):
                 self.happenings.resumed(self._unix_offset_ns + now_ns, worker, event.who)
+
+    def _operated(self, operation: Operation) -> None:
+        """Put a command into its place in time; a snapshot repeats what was granted before it."""
+        known = self.operations
+        if operation in known:
+            return
+        index = bisect_right(known, operation.at_ns, key=lambda each: each.at_ns)
+        if len(known) < self.limits.operations:
+            known.insert(index, operation)
+        elif index:
+            known.popleft()
+            known.insert(index - 1, operation)
 
     # --- runs and time ---
 
