@@ -12,7 +12,7 @@ from mainspring.telemetry.report import ClassSummary, Summary
 from mainspring.telemetry.summary import Analysis
 
 RATE_TOLERANCE = 0.02
-"""Offered rates may differ by so much of the larger one."""
+"""Offered rates may differ by this share of the larger one."""
 LENGTH_TOLERANCE = 0.1
 """Durations likewise."""
 PERCENTILES = (("p50", "p50_ms"), ("p90", "p90_ms"), ("p99", "p99_ms"), ("p99.9", "p99_9_ms"))
@@ -162,7 +162,7 @@ def of_possible(runs: Sequence[Run]) -> list[tuple[float, str] | None]:
     """Return for each run which share it reached of what was possible, and the run whose bound that is.
 
     A run without a bound of its own is held against that of the first one with the same load, SLO and models,
-    if all requests of both have a deadline. None where there is no such run.
+    if all requests of both have a deadline. None where no run fits.
     """
     return [_of_possible(run, runs) for run in runs]
 

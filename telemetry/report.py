@@ -1,6 +1,6 @@
 """The report of a run: one format for live and simulated runs, so that they can be compared.
 
-`Summary` is what callers saw; `telemetry.summary` adds what the event log tells. A caller calls at the
+`Summary` is what callers saw; `telemetry.summary` adds what the event log shows. A caller calls at the
 instant at which the workload has its request. From there to the moment when the reply is in the caller's
 hands is its latency, and what decides whether an answer is in time, whatever the gateway's clock says:
 neither a replayer nor a server that falls behind can hide it. Latencies from the real send, and those that

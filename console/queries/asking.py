@@ -1,4 +1,4 @@
-"""What is wrong with a query; the text is for who asked."""
+"""What is wrong with a query, in a text for the one who asked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class BadQuery(ValueError):
 
 
 class Unknown(LookupError):
-    """There is no such worker, model or request, or nothing is remembered of it any more."""
+    """The worker, model or request that a query names is not there, or not remembered any more."""
 
     def __str__(self) -> str:
         """Return the text as it is, without `LookupError`'s quotes."""

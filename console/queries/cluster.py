@@ -9,7 +9,7 @@ from mainspring.console.payloads import (
     Series,
     WorkerPicture,
 )
-from mainspring.console.queries.happenings import happenings
+from mainspring.console.queries.recent import happenings
 from mainspring.console.queries.recent import recent as recent_requests
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.seconds import Seconds

@@ -12,7 +12,7 @@ from mainspring.messages.model import PAGE_BYTES
 
 
 def memory(view: View, worker: str, *, evictions: int = 100) -> Memory:
-    """Return a worker's pages and at most ``evictions``; raise `Unknown` if there is no such worker."""
+    """Return a worker's pages and at most ``evictions``; raise `Unknown` for an unknown worker."""
     there = view.cluster.workers.get(worker)
     gone = view.gone().get(worker)
     if there is not None:

@@ -8,8 +8,8 @@ from collections import Counter
 from mainspring.cluster.placements import Model, Placement, State
 from mainspring.console.payloads import ModelPage, RequestLine
 from mainspring.console.queries.asking import Unknown
-from mainspring.console.queries.lines import request_line
 from mainspring.console.queries.models import commonest_kind, model_line
+from mainspring.console.queries.recent import request_line
 from mainspring.console.view.requests import still_open
 from mainspring.console.view.view import View
 from mainspring.messages.model import TensorSpec

@@ -1,19 +1,20 @@
-"""Query ``recent``: the newest requests of some outcome."""
+"""What is newest: requests of some outcome (query ``recent``), and what happened to workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
 
-from mainspring.console.payloads import RequestLine
+from mainspring.console.payloads import HappeningLine, RequestLine
 from mainspring.console.queries.asking import BadQuery
-from mainspring.console.queries.lines import request_line
 from mainspring.console.view.requests import CANCELLED, IN_TIME, LOST, NOTABLE, Request
 from mainspring.console.view.view import View
 
 OUTCOMES = (*NOTABLE, LOST, IN_TIME, CANCELLED)
 LIMIT = 1_000
 """Lines that one answer holds at most."""
+HAPPENINGS = 50
+"""Things that happened which a picture shows at most."""
 
 
 def recent(
@@ -27,7 +28,8 @@ def recent(
 ) -> list[RequestLine]:
     """Return at most ``limit`` requests that ended so, newest first; of one ``model`` if one is named.
 
-    With ``from_ns`` and ``to_ns`` only those that ended in ``[from_ns, to_ns)``.
+    With ``from_ns`` and ``to_ns`` only those that ended in ``[from_ns, to_ns)``. Raises `BadQuery` for an
+    outcome that does not exist, and a limit beyond `LIMIT`.
     """
     for outcome in outcomes:
         if outcome not in OUTCOMES:
@@ -40,3 +42,27 @@ def recent(
     if from_ns is not None and to_ns is not None:
         found = (each for each in found if from_ns <= each.ended_ns < to_ns)
     return [request_line(each) for each in islice(found, limit)]
+
+
+def request_line(request: Request) -> RequestLine:
+    """Return one request in a list."""
+    latency_ns = request.latency_ns
+    return RequestLine(
+        id=str(request.id),
+        model=request.model,
+        arrived_ns=request.arrived_ns,
+        outcome=request.outcome,
+        reason=request.reason,
+        detail=request.detail,
+        latency_ms=None if latency_ns is None else latency_ns / 1e6,
+    )
+
+
+def happenings(view: View, workers: tuple[str, ...] = ()) -> list[HappeningLine]:
+    """Return the newest of what happened to the controller and to these workers, all workers if empty."""
+    found = (
+        HappeningLine(at_ns, each.kind, each.worker, each.text)
+        for at_ns, each in view.happened()
+        if not workers or not each.worker or each.worker in workers
+    )
+    return list(islice(found, HAPPENINGS))

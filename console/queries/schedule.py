@@ -10,8 +10,8 @@ from mainspring.cluster.placements import State
 from mainspring.cluster.requests import Place
 from mainspring.console.payloads import ActionLine, Lane, Schedule, Waiting
 from mainspring.console.queries.asking import BadQuery, Unknown
-from mainspring.console.queries.happenings import happenings
 from mainspring.console.queries.models import commonest_kind, where
+from mainspring.console.queries.recent import happenings
 from mainspring.console.queries.telling import why_loaded
 from mainspring.console.view.actions import Action
 from mainspring.console.view.actions import Lane as Executor
@@ -35,7 +35,8 @@ def schedule(
     """Return the actions that lie in ``[from_ns, to_ns]``, at most ``limit``, the newest of them.
 
     ``after`` is the ``version`` of a former answer: only what changed since comes, unless that can't be told
-    (`Schedule.whole`). ``workers`` are those to show, all if empty.
+    (`Schedule.whole`). ``workers`` are those to show, all if empty. Raises `Unknown` for an unknown worker,
+    and `BadQuery` for a span that ends before it begins and a limit beyond `LIMIT`.
     """
     if from_ns > to_ns:
         raise BadQuery(f"from_ns is {from_ns} and to_ns is {to_ns}: the span ends before it begins")

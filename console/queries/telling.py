@@ -27,11 +27,11 @@ from mainspring.messages.evidence import (
 )
 
 LOADS = 8
-"""LOADs of its model that a story tells of at most."""
+"""LOADs of its model that a story has at most."""
 EVICTED = 4
 """Models that a LOAD evicted, of which it names this many at most."""
 WORKERS = 6
-"""Workers whose work meanwhile it tells of at most."""
+"""Workers whose work in the meantime it has at most."""
 LONGEST_NS = 1_000_000_000
 """How much later than predicted an action that stood before another may have ended, to be named in full."""
 _READY = {
@@ -74,17 +74,17 @@ def last_infer(view: View, found: Request) -> Action | None:
 
 def steps(view: View, found: Request, infer: Action | None) -> list[Step]:
     """Return what happened to a request, in the order of time."""
-    told_of = [Step(found.arrived_ns, "arrived", _arrival(found)), *_loads(view, found)]
+    found_steps = [Step(found.arrived_ns, "arrived", _arrival(found)), *_loads(view, found)]
     for worker, action in _infers_of(view, found, infer):
-        told_of += _ran(found, worker, action)
+        found_steps += _ran(found, worker, action)
     if found.outcome == REJECTED:
-        told_of.append(Step(found.ended_ns, "rejected", f"{found.reason}: {found.detail}"))
+        found_steps.append(Step(found.ended_ns, "rejected", f"{found.reason}: {found.detail}"))
     elif found.outcome == CANCELLED:
-        told_of.append(Step(found.ended_ns, "cancelled", _cancellation(found)))
+        found_steps.append(Step(found.ended_ns, "cancelled", _cancellation(found)))
     elif found.outcome == LOST:
         text = f"it has not ended {ms(view.now_ns - (found.deadline_ns or 0))} after its deadline"
-        told_of.append(Step(view.now_ns, "lost", text))
-    return sorted(told_of, key=lambda step: step.at_ns)
+        found_steps.append(Step(view.now_ns, "lost", text))
+    return sorted(found_steps, key=lambda step: step.at_ns)
 
 
 def _infers_of(view: View, found: Request, last: Action | None) -> list[tuple[str, Action]]:

@@ -8,14 +8,14 @@ from statistics import median
 from mainspring.console.payloads import Norm, WorkerPage, WorkerPicture
 from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import worker_picture
-from mainspring.console.queries.happenings import happenings
+from mainspring.console.queries.recent import happenings
 from mainspring.console.view.limits import SECOND_NS
 from mainspring.console.view.view import View
 from mainspring.console.view.workers import NO_ERROR, WORST_SECONDS, History
 
 
 def worker(view: View, name: str) -> WorkerPage:
-    """Return one worker, there or gone; raise `Unknown` for a worker that there is not."""
+    """Return one worker, there or gone; raise `Unknown` for another name."""
     everyone = {each.name: each for each in view.workers()}
     known = everyone.get(name)
     if known is None:

@@ -62,7 +62,7 @@ def symbol_of(index: int) -> str:
 
 
 def style_of(index: int) -> str:
-    """Return the colour of a model, which only helps the eye: the letter is what tells."""
+    """Return the colour of a model, which only helps the eye: the letter says which it is."""
     return _STYLES[index % len(_STYLES)]
 
 

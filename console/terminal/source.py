@@ -118,7 +118,7 @@ class RecordedSource:
         return self._recording.state == "recorded"
 
     def seek(self, by_ns: int) -> None:
-        """Show a moment so much later, or earlier if it is below 0."""
+        """Show the moment that is ``by_ns`` later, or earlier if it is below 0."""
         self._recording.seek(self._recording.at_ns + by_ns)
 
     def play(self) -> None:

@@ -11,7 +11,7 @@ ARRIVED, IN_TIME, LATE, REJECTED, COLD, LOADS, EVICTIONS = range(7)
 LATENCIES = 128
 """Of how many of its newest requests a model's latencies are remembered."""
 SPAN_NS = 10_000_000_000
-"""Old counts are dropped in steps of so much time."""
+"""Length of the steps in which old counts are dropped."""
 
 
 class ModelHistory:

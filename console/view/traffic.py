@@ -44,7 +44,7 @@ class Traffic:
         return known
 
     def forget_model(self, name: str) -> None:
-        """Forget a model that is served no more."""
+        """Forget a model that is not served any more."""
         self._models.pop(name, None)
 
     def arrived(self, now_ns: int, event: RequestArrived, *, served: bool) -> None:

@@ -121,7 +121,7 @@ class View:
         return max(self._began_ns, self.now_ns - self.limits.keep_ns)
 
     def gone(self) -> dict[str, Session]:
-        """Return the last session of each worker that is not there any more."""
+        """Return the last session of each worker that has left."""
         return {each.name: each for each in self.sessions if each.name not in self.cluster.workers}
 
     def take(self, now_ns: int, entry: object) -> None:

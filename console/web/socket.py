@@ -46,7 +46,7 @@ _SAID = msgspec.json.Decoder(Said)
 
 
 async def turn_away(socket: WebSocket, text: str) -> None:
-    """Refuse a page because there is no room for it."""
+    """Refuse a page because there are too many already."""
     with contextlib.suppress(WebSocketDisconnect):
         await socket.accept()
         await socket.send_text(encode({"error": {"text": text}}).decode())
