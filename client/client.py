@@ -202,7 +202,10 @@ class Client:
             self.learn_types(self.models())
 
     def begin(self, asked: Arguments, *, awaited: bool = False) -> InferCall:
-        """Have a request wait for its turn; ``awaited``: its caller says when it has the outcome."""
+        """Have a request wait for its turn; ``awaited``: its caller says when it has the outcome.
+
+        Raises TypeError and ValueError for arguments that can't be sent.
+        """
         model, outputs = asked.model, asked.outputs
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")

@@ -54,7 +54,10 @@ class Outbox:
     """See the module's docstring."""
 
     def __init__(self, max_in_flight: int | None = None, max_unread_bytes: int = MAX_UNREAD_BYTES) -> None:
-        """``max_in_flight`` bounds the requests without an answer; None for what the gateway allows."""
+        """``max_in_flight`` bounds the requests without an answer; None for what the gateway allows.
+
+        ``max_unread_bytes`` bounds what was sent and may not have been read. Raises ValueError below 1.
+        """
         if max_in_flight is not None and max_in_flight < 1:
             raise ValueError(f"max_in_flight is {max_in_flight}; it is a number of requests, at least 1")
         if max_unread_bytes < 1:

@@ -267,7 +267,7 @@ class InferTimes:
             self.transfer_ns[index] = rolling.doubt(now_ns)
 
     def index_for(self, rows: int) -> int:
-        """Return the index of the smallest size that holds a number of rows."""
+        """Return the index of the smallest size that holds ``rows``; raise ValueError if none does."""
         if rows >= len(self.index_of):
             raise ValueError(f"{rows} rows do not fit the largest batch size {self.sizes[-1]}")
         return self.index_of[rows]

@@ -97,7 +97,10 @@ class ModelRepository:
         return sorted(entries, key=lambda entry: (entry.name, int(entry.version or 0)))
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Load a model, or load it again; return once it is served, which takes as long as compiling does."""
+        """Load a model, or load it again; return once it is served, which takes as long as compiling does.
+
+        Raises `RepositoryError` for parameters (loading takes none) and with the repository's reason.
+        """
         for parameter in parameters or {}:
             what = "another configuration" if parameter == "config" else "files"
             if parameter == "config" or parameter.startswith("file:"):
@@ -110,7 +113,10 @@ class ModelRepository:
         await self._change(name, LoadModel(name))
 
     async def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
-        """Serve a model no more; return once no request for it is taken."""
+        """Stop serving a model; return once no request for it is taken.
+
+        Raises `RepositoryError` for an unknown parameter, and with the repository's reason.
+        """
         for parameter in parameters or {}:
             if parameter != _UNLOAD_DEPENDENTS:
                 raise RepositoryError(

@@ -82,7 +82,7 @@ class Fields:
         return found
 
     def message(self, name: str) -> Fields | None:
-        """Return the one message of this name, if it is there."""
+        """Return the one message of this name, if it is there; raise `ConfigFault` if it is there twice."""
         found = self.messages(name)
         if len(found) > 1:
             raise ConfigFault(f"{found[1].where}: {name} stands here again; it may stand once")

@@ -57,7 +57,10 @@ def read_spec(path: Path, settings: Sequence[str] = ()) -> SimulationSpec:
 
 
 def read_table(path: Path, settings: Sequence[str] = ()) -> Table:
-    """Return what a file holds, with settings put over it and its own paths made relative to here."""
+    """Return what a file holds, with settings put over it and its own paths made relative to here.
+
+    Raises `ConfigError` for a file that can't be read, or is neither TOML nor JSON of tables.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -285,7 +285,10 @@ def last_instant_ns(path: Path) -> int | None:
 
 
 def read_segment(path: Path, *, at_most_bytes: int = -1) -> Iterator[tuple[int, Entry]]:
-    """Yield the records of one segment, or of its first bytes only; otherwise as `read_entries`."""
+    """Yield the records of one segment, or of its first ``at_most_bytes``; otherwise as `read_entries`.
+
+    Raises `NewerFormat` for a segment that a later release wrote.
+    """
     with path.open("rb") as file:
         data = file.read(at_most_bytes)
     unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(data)))

@@ -107,7 +107,10 @@ def find_runs(directory: Path | str) -> list[Run]:
 
 
 def choose_run(directory: Path | str, number: int | None = None) -> Run:
-    """Return a run by its number, the last without one; otherwise as `find_runs`."""
+    """Return a run by its number, the last without one; otherwise as `find_runs`.
+
+    Raises `LogProblem` if the folder has no run of that number.
+    """
     runs = find_runs(directory)
     if number is None:
         return runs[-1]

@@ -64,7 +64,10 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         self.engine.release(model.name)
 
     def load(self, model: ModelSpec, first_page: int = 0) -> int:
-        """Copy the weights into the pages from ``first_page`` on; return the copy's duration in ns."""
+        """Copy the weights into the pages from ``first_page`` on; return the copy's duration in ns.
+
+        Raises ValueError if the model does not fit into the pages from there on.
+        """
         pages = tuple(range(first_page, first_page + model.pages))
         if pages and pages[-1] >= self.pages:
             raise ValueError(f"{model.name} needs pages up to {pages[-1]} and there are {self.pages}")
@@ -106,7 +109,10 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
         return found
 
     def fill(self, model: ModelSpec, batch_size: int, inputs: Sequence[Array]) -> None:
-        """Put a batch's inputs where `infer` of this batch size reads them."""
+        """Put a batch's inputs where `infer` of this batch size reads them.
+
+        Raises ValueError if an input has another shape, or the batch takes more IO memory than there is.
+        """
         starts = self._place(model, batch_size).layout.inputs
         for tensor, start, array in zip(model.inputs, starts, inputs, strict=True):
             wanted = (batch_size, *tensor.shape)

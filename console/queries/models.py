@@ -46,7 +46,8 @@ def models(
 ) -> Models:
     """Return at most ``limit`` rows from ``offset`` on of the models whose names contain ``search``.
 
-    ``sort`` is one of `SORTS`; models that are equal in it are in the order of their names.
+    ``sort`` is one of `SORTS`; models that are equal in it are in the order of their names. Raises `BadQuery`
+    for another column, and for an ``offset`` or ``limit`` out of bounds.
     """
     if sort not in _KEYS:
         raise BadQuery(f"there is no column {sort!r} to sort by: choose of {', '.join(SORTS)}")

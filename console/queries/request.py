@@ -70,7 +70,7 @@ def explained(view: View, which: str) -> bool:
 
 
 def find_request(view: View, which: str) -> Request:
-    """Return the request that is meant, as `request` says."""
+    """Return the request that is meant, as `request` says; raise `Unknown` and `BadQuery` as it does."""
     if which in LAST:
         lost = view.lost() if LOST in LAST[which] else iter(())
         newest = next(chain(lost, view.traffic.ended.newest(LAST[which])), None)
