@@ -87,11 +87,11 @@ class AsyncClient:
             Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
         )
 
-    async def _infer(self, asked: Arguments) -> InferResult:
+    async def _infer(self, arguments: Arguments) -> InferResult:
         client = self._client
-        if client.lacks_types(asked.model, asked.inputs):
+        if client.lacks_types(arguments.model, arguments.inputs):
             client.learn_types(await self.models())
-        call = client.begin(asked, awaited=True)
+        call = client.begin(arguments, awaited=True)
         try:
             result: InferResult = await self._delivery.outcome(call)
         except BaseException:
@@ -101,7 +101,7 @@ class AsyncClient:
 
     async def models(self) -> Models:
         """Return the models that are served, by name: ``(await client.models())["resnet50"]`` is one."""
-        return Models(await self._delivery.outcome(self._client.ask_models()))
+        return Models(await self._delivery.outcome(self._client.request_models()))
 
     async def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""
@@ -143,7 +143,7 @@ class Delivery:
         """Wait for a call's outcome: return it, or raise its error. Cancelling the wait cancels the call."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
-        call.add_done_callback(lambda _: self._tell(loop, ended))
+        call.add_done_callback(lambda _: self._notify(loop, ended))
         try:
             await ended
         except asyncio.CancelledError:
@@ -151,13 +151,13 @@ class Delivery:
             raise
         return call.result()
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
+    def _notify(self, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
         with self._lock:
             waiting = self._ended.setdefault(loop, [])
             waiting.append(ended)
             if len(waiting) > 1:
                 return
-        # The loop may be closed, with nobody left to tell.
+        # A closed loop has no task left that waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(self._deliver, loop)
             return

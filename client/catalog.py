@@ -1,4 +1,4 @@
-"""The models that are served, and what a request says of its own."""
+"""The models that are served, and the SLO of a request."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _not_served(name: str, names: list[str]) -> str:
 
 
 class InputTypes:
-    """What types models' inputs have, as far as this client has asked lately."""
+    """The types of models' inputs, as the gateway last listed them to this client."""
 
     def __init__(self) -> None:
         self._types: dict[str, dict[str, str]] = {}
         self._at_ns: int | None = None
 
     def known(self, model: str) -> Mapping[str, str] | None:
-        """Return the dtypes of a model's inputs by name; None if it is time to ask for the models."""
+        """Return the dtypes of a model's inputs by name; None if the models must be requested first."""
         if self._at_ns is None or monotonic_ns() - self._at_ns > _FRESH_NS:
             return None
         return self._types.get(model)

@@ -160,7 +160,7 @@ class Channel:
         finally:
             with self._lock:
                 self._closing = True
-            # Before the connection is closed: a cancelled call still tells the gateway.
+            # Before the connection is closed: the gateway still learns of a cancelled call.
             self._take_commands()
             self._fail_all("the client was closed before the reply came")
             self._connection.close()
@@ -202,10 +202,10 @@ class Channel:
         if call.ended:
             return
         if call.sent:
-            self._tell_cancelled(call)
+            self._send_cancel(call)
         self.end(call, None)
 
-    def _tell_cancelled(self, call: Call) -> None:
+    def _send_cancel(self, call: Call) -> None:
         with contextlib.suppress(MainspringError):
             self._connection.send(clients.CancelRequest(call.message.key))
 
@@ -275,7 +275,7 @@ class Channel:
                 self.wake_at(call, until_ns)
                 continue
             if call.sent and isinstance(call, InferCall):
-                self._tell_cancelled(call)
+                self._send_cancel(call)
             self.end(call, self._unanswered(call, now_ns))
 
     def _unanswered(self, call: Call, now_ns: int) -> MainspringError:

@@ -27,7 +27,7 @@ _ADMIN_GUARD_S = 15.0
 
 
 class Arguments(NamedTuple):
-    """What a caller asked for, as `Client.infer` takes it."""
+    """The arguments of one `Client.infer`."""
 
     called_ns: int
     """When, on `time.monotonic_ns`."""
@@ -113,9 +113,10 @@ class Client:
         Raises a `MainspringError`: `DeadlineError`, `InvalidRequest`, `Unavailable`; TypeError for arguments
         of the wrong kind.
         """
-        asked = Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        self.ask_types(model, inputs)
-        call = self.begin(asked, awaited=True)
+        now_ns = monotonic_ns()
+        arguments = Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        self.fetch_types(model, inputs)
+        call = self.begin(arguments, awaited=True)
         try:
             result: InferResult = call.result()
         except BaseException:
@@ -142,25 +143,26 @@ class Client:
         ``cancel`` of the future gives the request up at the gateway too. Large arrays are not copied: leave
         them alone until the future is done.
         """
-        asked = Arguments(monotonic_ns(), model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
-        self.ask_types(model, inputs)
-        return self.begin(asked)
+        now_ns = monotonic_ns()
+        arguments = Arguments(now_ns, model, inputs, slo_ms, slo, outputs, version, priority, traceparent)
+        self.fetch_types(model, inputs)
+        return self.begin(arguments)
 
     def models(self) -> Models:
         """Return the models that are served, by name: ``models()["resnet50"]`` is one."""
-        return Models(self.ask_models().result())
+        return Models(self.request_models().result())
 
     def status(self) -> ClusterStatus:
         """Return the cluster as the controller sees it."""
-        return self._ask(clients.GetStatus(self._channel.next_key()))  # type: ignore[no-any-return]
+        return self._exchange(clients.GetStatus(self._channel.next_key()))  # type: ignore[no-any-return]
 
     def add_model(self, spec: ModelSpec) -> None:
         """Have a model served; its artifact must be in the workers' stores. Raises `ModelExists`."""
-        self._ask(clients.AddModel(self._channel.next_key(), spec))
+        self._exchange(clients.AddModel(self._channel.next_key(), spec))
 
     def remove_model(self, name: str) -> None:
         """Stop serving a model; what is queued for it is rejected. Raises `UnknownModel`."""
-        self._ask(clients.RemoveModel(self._channel.next_key(), name))
+        self._exchange(clients.RemoveModel(self._channel.next_key(), name))
 
     def close(self) -> None:
         """Close the connection; requests without a reply fail."""
@@ -178,17 +180,17 @@ class Client:
         state = "connected" if self._channel.welcome is not None else "not connected"
         return f"{type(self).__name__}({self.address!r}, {state})"
 
-    def _ask(self, message: clients.FromClient) -> Any:
+    def _exchange(self, message: clients.FromClient) -> Any:
         return self._channel.call(message, _ADMIN_GUARD_S).result()
 
     # --- what `AsyncClient` is made of ---
 
-    def ask_models(self) -> Call:
-        """Ask which models are served; the reply is their specs."""
+    def request_models(self) -> Call:
+        """Request the models that are served; the reply is their specs."""
         return self._channel.call(clients.ListModels(self._channel.next_key()), _ADMIN_GUARD_S)
 
     def lacks_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> bool:
-        """Whether the models are to be asked for, to know the type of a Python list among the inputs."""
+        """Return whether a Python list among the inputs needs a type that only the list of models has."""
         check_mapping(inputs)
         return any(map(is_plain, inputs.values())) and self._types.known(model) is None
 
@@ -196,35 +198,35 @@ class Client:
         """Take in the types of the models' inputs."""
         self._types.learn(models)
 
-    def ask_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> None:
-        """Ask for them if they are needed, and wait."""
+    def fetch_types(self, model: str, inputs: Mapping[str, ArrayLike]) -> None:
+        """Request the types if they are needed, and wait."""
         if self.lacks_types(model, inputs):
             self.learn_types(self.models())
 
-    def begin(self, asked: Arguments, *, awaited: bool = False) -> InferCall:
+    def begin(self, arguments: Arguments, *, awaited: bool = False) -> InferCall:
         """Have a request wait for its turn; ``awaited``: its caller says when it has the outcome.
 
         Raises TypeError and ValueError for arguments that can't be sent.
         """
-        model, outputs = asked.model, asked.outputs
+        model, outputs = arguments.model, arguments.outputs
         if not isinstance(model, str):
             raise TypeError(f"model is a {type(model).__name__}; pass its name as a str")
         if isinstance(outputs, str):
             raise TypeError(f"outputs is a str; pass a list of names, like [{outputs!r}]")
-        slo_ns = slo_nanoseconds(asked.slo_ms, asked.slo)
-        headers, frames = to_tensors(asked.inputs, self._types.of(model))
+        slo_ns = slo_nanoseconds(arguments.slo_ms, arguments.slo)
+        headers, frames = to_tensors(arguments.inputs, self._types.of(model))
         request = clients.InferRequest(
             key=self._channel.next_key(),
             model=model,
             inputs=headers,
             slo_ns=slo_ns,
             outputs=None if outputs is None else tuple(outputs),
-            version=asked.version,
-            traceparent=asked.traceparent,
-            priority=asked.priority,
+            version=arguments.version,
+            traceparent=arguments.traceparent,
+            priority=arguments.priority,
         )
         patience_s = self._best_effort_timeout_s if slo_ns is None else slo_ns / 1e9 + self._guard_s
-        return self._channel.infer(request, frames, asked.called_ns, patience_s, awaited=awaited)
+        return self._channel.infer(request, frames, arguments.called_ns, patience_s, awaited=awaited)
 
 
 def delivered(call: InferCall, result: InferResult) -> InferResult:

@@ -231,7 +231,7 @@ class Connection:
             self._owned_context = None
 
     def _receive_frames(self) -> list[zmq.Frame]:
-        """Return the next message's frames, or none; to ask first costs a third of a failed attempt."""
+        """Return the next message's frames, or none; checking first costs a third of a failed attempt."""
         frames: list[zmq.Frame] = []
         if not _readable(self.socket):
             return frames

@@ -73,7 +73,7 @@ class InvalidInput(InvalidRequest):
 
 
 class InvalidOutput(InvalidRequest):
-    """An output was asked for that the model does not have."""
+    """The request names an output that the model does not have."""
 
 
 class InvalidSlo(InvalidRequest):
@@ -103,7 +103,7 @@ class ModelExists(InvalidRequest):
 
 
 class Unauthenticated(InvalidRequest):
-    """The gateway needs a token, and was shown none that it knows."""
+    """The gateway needs a token, and the client sent none that it knows."""
 
     remedy = "Pass Client(token=...) or set MAINSPRING_TOKEN; `mainspring token new` makes one"
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 MAX_UNREAD_BYTES = 4 << 20
 """Bytes on their way to the gateway by default; a larger message goes alone."""
 _ACKNOWLEDGED_PARTS = 8
-"""In how many parts of the bound an acknowledgement is asked for."""
+"""An acknowledgement is requested after this part of the bound."""
 ACKNOWLEDGE_EVERY_NS = 1_000_000_000
-"""At least this often one is asked for: it tells what a round trip takes."""
+"""The longest time between two requests for an acknowledgement, which also measures a round trip."""
 _REFUSAL_NS = 200_000
 """What it takes to hand one refusal to its caller, about: a thousand that have the same deadline take longer
 than one."""
@@ -36,18 +36,18 @@ _LARGEST_SHARE = 4
 _NEVER_NS = 1 << 62
 
 _SPAN_NS = 500_000_000
-"""The pace is of the last such span."""
+"""The pace is measured over this span."""
 _LEAST_SPAN_NS = 100_000_000
-"""It is not known before so much time has passed with requests waiting."""
-_LEAST_SEEN = 8
-"""Nor before this number was sent in it, or answered."""
+"""The pace is unknown until requests have waited for this long."""
+_LEAST_COUNT = 8
+"""The pace is unknown until this number of requests was sent in the span, or answered."""
 _PERIOD_NS = 20_000_000
 _EACH_NS = 5_000
-"""Between two looks at what waits: the first, or this for each request that waits if that is longer."""
+"""The time between two checks of the waiting requests: `_PERIOD_NS`, or this for each of them if longer."""
 _MOST_AT_ONCE = 32
-"""Refused at one look, so that answers pass between refusals."""
+"""Requests refused at one check, so that answers pass between refusals."""
 _DOUBT = 2
-"""How much faster it may become."""
+"""The factor by which the pace may still rise."""
 
 
 class Outbox:
@@ -68,9 +68,9 @@ class Outbox:
         self._unread: dict[int, tuple[int, int]] = {}
         """Bytes and instant of what was sent and is not known to be read, by key, in order."""
         self._unread_bytes = 0
-        self._unasked_bytes = 0
-        """Sent since an acknowledgement was last asked for."""
-        self._asked_ns = -_NEVER_NS
+        self._since_request_bytes = 0
+        """Bytes sent since an acknowledgement was last requested."""
+        self._request_ns = -_NEVER_NS
         self._surplus = Surplus()
         self._best_effort: set[int] = set()
         """Keys of the best-effort requests in flight."""
@@ -89,7 +89,7 @@ class Outbox:
         """Take out the request that is to be sent now; None if there is none, or no room.
 
         ``allowed`` is what the gateway lets one connection have in flight; without ``acknowledged`` bytes are
-        not bounded, for nothing would tell when they are read.
+        not bounded, for nothing would show when they are read.
         """
         self._forget_ended()
         if not self._waiting:
@@ -124,7 +124,7 @@ class Outbox:
         return deadline_ns - max(slo_ns // _LEAST_SHARE, min(needed_ns, slo_ns // _LARGEST_SHARE))
 
     def next_look_ns(self) -> int | None:
-        """Return when `surplus` is to be asked next."""
+        """Return when `surplus` is to be called next."""
         return self._surplus.next_look_ns() if self._waiting else None
 
     def _forget_ended(self) -> None:
@@ -144,12 +144,15 @@ class Outbox:
         sent = [each for each in self._in_flight.values() if each.deadline_ns is not None]
         return self._surplus.of(now_ns, waiting, sent)
 
-    def asks(self, now_ns: int, call: InferCall) -> bool:
-        """Whether an acknowledgement is to be asked for with this request."""
+    def acknowledgement_due(self, now_ns: int, call: InferCall) -> bool:
+        """Return whether this request is to request an acknowledgement too."""
         part = self._max_unread_bytes // _ACKNOWLEDGED_PARTS
-        return self._unasked_bytes + call.size_bytes >= part or now_ns - self._asked_ns > ACKNOWLEDGE_EVERY_NS
+        return (
+            self._since_request_bytes + call.size_bytes >= part
+            or now_ns - self._request_ns > ACKNOWLEDGE_EVERY_NS
+        )
 
-    def sent(self, now_ns: int, call: InferCall, *, asked: bool) -> None:
+    def sent(self, now_ns: int, call: InferCall, *, acknowledge: bool) -> None:
         """Count a request that went out."""
         key = call.message.key
         self._surplus.sent()
@@ -158,13 +161,13 @@ class Outbox:
             self._best_effort.add(key)
         self._unread[key] = (call.size_bytes, now_ns)
         self._unread_bytes += call.size_bytes
-        if asked:
-            self._unasked_bytes, self._asked_ns = 0, now_ns
+        if acknowledge:
+            self._since_request_bytes, self._request_ns = 0, now_ns
         else:
-            self._unasked_bytes += call.size_bytes
+            self._since_request_bytes += call.size_bytes
 
     def read(self, key: int) -> int | None:
-        """The gateway has read this request: return when it was sent; None if that was known."""
+        """Note that the gateway has read this request; return when it was sent, None if that was known."""
         if key not in self._unread:
             return None
         while True:
@@ -176,22 +179,22 @@ class Outbox:
                 return sent_ns
 
     def answered(self, call: InferCall) -> None:
-        """The outputs of a request have come."""
+        """Note that the outputs of a request have come."""
         if self._waiting:
             self._surplus.answered(call.message.model)
 
     def ended(self, key: int) -> None:
-        """A request is not in flight any more."""
+        """Note that a request is not in flight any more."""
         self._in_flight.pop(key, None)
         self._best_effort.discard(key)
 
     def link_lost(self) -> None:
-        """Nothing is on its way any more."""
+        """Note that nothing is on its way any more."""
         self._unread.clear()
         self._in_flight.clear()
         self._best_effort.clear()
-        self._unread_bytes = self._unasked_bytes = 0
-        self._asked_ns = -_NEVER_NS
+        self._unread_bytes = self._since_request_bytes = 0
+        self._request_ns = -_NEVER_NS
 
     def validate(self) -> None:
         """Check that the counts say what the queues hold; raise AssertionError."""
@@ -202,14 +205,14 @@ class Outbox:
 
 
 class Surplus:
-    """The pace at which requests are sent and answered while others wait, and who is too far behind."""
+    """The pace at which requests are sent and answered while others wait, and the requests too far behind."""
 
     def __init__(self) -> None:
         self._sent = 0
         self._answered: Counter[str] = Counter()
         """By model."""
         self._marks: deque[tuple[int, int, Counter[str]]] = deque()
-        """Instants of looks, and how many had been sent and answered by then."""
+        """Instants of checks, and the numbers sent and answered by then."""
         self._next_ns = 0
 
     def sent(self) -> None:
@@ -221,13 +224,13 @@ class Surplus:
         self._answered[model] += 1
 
     def idle(self) -> None:
-        """Nothing waits: what was sent until now says nothing of the pace."""
+        """Note that nothing waits: what was sent until now says nothing of the pace."""
         if self._marks:
             self._marks.clear()
             self._answered.clear()
 
     def next_look_ns(self) -> int:
-        """Return when `of` is to be asked next, if anything waits."""
+        """Return when `of` is to be called next, if anything waits."""
         return self._next_ns
 
     def of(self, now_ns: int, waiting: list[InferCall], sent: Iterable[InferCall]) -> list[InferCall]:
@@ -238,7 +241,7 @@ class Surplus:
         if now_ns < self._next_ns:
             return []
         if now_ns - self._next_ns > _LEAST_SPAN_NS:
-            # Nobody looked for a while, for nothing waited.
+            # Nothing waited for a while.
             self._marks.clear()
         self._next_ns = now_ns + max(_PERIOD_NS, _EACH_NS * len(waiting))
         self._marks.append((now_ns, self._sent, self._answered.copy()))
@@ -246,7 +249,7 @@ class Surplus:
             self._marks.popleft()
         since_ns, sent_before, answered_before = self._marks[0]
         count, span_ns = self._sent - sent_before, now_ns - since_ns
-        if span_ns < _LEAST_SPAN_NS or count < _LEAST_SEEN:
+        if span_ns < _LEAST_SPAN_NS or count < _LEAST_COUNT:
             return []
         answered = self._answered - answered_before
         kept, surplus = 0, []
@@ -254,7 +257,7 @@ class Surplus:
         """Of each model: what stands before a request, on its way or to be sent."""
         for deadline_ns, waits, _, call in _by_deadline(waiting, sent):
             model, spans_left = call.message.model, _DOUBT * (deadline_ns - now_ns) / span_ns
-            slow = answered[model] >= _LEAST_SEEN and before[model] > spans_left * answered[model]
+            slow = answered[model] >= _LEAST_COUNT and before[model] > spans_left * answered[model]
             if waits and (slow or kept > spans_left * count):
                 surplus.append(call)
             else:

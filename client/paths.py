@@ -16,7 +16,7 @@ _MODELS = 4_096
 
 
 class Paths:
-    """Both ways of one connection; instants are on the client's clock if nothing else is said."""
+    """Both ways of one connection; instants are on the client's clock unless stated otherwise."""
 
     def __init__(self) -> None:
         self._back = Delays()

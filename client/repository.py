@@ -61,9 +61,9 @@ class RepositoryClient:
         headers = {"content-type": "application/json"}
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token}"
-        asked = urllib.request.Request(f"{self.address}{path}", json.dumps(body).encode(), headers)
+        request = urllib.request.Request(f"{self.address}{path}", json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(asked, timeout=self._timeout_s) as reply:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as reply:
                 return msgspec.json.decode(reply.read(_MOST_BYTES) or b"{}")
         except urllib.error.HTTPError as error:
             raise _refusal(error.code, error.read(_MOST_BYTES)) from None
@@ -77,9 +77,9 @@ class RepositoryClient:
 def _refusal(status: int, body: bytes) -> MainspringError:
     """Return what a gateway's error says."""
     try:
-        said = msgspec.json.decode(body, type=dict[str, Any])
-        reason = Reason(said["reason"]) if "reason" in said else None
-        detail = str(said["error"])
+        refusal = msgspec.json.decode(body, type=dict[str, Any])
+        reason = Reason(refusal["reason"]) if "reason" in refusal else None
+        detail = str(refusal["error"])
     except (msgspec.MsgspecError, KeyError, ValueError):
         return MainspringError(f"the answer is HTTP {status}, which no gateway gives here")
     if reason is None:

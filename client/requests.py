@@ -41,7 +41,7 @@ class Calls(Protocol):
 class Call(Future[Any]):
     """One call's reply to come.
 
-    ``cancel`` really cancels: the gateway is told to give the request up, and the future is cancelled at
+    ``cancel`` really cancels: the gateway gives the request up, and the future is cancelled at
     once. ``result`` raises a `MainspringError` if the call failed.
     """
 
@@ -163,9 +163,9 @@ class Requests:
             if left_ns <= back_ns:
                 self._calls.end(call, _passed(call, now_ns))
                 return
-        asks = acknowledges and self._outbox.asks(now_ns, call)
+        acknowledge = acknowledges and self._outbox.acknowledgement_due(now_ns, call)
         message = msgspec.structs.replace(
-            message, slo_ns=left_ns, sent_ns=now_ns, back_ns=back_ns, acknowledge=asks
+            message, slo_ns=left_ns, sent_ns=now_ns, back_ns=back_ns, acknowledge=acknowledge
         )
         try:
             self._connection.send(message, call.frames)
@@ -173,7 +173,7 @@ class Requests:
             self._calls.end(call, error)
             return
         call.sent = True
-        self._outbox.sent(now_ns, call, asked=asks)
+        self._outbox.sent(now_ns, call, acknowledge=acknowledge)
         self._calls.wake_at(call, call.called_ns + round(call.patience_s * 1e9))
 
     def refuse_hopeless(self) -> None:

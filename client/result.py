@@ -16,7 +16,7 @@ _MOST_OUTPUTS = 16
 
 
 class Timing(clients.Timing, frozen=True):
-    """What the gateway says of a request, and what the caller saw of it."""
+    """Where a request's time went, on the gateway's clock and on the caller's."""
 
     elapsed_ns: int = 0
     """From the call of `infer` or `submit` to its result, on the caller's clock: what an SLO is about."""
@@ -78,7 +78,7 @@ class InferResult(dict[str, NDArray[Any]]):
 
 
 def seen_by_caller(timing: clients.Timing, elapsed_ns: int, slo_ns: int | None) -> Timing:
-    """Return what the gateway said with what the caller saw."""
+    """Return the gateway's timing with the caller's own."""
     return Timing(
         total_ns=timing.total_ns,
         queue_ns=timing.queue_ns,
@@ -96,7 +96,7 @@ def seen_by_caller(timing: clients.Timing, elapsed_ns: int, slo_ns: int | None) 
 def text_of(outputs: Mapping[str, NDArray[Any]], timing: Timing) -> str:
     """Return a line for each output and one for the timing."""
     lines = [f"  {name!r}: {kind} {values}" for name, kind, values in _rows(outputs)]
-    return "\n".join(["InferResult(", *lines, f"  {said(timing)}", ")"])
+    return "\n".join(["InferResult(", *lines, f"  {text_of_timing(timing)}", ")"])
 
 
 def html_of(outputs: Mapping[str, NDArray[Any]], timing: Timing) -> str:
@@ -105,10 +105,10 @@ def html_of(outputs: Mapping[str, NDArray[Any]], timing: Timing) -> str:
     rows = "".join(
         f"<tr>{''.join(f'<td>{escape(each)}</td>' for each in row)}</tr>" for row in _rows(outputs)
     )
-    return f"<table>{head}{rows}</table><p>{escape(said(timing))}</p>"
+    return f"<table>{head}{rows}</table><p>{escape(text_of_timing(timing))}</p>"
 
 
-def said(timing: Timing) -> str:
+def text_of_timing(timing: Timing) -> str:
     """Return a sentence about where the time went."""
     parts = [f"{format_duration(timing.elapsed_ns)} from call to result"]
     if timing.slo_ns is not None:

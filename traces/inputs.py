@@ -21,7 +21,7 @@ MAX_BYTES = 4 * 1024**3
 
 
 class InputsError(ValueError):
-    """The workload names a model that is not served, or asks of one what it cannot do."""
+    """The workload names a model that is not served, or needs of one what it cannot do."""
 
 
 class Inputs:

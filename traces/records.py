@@ -84,7 +84,7 @@ class Records:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Names of the models that were asked for; a request's ``model`` is an index of it."""
+        """Names of the requested models; a request's ``model`` is an index of it."""
         return tuple(self._models)
 
     @property
@@ -163,7 +163,7 @@ class Records:
         self._answered += 1
 
     def model(self, key: int) -> str:
-        """The model that a request asks for."""
+        """The model of a request."""
         number: int = _MODEL.unpack_from(self._sent[key // CHUNK], key % CHUNK * _SENT_BYTES)[0]
         return self._names[number]
 
@@ -210,7 +210,7 @@ class Stragglers:
         self._last_reply_ns = now_ns
 
     def next_ns(self) -> int:
-        """Return when to ask again whether the run is over, if no reply comes."""
+        """Return when to call `over` again if no reply comes."""
         return min(self._limit_ns, self._look_ns)
 
     def over(self, now_ns: int) -> bool:

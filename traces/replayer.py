@@ -72,7 +72,7 @@ class Replayer:
     """A connection to a gateway and the inputs for its models; `play` may be called again and again."""
 
     def __init__(self, config: ReplayConfig) -> None:
-        """Connect and ask for the models; raises `GatewayUnreachable`."""
+        """Connect and request the models; raises `GatewayUnreachable`."""
         self.config = config
         self._connection = Connection(config.address, "replayer", token=config.token)
         try:
@@ -99,7 +99,7 @@ class Replayer:
 
         Setting ``stop`` ends the sending; answers are still waited for. Inputs are made beforehand for
         requests of ``rows``; for others, when they are first due. ``duration_ns`` is the workload's length,
-        over which rates are told if it is played to its end. Raises `InputsError` for models that are
+        over which rates are computed if it is played to its end. Raises `InputsError` for models that are
         not served, `WorkloadError` for a workload without any request, before anything is sent.
         """
         self._inputs.check(workload.models)
@@ -120,7 +120,7 @@ class Replayer:
         self._next_key += len(run.records)
         after = resource.getrusage(resource.RUSAGE_SELF)
         cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        told: dict[str, str | int | float | bool | None] = {
+        run_notes: dict[str, str | int | float | bool | None] = {
             "seed": self.config.seed,
             "ended": ended,
             "replayer_cpu_us_per_request": round(cpu_s * 1e6 / max(len(run.records), 1), 1),
@@ -131,7 +131,7 @@ class Replayer:
             run.records,
             start_ns=run.start_ns,
             duration_ns=duration_ns if ended == "finished" else 0,
-            notes=told | (notes or {}),
+            notes=run_notes | (notes or {}),
         )
         return summary, run.records
 

@@ -135,7 +135,7 @@ def _latencies(values_ms: Floats) -> Latencies:
 
 
 def _slos(run: _Outcomes) -> list[tuple[float, int]]:
-    """Return the SLOs asked for, in milliseconds, with their numbers of requests: the most frequent first."""
+    """Return the requested SLOs, in milliseconds, with their numbers of requests: the most frequent first."""
     values, counts = np.unique(run.sent["slo_ns"][run.with_deadline], return_counts=True)
     found = zip((values / MS_NS).tolist(), counts.tolist(), strict=True)
     return sorted(found, key=lambda each: (-each[1], each[0]))[:MOST_SLOS]

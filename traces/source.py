@@ -1,7 +1,8 @@
 """A workload being played: when the next request is due, and what follows from an answer.
 
-The replayer and the simulator drive the same `Source`: ask when, take, and tell each answer. An open
-loop ignores answers; a closed loop (Clockwork, section 6.2: "16 closed-loop clients") lives on them.
+The replayer and the simulator drive the same `Source`: `next_ns`, `take`, and `completed` for each answer. An
+open loop ignores answers; in a closed loop (Clockwork, section 6.2: "16 closed-loop clients") an answer
+decides when its client sends the next request.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class TraceError(WorkloadError):
 def read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield ``(line number from 1, cells)`` of every row that is not empty.
 
-    Whether the file is gzipped is told by its first bytes, not by its name. Raises `TraceError`.
+    The file's first bytes show whether it is gzipped, not its name. Raises `TraceError`.
     """
     line = 0
     try:

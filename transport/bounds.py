@@ -6,9 +6,10 @@ from enum import Enum
 
 import msgspec
 
-from mainspring.transport.framing import MAX_TENSORS
 from mainspring.transport.handshake import Violation
 
+MAX_TENSORS = 255
+"""Tensors that one message may have."""
 PARTS_BYTES = 4
 """How many times the longest part a whole message may have, unless its own bound is given."""
 PROGRESS_NS = 10_000_000_000

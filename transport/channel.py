@@ -1,4 +1,7 @@
-"""One connected stream: whole messages in, whole messages out; no call waits.
+"""One connected stream after its `handshake`: whole messages in, whole messages out; no call waits.
+
+A message is a *head* with the size of the message proper and the number of tensors behind it, each tensor's
+size, the message proper, and the tensors. All numbers are little-endian.
 
 Small parts of a message are copied out of the connection's buffer. Large parts are received straight into
 memory of their own, which is allocated once their size has been checked. What is sent goes from the caller's
@@ -8,8 +11,10 @@ room again.
 
 from __future__ import annotations
 
+import functools
 import select
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +22,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mainspring.transport.bounds import PROGRESS_BYTES, Delivery, Ended, Limits
-from mainspring.transport.framing import HEAD, head, size_of, sizes_of
+from mainspring.transport.bounds import MAX_TENSORS, PROGRESS_BYTES, Delivery, Ended, Limits
 
+HEAD = struct.Struct("<II")
+"""The bytes of the message proper, and the number of tensors."""
 BUFFER_BYTES = 1 << 14
 """The most that one read takes beside the rest of a large part: about a hundred small messages."""
 FLUSH_PARTS = 64
@@ -31,6 +37,30 @@ BOTH = READABLE | WRITABLE
 
 Message = list[Any]
 """The message proper as bytes, then each tensor as bytes or as a memoryview of bytes."""
+
+
+@functools.cache
+def sizes_of(tensors: int) -> struct.Struct:
+    """Return the layout of the sizes of this number of tensors."""
+    return struct.Struct(f"<{tensors}Q")
+
+
+def size_of(part: Any) -> int:
+    """Return the number of bytes of a part, also of an array of several dimensions."""
+    return part.nbytes if type(part) is memoryview else len(part)
+
+
+def head(sizes: Sequence[int]) -> bytes:
+    """Return the head of a message whose parts, the message proper and its tensors, have these sizes.
+
+    Raises ValueError if there are more than `MAX_TENSORS`.
+    """
+    tensors = len(sizes) - 1
+    if not tensors:
+        return HEAD.pack(sizes[0], 0)
+    if tensors > MAX_TENSORS:
+        raise ValueError(f"a message carries at most {MAX_TENSORS} tensors, not {tensors}")
+    return HEAD.pack(sizes[0], tensors) + sizes_of(tensors).pack(*sizes[1:])
 
 
 class Backlog:

@@ -28,7 +28,7 @@ class Greeting:
         self.sock = sock
         self.fd = sock.fileno()
         self.handshake = handshake
-        self._came = b""
+        self._received = b""
         self._send(handshake.opening)
 
     def advance(self) -> bool:
@@ -39,19 +39,19 @@ class Greeting:
         handshake = self.handshake
         while handshake.wants:
             try:
-                data = self.sock.recv(handshake.wants - len(self._came), socket.MSG_DONTWAIT)
+                data = self.sock.recv(handshake.wants - len(self._received), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
             except OSError as error:
                 raise Ended(str(error.strerror)) from None
             if not data:
                 raise Ended("it closed the connection before it had said who it is")
-            self._came += data
-            if len(self._came) < handshake.wants:
+            self._received += data
+            if len(self._received) < handshake.wants:
                 continue
-            came, self._came = self._came, b""
+            received, self._received = self._received, b""
             try:
-                self._send(handshake.take(came))
+                self._send(handshake.take(received))
             except Unproved as error:
                 self._send(error.reply)
                 raise

@@ -119,25 +119,25 @@ class Handshake:
         self._other = data
         self._both = self._secret is not None and bool(has_secret)
         self.wants = NONCE_BYTES + role_bytes + name_bytes
-        self._step = self._said
+        self._step = self._identity
         return b""
 
-    def _said(self, data: bytes) -> bytes:
+    def _identity(self, data: bytes) -> bytes:
         """Read the role and name that the other end claims."""
         role_bytes, self._other = self._other[5], self._other + data
         role = data[NONCE_BYTES : NONCE_BYTES + role_bytes]
         if not role.isascii() or not role.isalpha():
             raise Violation("its preamble is damaged")
         self.peer = Identity(role.decode(), data[NONCE_BYTES + role_bytes :])
-        return self._heard()
+        return self._identified()
 
-    def _heard(self) -> bytes:
+    def _identified(self) -> bytes:
         raise NotImplementedError
 
     def _proof(self, label: bytes, first: bytes, second: bytes) -> bytes:
         assert self._secret is not None, "only an end with a secret proves it"
-        said = label + len(first).to_bytes(2, "little") + first + second
-        return hmac.digest(self._secret, said, hashlib.sha256)
+        signed = label + len(first).to_bytes(2, "little") + first + second
+        return hmac.digest(self._secret, signed, hashlib.sha256)
 
 
 class Connecting(Handshake):
@@ -155,7 +155,7 @@ class Connecting(Handshake):
         """The connector's head, nonce, role and name."""
         return self._own
 
-    def _heard(self) -> bytes:
+    def _identified(self) -> bytes:
         self.wants, self._step = VERDICT.size, self._verdict
         return self._proof(_CONNECTOR, self._own, self._other) if self._both else b""
 
@@ -200,7 +200,7 @@ class Accepting(Handshake):
         super().__init__(own, secret, trusted, nonce)
         self._accepts = accepts
 
-    def _heard(self) -> bytes:
+    def _identified(self) -> bytes:
         if self._both:
             self.wants, self._step = PROOF_BYTES, self._proved
             return self._own

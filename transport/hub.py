@@ -105,7 +105,7 @@ class Hub:
             return self.epoll.poll(0, READY_AT_ONCE)
         whole_ms, rest_ns = divmod(timeout_ns, 1_000_000)
         if whole_ms:
-            # ``epoll`` rounds up to whole milliseconds, so ask for half of one less.
+            # ``epoll`` rounds up to whole milliseconds, so wait for half of one less.
             if ready := self.epoll.poll((whole_ms - 0.5) / 1e3, READY_AT_ONCE):
                 return ready
             rest_ns = min(rest_ns, 999_999)

@@ -4,7 +4,7 @@ The link is connected once both ends have proved that they belong together (`han
 
 A message that is sent without a connection is either refused or, within `Limits`, kept until there is one.
 What was still waiting when a connection broke is not sent again, because the sender can't know how much of it
-arrived.
+has arrived.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import Any
 
 from mainspring.transport import addresses
 from mainspring.transport.bounds import Delivery, Ended, Limits
-from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all
-from mainspring.transport.framing import size_of
+from mainspring.transport.channel import READABLE, WRITABLE, Channel, Message, flush_all, size_of
 from mainspring.transport.greeting import TOOL, Greeting, Pass, new_nonce, trusted
 from mainspring.transport.handshake import Connecting, Identity, Unproved, Violation
 from mainspring.transport.hub import Hub

@@ -146,7 +146,7 @@ class Listener:
         return Delivery.GONE if channel is None else channel.send(parts, volatile)
 
     def backlog_bytes(self, peer: bytes) -> int:
-        """Return how many bytes wait to be sent to a peer; 0 if there is no connection to it."""
+        """Return the number of bytes that wait to be sent to a peer; 0 without a connection to it."""
         channel = self._peers.get(peer)
         return 0 if channel is None else channel.backlog_bytes
 

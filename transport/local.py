@@ -1,6 +1,6 @@
 """Sockets in a folder, for processes of one host: addresses like ``unix:///run/mainspring/controller.sock``.
 
-A socket belongs to its user alone (mode 0600), and both ends also ask the kernel for the other's user, so
+A socket belongs to its user alone (mode 0600), and each end also checks the other's user with the kernel, so
 that other users who may write to the folder gain nothing. The next listener removes a socket that a killed
 process has left.
 """

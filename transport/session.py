@@ -1,7 +1,7 @@
 """A peer's session with the controller: hello until it is welcomed, and again when the session is lost. Pure.
 
-Gateways, workers, the model repository and consoles all keep one. Their drivers own the connection, tell the
-session what happened, and do what is due::
+Gateways, workers, the model repository and consoles all keep one. Their drivers own the connection, report to
+the session what happens, and do what is due::
 
     session.connected(now_ns, link.opened)        # in every turn
     session.heard(now_ns)                         # for every message of the controller
@@ -63,7 +63,7 @@ class ControllerSession:
         self._heard_ns = now_ns
 
     def acted(self) -> None:
-        """Note that what the last hello said is out of date."""
+        """Note that the content of the last hello is out of date."""
         self._acted = True
 
     def welcome(self, now_ns: int) -> bool:
@@ -95,7 +95,7 @@ class ControllerSession:
         return lost
 
     def silent(self, now_ns: int) -> bool:
-        """Say whether nothing has been heard of the controller for too long."""
+        """Say whether the controller has been silent for too long."""
         return now_ns - self._heard_ns >= self._silence_ns
 
     def timed_out(self, now_ns: int) -> bool:

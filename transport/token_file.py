@@ -23,7 +23,7 @@ class Settings(Protocol):
 
     @property
     def token_reload_ms(self) -> float:
-        """The time between two looks at the file."""
+        """The time between two checks of the file."""
 
     @property
     def launcher_token_sha256(self) -> str:
@@ -39,11 +39,11 @@ class TokenFile:
         self._path = Path(config.token_file) if config.token_file else None
         self._own = token_of_launcher(config.launcher_token_sha256)
         self._interval_ns = round(config.token_reload_ms * 1_000_000)
-        self._look_ns = 0
-        self._seen: tuple[int, ...] | None = None
-        self._said = ""
+        self._check_ns = 0
+        self._read_stamp: tuple[int, ...] | None = None
+        self._logged = ""
         if self._path is not None:
-            self._seen = self._stamp()
+            self._read_stamp = self._stamp()
             try:
                 self.gate.replace(self._read())
             except (OSError, BadTokens) as error:
@@ -51,26 +51,26 @@ class TokenFile:
 
     def next_wakeup_ns(self) -> int | None:
         """Return the instant of the next `tick`; None for never."""
-        return None if self._path is None else self._look_ns
+        return None if self._path is None else self._check_ns
 
     def tick(self, now_ns: int) -> None:
         """Read the file again if it has changed; one that can't be used is logged and changes nothing."""
-        if self._path is None or now_ns < self._look_ns:
+        if self._path is None or now_ns < self._check_ns:
             return
-        self._look_ns = now_ns + self._interval_ns
-        seen = self._stamp()
-        if seen == self._seen:
+        self._check_ns = now_ns + self._interval_ns
+        stamp = self._stamp()
+        if stamp == self._read_stamp:
             return
-        self._seen = seen
+        self._read_stamp = stamp
         try:
             tokens = self._read()
         except (OSError, BadTokens) as error:
-            said = f"the file of tokens {self._path} can't be used, and those from before stay: {_why(error)}"
-            if said != self._said:
-                log.error("%s", said)
-            self._said = said
+            text = f"the file of tokens {self._path} can't be used, and those from before stay: {_why(error)}"
+            if text != self._logged:
+                log.error("%s", text)
+            self._logged = text
             return
-        self._said = ""
+        self._logged = ""
         self.gate.replace(tokens)
         log.warning("the file of tokens %s was read again: %d tokens", self._path, len(tokens))
 

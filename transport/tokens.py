@@ -249,18 +249,18 @@ class Gate:
             )
         return None
 
-    def priority(self, shown: Credential, asked: int) -> int:
+    def priority(self, shown: Credential, wanted: int) -> int:
         """Return the priority of a request that asks for one: no better than its token's best.
 
         1 is the highest and 0 none, as in `mainspring.messages.clients.InferRequest`.
         """
-        if not asked or self._holders is None:
-            return asked
+        if not wanted or self._holders is None:
+            return wanted
         holder = self._find(shown)
         best = None if holder is None else holder.token.best_priority
         if best is None:
-            return asked
-        return max(asked, best) if best else 0
+            return wanted
+        return max(wanted, best) if best else 0
 
     def name(self, shown: Credential) -> str:
         """Return the name of the token that a client showed; empty if the token is unknown or missing."""

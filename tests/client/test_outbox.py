@@ -27,7 +27,7 @@ def send_all(
 ) -> list[int]:
     keys = []
     while (found := outbox.next(allowed, acknowledged=acknowledged)) is not None:
-        outbox.sent(now_ns, found, asked=outbox.asks(now_ns, found))
+        outbox.sent(now_ns, found, acknowledge=outbox.acknowledgement_due(now_ns, found))
         outbox.validate()
         keys.append(found.message.key)
     return keys
@@ -92,15 +92,15 @@ def test_best_effort_leaves_room_for_deadlines() -> None:
 def test_an_acknowledgement_is_asked_for_in_parts_of_the_bound_and_now_and_then() -> None:
     outbox = Outbox(max_unread_bytes=8_000)
     first = call(1, size=10)
-    assert outbox.asks(0, first), "to learn what a round trip takes"
-    outbox.sent(0, first, asked=True)
+    assert outbox.acknowledgement_due(0, first), "to learn what a round trip takes"
+    outbox.sent(0, first, acknowledge=True)
     asked = []
     for key in range(2, 40):
         each = call(key, size=300)
-        asked.append(outbox.asks(0, each))
-        outbox.sent(0, each, asked=asked[-1])
+        asked.append(outbox.acknowledgement_due(0, each))
+        outbox.sent(0, each, acknowledge=asked[-1])
     assert asked == ([False, False, False, True] * 10)[:38]
-    assert outbox.asks(2_000 * MS, first)
+    assert outbox.acknowledgement_due(2_000 * MS, first)
 
 
 def test_what_has_no_time_left_is_given_back_before_its_deadline() -> None:

@@ -29,7 +29,7 @@ def drive(
         for _ in range(pace):
             found = outbox.next(10_000, acknowledged=False)
             if found is not None and found.deadline_ns is not None and found.deadline_ns > now_ns:
-                outbox.sent(now_ns, found, asked=False)
+                outbox.sent(now_ns, found, acknowledge=False)
                 sent.append(found.message.key)
                 on_way.append(found)
         outbox.validate()

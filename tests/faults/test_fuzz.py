@@ -23,7 +23,7 @@ from mainspring.messages.actions import Infer
 from mainspring.messages.codec import FROM_CLIENT, BadMessage, encode
 from mainspring.messages.codes import Status
 from mainspring.transport.bounds import Limits
-from mainspring.transport.framing import head
+from mainspring.transport.channel import head
 from tests.controller.peers import FakeGateway, Peer, Stage
 from tests.controller.peers import spec as page_spec
 from tests.faults import garbage

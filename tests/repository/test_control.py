@@ -35,7 +35,7 @@ from mainspring.messages.repository import (
 )
 from mainspring.repository.requests import MAX_QUESTIONS, Control
 from mainspring.repository.served_files import ServedFiles, State
-from mainspring.transport.framing import HEAD, head
+from mainspring.transport.channel import HEAD, head
 from mainspring.transport.greeting import Greeting, new_nonce
 from mainspring.transport.handshake import Accepting, Connecting, Identity
 from tests.gateway.test_versions import version_spec

@@ -14,8 +14,7 @@ import pytest
 from mainspring.experiments.blocking import LIMITS, Client, Server, TimedOut
 from mainspring.transport import addresses, listener
 from mainspring.transport import hub as hub_module
-from mainspring.transport.bounds import Delivery, Limits
-from mainspring.transport.framing import MAX_TENSORS
+from mainspring.transport.bounds import MAX_TENSORS, Delivery, Limits
 from mainspring.transport.hub import Hub
 from mainspring.transport.link import FIRST_RETRY_NS, LONGEST_RETRY_NS, Link
 from tests.patience import PATIENCE_S
