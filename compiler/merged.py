@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from mainspring.compiler.normalise import MAIN_DOMAINS
+
 _UNARY = {
     "Abs", "Cast", "Clip", "Dropout", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity",
     "LeakyRelu", "Log", "Neg", "Relu", "Selu", "Sigmoid", "Sign", "Softplus", "Sqrt", "Tanh",
@@ -57,7 +59,7 @@ class Chain:
         """Pass one node that reads a merged value; whether its slices stay separate."""
         first = node.input[0]
         shape = self._static(first)
-        if shape is None or node.domain not in ("", "ai.onnx"):
+        if shape is None or node.domain not in MAIN_DOMAINS:
             return False
         if node.op_type == "Reshape" and first in self._merged:
             return self._reshape(index, node, math.prod(shape) // self._rows)

@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, inliner, numpy_helper
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
 from mainspring.compiler.shapes import shape_option
 
+MAIN_DOMAINS = ("", "ai.onnx")
+"""The names of the domain of ONNX's own operators."""
 _RANDOM = {
     "Bernoulli",
     "Multinomial",
@@ -95,6 +97,11 @@ def _kind_of(value: onnx.ValueInfoProto) -> str:
     return f"tensor({TensorProto.DataType.Name(element).lower()})"
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators; 0 if the model uses none."""
+    return max((entry.version for entry in model.opset_import if entry.domain in MAIN_DOMAINS), default=0)
+
+
 def has_graphs(node: onnx.NodeProto) -> bool:
     """Whether the node has graphs of its own, so that it is control flow."""
     return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
@@ -107,7 +114,7 @@ def _check_node(node: onnx.NodeProto) -> None:
             f"{what} is control flow: its time depends on the data, so no deadline can be kept; export the "
             "model with the branch decided and loops unrolled"
         )
-    if node.op_type in _RANDOM and node.domain in ("", "ai.onnx"):
+    if node.op_type in _RANDOM and node.domain in MAIN_DOMAINS:
         raise CompileError(f"{what} draws random numbers, so outputs can't be verified; make it an input")
 
 
@@ -131,7 +138,7 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
 def _constant(node: onnx.NodeProto, known: dict[str, onnx.TensorProto]) -> onnx.TensorProto | None:
     """Return the value of ``node`` if its type alone makes it constant."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
-    if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+    if node.op_type == "Constant" and node.domain in MAIN_DOMAINS:
         if "value" in attributes:
             tensor = onnx.TensorProto()
             tensor.CopyFrom(attributes["value"].t)
@@ -196,7 +203,7 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
         node.output[:] = [inside.get(name, name) for name in node.output]
     for tensor in graph.initializer:
         tensor.name = inside.get(tensor.name, tensor.name)
-    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+    opset = opset_of(model)
     taken = [_moved("Squeeze", value.name, inside[value.name], opset) for value in graph.input]
     given = [_moved("Unsqueeze", inside[value.name], value.name, opset) for value in graph.output]
     nodes = [*taken, *graph.node, *given]

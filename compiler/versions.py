@@ -21,12 +21,12 @@ from onnx import TensorProto, helper, version_converter
 from onnx.reference import ReferenceEvaluator
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.normalise import MAIN_DOMAINS, opset_of
 from mainspring.compiler.stock import StockSession, serialise
 
 OLDEST_OPSET = 7
 """From this opset on ONNX Runtime has all operators; of older opsets it has some."""
 
-_MAIN_DOMAINS = ("", "ai.onnx")
 _TOLERANCE = 1e-3
 
 _IR_ELEMENTS = {
@@ -55,7 +55,7 @@ class Readable(NamedTuple):
 
 def make_readable(model: onnx.ModelProto) -> Readable:
     """Return the model with versions that ONNX Runtime reads; raise `CompileError` if that is impossible."""
-    opset = _opset(model)
+    opset = opset_of(model)
     if model.ir_version <= newest_ir() and OLDEST_OPSET <= opset <= newest_opset():
         return Readable(model, converted=False)
     readable = onnx.ModelProto()
@@ -87,13 +87,13 @@ def check_conversion(
             expected = ReferenceEvaluator(original).run(None, dict(zip(names, arrays, strict=True)))
     except Exception as error:  # The evaluator raises numpy's errors.
         raise CompileError(
-            f"the model of opset {_opset(original)} was converted, but the onnx package can't run the "
+            f"the model of opset {opset_of(original)} was converted, but the onnx package can't run the "
             f"original to compare it ({type(error).__name__}: {error}); {advice}"
         ) from error
     for ours, theirs in zip(found, expected, strict=True):
         if ours.shape != np.shape(theirs) or not np.allclose(ours, theirs, _TOLERANCE, 1e-6, equal_nan=True):
             raise CompileError(
-                f"the model of opset {_opset(original)} computes something else when onnx converts it; "
+                f"the model of opset {opset_of(original)} computes something else when onnx converts it; "
                 f"{advice}"
             )
 
@@ -169,7 +169,7 @@ def _changed_since(model: onnx.ModelProto, opset: int) -> list[str]:
     return [
         f"{node.name or node.output[0]!r} ({node.op_type})"
         for node in _nodes(model)
-        if node.domain in _MAIN_DOMAINS and _since(node.op_type, _opset(model)) > opset
+        if node.domain in MAIN_DOMAINS and _since(node.op_type, opset_of(model)) > opset
     ]
 
 
@@ -201,7 +201,7 @@ def _converted(model: onnx.ModelProto, opset: int, reasons: list[str]) -> Readab
         StockSession(serialise(converted))
     except Exception as error:  # The converter raises C++'s errors, without a common base.
         raise CompileError(
-            f"the model is of opset {_opset(model)}, of which ONNX Runtime {onnxruntime.__version__} does "
+            f"the model is of opset {opset_of(model)}, of which ONNX Runtime {onnxruntime.__version__} does "
             f"not have {', '.join(reasons[:3])}; onnx.version_converter can't make it opset {opset} either "
             f"({str(error).strip().splitlines()[0]}); export it with an opset from {OLDEST_OPSET} to "
             f"{newest_opset()}"
@@ -209,12 +209,7 @@ def _converted(model: onnx.ModelProto, opset: int, reasons: list[str]) -> Readab
     return Readable(converted, converted=True)
 
 
-def _opset(model: onnx.ModelProto) -> int:
-    """Return the version of ONNX's own operators; 0 if the model uses none."""
-    return max((entry.version for entry in model.opset_import if entry.domain in _MAIN_DOMAINS), default=0)
-
-
 def _set_opset(model: onnx.ModelProto, opset: int) -> None:
     for entry in [*model.opset_import, *(e for function in model.functions for e in function.opset_import)]:
-        if entry.domain in _MAIN_DOMAINS:
+        if entry.domain in MAIN_DOMAINS:
             entry.version = min(entry.version, opset)
