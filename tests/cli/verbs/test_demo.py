@@ -9,6 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from mainspring.cli import demonstration
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.main import build_app
 
@@ -29,6 +30,8 @@ def test_a_demo_prints_json_and_a_second_one_in_its_folder_is_refused(tmp_path: 
         assert first.stdout is not None
         assert first.stderr is not None
         assert next((line for line in iter(first.stderr.readline, "") if line.startswith("Starting")), None)
+        # Imported above: on a busy machine the first would end before all of its imports are made here.
+        assert demonstration.__name__ in sys.modules
         second = CliRunner().invoke(build_app(), ["demo", *flags])
         assert isinstance(second.exception, ConfigError)
         complaint = f"another demonstration is using the folder {tmp_path}/demo; choose another folder"
