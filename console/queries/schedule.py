@@ -102,12 +102,12 @@ def _lanes(view: View, workers: tuple[str, ...]) -> list[Executor]:
         if worker not in histories:
             there = ", ".join(sorted(histories)) or "none"
             raise Unknown(f"there is no worker {worker!r}; there are: {there}")
-    names = workers or tuple(sorted(histories, key=_natural))
+    names = workers or tuple(sorted(histories, key=in_order))
     return [lane for name in names for lane in histories[name].lanes]
 
 
-def _natural(name: str) -> tuple[str, int, str]:
-    """Order ``worker-2`` before ``worker-10``."""
+def in_order(name: str) -> tuple[str, int, str]:
+    """Return what to sort names by so that ``worker-2`` comes before ``worker-10``."""
     stem = name.rstrip("0123456789")
     number = name[len(stem) :]
     return stem, int(number[:18] or 0), name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from mainspring.console.payloads import Attainment, Cluster, RequestLine, WorkerPicture
+from mainspring.console.queries.schedule import in_order
 from mainspring.console.terminal.lines import (
     NOTHING,
     Column,
@@ -12,7 +13,6 @@ from mainspring.console.terminal.lines import (
     bar,
     cut,
     heading,
-    in_order,
     milliseconds,
     number,
     percent,

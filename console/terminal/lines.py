@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -103,11 +102,6 @@ def ago(at_ns: int | None, now_ns: int) -> str:
     if seconds < 60:
         return f"{max(0.0, seconds):.1f}s"
     return f"{seconds / 60:.0f}min" if seconds < 3600 else f"{seconds / 3600:.1f}h"
-
-
-def in_order(name: str) -> list[tuple[int, str]]:
-    """Return what to sort names by so that worker-2 comes before worker-10."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def heading(text: str, width: int) -> Text:

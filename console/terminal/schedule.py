@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from mainspring.console.payloads import ActionLine, Schedule
-from mainspring.console.terminal.lines import Column, cut, heading, in_order, table
+from mainspring.console.terminal.lines import Column, cut, heading, table
 
 RAN = "█▓"
 """What ran; two neighbours differ."""
@@ -38,7 +38,7 @@ def schedule_lines(found: Schedule, width: int, now_ns: int) -> list[Text]:
     by_lane: dict[int, list[ActionLine]] = {}
     for action in found.actions:
         by_lane.setdefault(action.lane, []).append(action)
-    for index, lane in sorted(enumerate(found.lanes), key=lambda each: in_order(each[1].worker)):
+    for index, lane in enumerate(found.lanes):
         if lane.executor == "OTHER" and index not in by_lane:
             continue
         track = _track(found, by_lane.get(index, []), room, now_ns)
@@ -104,7 +104,7 @@ def _row(found: Schedule, action: ActionLine, now_ns: int) -> tuple[str, ...]:
         took,
         action.status or "planned",
         _ms(window) if window > 0 else "",
-        action.detail,
+        "; ".join(filter(None, (action.why, action.detail))),
     )
 
 

@@ -12,9 +12,9 @@ from mainspring.console.queries.asking import Unknown
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.memory import memory
 from mainspring.console.queries.models import SORTS, models
-from mainspring.console.queries.schedule import schedule
+from mainspring.console.queries.schedule import in_order, schedule
 from mainspring.console.terminal.cluster import cluster_lines
-from mainspring.console.terminal.lines import cut, in_order
+from mainspring.console.terminal.lines import cut
 from mainspring.console.terminal.memory import memory_lines
 from mainspring.console.terminal.models import models_lines
 from mainspring.console.terminal.schedule import schedule_lines

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mainspring.console.payloads import Cluster, Memory, Models, Schedule
 from mainspring.console.queries.asking import BadQuery, Unknown
@@ -14,7 +16,7 @@ from mainspring.console.queries.model import model
 from mainspring.console.queries.models import SORTS, models
 from mainspring.console.queries.recent import recent
 from mainspring.console.queries.request import request
-from mainspring.console.queries.schedule import schedule
+from mainspring.console.queries.schedule import in_order, schedule
 from mainspring.console.view.view import View
 from mainspring.messages.events import OperatorAsked, RequestArrived, Wakeup, WorkerLeft
 from mainspring.messages.operating import DrainWorker, PinModel, ResumeWorker, SetDefaultSlo
@@ -254,3 +256,9 @@ def test_payloads_are_json_that_reads_back() -> None:
         (Schedule, schedule(view, 0, SECOND)),
     ):
         assert msgspec.json.decode(msgspec.json.encode(payload), type=kind) == payload
+
+
+@given(st.lists(st.text(max_size=6)))
+def test_any_names_can_be_ordered(names: list[str]) -> None:
+    assert sorted(sorted(names, key=in_order, reverse=True), key=in_order) == sorted(names, key=in_order)
+    assert sorted(["w-10", "w-2", "a", "w"], key=in_order) == ["a", "w", "w-2", "w-10"]

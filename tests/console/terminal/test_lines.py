@@ -12,7 +12,6 @@ from mainspring.console.terminal.lines import (
     ago,
     bar,
     cut,
-    in_order,
     milliseconds,
     percent,
     sparkline,
@@ -71,9 +70,3 @@ def test_times_are_readable() -> None:
         "3min",
         "2.0h",
     ]
-
-
-@given(st.lists(st.text(max_size=6)))
-def test_any_names_can_be_ordered(names: list[str]) -> None:
-    assert sorted(sorted(names, key=in_order, reverse=True), key=in_order) == sorted(names, key=in_order)
-    assert sorted(["w-10", "w-2", "a", "w"], key=in_order) == ["a", "w", "w-2", "w-10"]

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from mainspring.console.payloads import Cluster, Memory, Models, Schedule
+from mainspring.console.payloads import ActionLine, Cluster, Lane, Memory, Models, Schedule
 from mainspring.console.queries.cluster import cluster
 from mainspring.console.queries.memory import memory
 from mainspring.console.queries.models import models
 from mainspring.console.queries.schedule import schedule
 from mainspring.console.terminal.memory import FREE, LOADING
 from mainspring.console.terminal.running import as_json
+from mainspring.console.terminal.schedule import schedule_lines
 from mainspring.console.terminal.screen import VIEWS, Screen
 from mainspring.console.terminal.source import RecordedSource
 from mainspring.console.view.view import View
@@ -243,3 +244,12 @@ def test_seeking_shows_another_moment(tmp_path: Path) -> None:
     source.play()
     assert "playing" in source.detail()
     source.close()
+
+
+def test_the_list_of_actions_says_why_a_load_was_sent() -> None:
+    why = "for requests that wait, evicting a"
+    load = ActionLine(
+        1, 0, "LOAD", "m", 0, 0, [], 0, 0, 9, 0, 5, 1, 6, "engine_error", "no memory", why, ["a"]
+    )
+    lines = schedule_lines(Schedule(0, 10, [Lane("w", "LOAD")], [load], 1), 160, 8)
+    assert "for requests that wait, evicting a; no memory" in "\n".join(line.plain for line in lines)
