@@ -1,4 +1,4 @@
-"""What the way to the gateway and back to the caller takes, learnt from what comes back. Pure.
+"""The time from the client to the gateway and back to the caller, learnt from replies. Pure.
 
 The way back is learnt for each size of answer, as the retransmission timer of TCP is (RFC 6298): a smoothed
 mean and four times the smoothed deviation. It ends where the caller has its result, so that a busy event loop

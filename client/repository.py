@@ -68,7 +68,7 @@ class RepositoryClient:
         except urllib.error.HTTPError as error:
             raise _refusal(error.code, error.read(_MOST_BYTES)) from None
         except msgspec.MsgspecError:
-            raise GatewayUnreachable(f"what answers at {self.address} is no gateway") from None
+            raise GatewayUnreachable(f"what answers at {self.address} is not a gateway") from None
         except OSError as error:
             why = getattr(error, "reason", error)
             raise GatewayUnreachable(f"no gateway answers over HTTP at {self.address} ({why})") from None
