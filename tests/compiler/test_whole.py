@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from mainspring.compiler import reference, stock
 from mainspring.compiler.artifact.arrays import aligned_array
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError
 from mainspring.compiler.artifact.executable import open_executable
@@ -49,6 +50,24 @@ def test_shapes_are_those_of_the_file(
     found = run_stored(store, manifest, [x[None], state[None]])
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one[0], other, rtol=1e-6)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_model_is_serialised_once_beside_its_original(
+    store: Store, make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    serialised: list[onnx.ModelProto] = []
+    serialise = stock.serialise
+
+    def counting(model: onnx.ModelProto) -> bytes:
+        serialised.append(model)
+        return serialise(model)
+
+    for module in (reference, stock):
+        monkeypatch.setattr(module, "serialise", counting)
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]})
+    compile_model(model, "m", store, (1, 2), Source("onnx", "m.onnx", whole=whole))
+    assert len(serialised) == (1 if whole else 2)
 
 
 def test_the_way_out_is_named(store: Store, make_model: MakeModel, tmp_path: Path) -> None:

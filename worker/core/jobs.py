@@ -1,4 +1,7 @@
-"""The vocabulary between the worker's core and its drivers: executors, jobs, endings, places in IO memory."""
+"""The vocabulary between the worker's core and its drivers: executors, jobs, endings, places in IO memory.
+
+Modules with Structs are not compiled: these stand apart, so that the core's other modules are.
+"""
 
 from __future__ import annotations
 
