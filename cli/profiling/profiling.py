@@ -1,14 +1,17 @@
 """Measures the models of a store on a device: LOAD, and INFER at each batch size (Clockwork, appendix A).
 
 Models that share an executable differ in nothing that takes time, so one of them is measured for all. What
-is measured is what the engine itself reports of each action: the copy of a LOAD, the run of an INFER.
+is measured is what the scheduler predicts: an executor's call of the engine, from its begin to its end. Batch
+sizes take turns, as they do in serving: an engine may be slower after a batch of another size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic_ns
 
 import msgspec
+import numpy as np
 
 from mainspring.cli.configuration.tables import ConfigError
 from mainspring.cli.profiling.lone_device import LoneDevice, random_rows
@@ -33,8 +36,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int
     weights_bytes: int
     load: Timing
+    """From begin to end, as the scheduler learns it."""
     infer: dict[int, Timing]
-    """By batch size."""
+    """The same, by batch size."""
+    load_device: Timing | None = None
+    """The device's part of LOAD: its copy."""
+    infer_device: dict[int, Timing] = {}
+    """The device's part of INFER, by batch size."""
 
     def profile(self) -> Profile:
         """Return the seed durations."""
@@ -79,16 +87,26 @@ def measure_models(
 
 
 def measure(
-    device: LoneDevice, group: Sequence[Manifest], batch_sizes: Sequence[int], effort: Effort
+    device: LoneDevice,
+    group: Sequence[Manifest],
+    batch_sizes: Sequence[int],
+    effort: Effort,
+    clock: Callable[[], int] | None = None,
 ) -> Measured:
-    """Measure a group's first model: LOADs that go round in the device's pages, then each batch size."""
+    """Measure a group's first model: LOADs that go round in the device's pages, then all batch sizes.
+
+    ``effort`` is for the LOADs, and for each batch size; ``clock`` returns nanoseconds, by default the
+    monotonic clock's.
+    """
+    clock = clock or monotonic_ns
     first = group[0]
     spec = first.spec()
     device.prepare(spec)
     places = _places(device.pages, spec.pages)
     try:
-        load = Timing.of(repeat(lambda: device.load(spec, next(places)), effort))
-        infer = {size: _infer(device, spec, size, effort) for size in batch_sizes}
+        load = _Spans(clock)
+        repeat(lambda: load.take(lambda: device.load(spec, next(places))), effort)
+        infer = _infers(device, spec, batch_sizes, effort, clock)
     finally:
         device.release(spec)
     return Measured(
@@ -98,14 +116,57 @@ def measure(
         input_bytes=spec.input_row_bytes,
         output_bytes=spec.output_row_bytes,
         weights_bytes=spec.weights_bytes,
-        load=load,
-        infer=infer,
+        load=load.whole(effort),
+        infer={size: spans.whole(effort) for size, spans in infer.items()},
+        load_device=load.device(effort),
+        infer_device={size: spans.device(effort) for size, spans in infer.items()},
     )
 
 
-def _infer(device: LoneDevice, spec: ModelSpec, batch_size: int, effort: Effort) -> Timing:
-    device.fill(spec, batch_size, random_rows(spec, batch_size))
-    return Timing.of(repeat(device.infer(spec, batch_size), effort))
+class _Spans:
+    """Durations of one kind of call: from its begin to its end, and what of that is the device's."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._whole_ns: list[int] = []
+        self._device_ns: list[int] = []
+
+    def take(self, run: Callable[[], int]) -> int:
+        """Run once; return the duration in ns."""
+        begin_ns = self._clock()
+        device_ns = run()
+        took_ns = self._clock() - begin_ns
+        self._whole_ns.append(took_ns)
+        self._device_ns.append(device_ns)
+        return took_ns
+
+    def whole(self, effort: Effort) -> Timing:
+        """Return the timing of the calls behind those to warm up."""
+        return Timing.of(np.array(self._whole_ns[effort.warm_up :], np.int64))
+
+    def device(self, effort: Effort) -> Timing:
+        """Return the timing of the device's part."""
+        return Timing.of(np.array(self._device_ns[effort.warm_up :], np.int64))
+
+
+def _infers(
+    device: LoneDevice, spec: ModelSpec, sizes: Sequence[int], effort: Effort, clock: Callable[[], int]
+) -> dict[int, _Spans]:
+    """Run the batch sizes in turn."""
+    spans = {size: _Spans(clock) for size in sizes}
+    rows = {size: random_rows(spec, size) for size in sizes}
+    runs = {size: device.infer(spec, size) for size in sizes}
+
+    def run_each() -> int:
+        took_ns = 0
+        for size in sizes:
+            # All sizes share the memory of inputs and outputs.
+            device.fill(spec, size, rows[size])
+            took_ns += spans[size].take(runs[size])
+        return took_ns
+
+    repeat(run_each, msgspec.structs.replace(effort, seconds=effort.seconds * len(sizes)))
+    return spans
 
 
 def keep(store: Store, measured: Measured, device_kind: str) -> None:

@@ -52,7 +52,7 @@ def profile(
 ) -> None:
     """Measure LOAD and INFER of models on this machine's device, as the paper's appendix A does.
 
-    Durations are medians of what the engine reports; a profile that is stored is near the 99th percentile.
+    Durations are medians of whole calls; a profile that is stored is near the 99th percentile.
     """
     from mainspring.cli.profiling.profiling import by_executable
     from mainspring.compiler.artifact.store import Store

@@ -55,9 +55,11 @@ def test_an_artifact_is_measured_as_mainspring_profile_does(
     monkeypatch.setenv(VARIABLE, msgspec.json.encode(FakeGpu(kernel_ns=7_000)).decode())
     (found,) = GpuJudge(store)([contender()])
     assert found.failed == ""
-    assert (found.device_kind, found.infer_ns) == (KIND, {1: 14_000, 2: 14_000})
+    assert found.device_kind == KIND
+    # Two kernels, and what the host does before and after them.
+    assert all(14_000 <= found.infer_ns[size] < 17_000 for size in (1, 2))
     assert found.profile is not None
-    assert found.profile.infer_ns == {1: 14_000, 2: 14_000}
+    assert all(14_000 <= found.profile.infer_ns[size] < 17_000 for size in (1, 2))
     assert [*store.root.iterdir()] == [], "what was measured is gone"
 
 

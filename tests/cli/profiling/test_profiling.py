@@ -58,10 +58,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 class Scripted:
     """An engine whose actions take as long as a list says, and which notes its calls."""
 
+    HOST_NS = 7
+    """What each action takes beside the device's part."""
+
     def __init__(self, durations_ns: list[int]) -> None:
         self.io = np.full(1 << 16, 255, np.uint8)
         self.calls: list[str] = []
         self.durations_ns = iter(durations_ns)
+        self.now_ns = 0
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def _next(self) -> int:
+        device_ns = next(self.durations_ns)
+        self.now_ns += device_ns + self.HOST_NS
+        return device_ns
 
     def prepare(self, model: ModelSpec) -> None:
         self.calls.append(f"prepare {model.name}")
@@ -71,7 +83,7 @@ class Scripted:
 
     def load(self, action: Load) -> int:
         self.calls.append(f"load {action.model} {list(action.pages)}")
-        return next(self.durations_ns)
+        return self._next()
 
     def unload(self, name: str) -> None:
         self.calls.append(f"unload {name}")
@@ -79,7 +91,7 @@ class Scripted:
     def execute(self, action: Infer, io: Reservation) -> int:
         self.calls.append(f"infer {action.model} x {action.batch_size}")
         assert io.slot.size <= self.io.size
-        return next(self.durations_ns)
+        return self._next()
 
     def close(self) -> None:
         self.calls.append("close")
@@ -105,20 +117,32 @@ def test_one_of_the_models_that_share_an_executable_is_measured(store: Store) ->
     assert [[manifest.name for manifest in group] for group in groups] == [["digits-1", "digits-2"], ["tiny"]]
 
 
-def test_a_model_is_loaded_all_over_the_pages_then_run_at_each_batch_size(store: Store) -> None:
-    engine = Scripted([5, 10, 20, 30, 5, 100, 110, 120, 5, 200, 210, 220])
+def test_a_model_is_loaded_all_over_the_pages_then_run_at_all_batch_sizes_in_turn(store: Store) -> None:
+    engine = Scripted([5, 10, 20, 30, 5, 6, 100, 200, 110, 210, 120, 220])
     device = LoneDevice(engine, pages=2)
     group = by_executable(store.manifests())[0]
-    found = measure(device, group, (1, 2), BRIEF)
+    found = measure(device, group, (1, 2), BRIEF, engine.clock)
     assert engine.calls[:4] == [
         "prepare digits-1",
         "load digits-1 [0]",
         "unload digits-1",
         "load digits-1 [1]",
     ]
-    assert engine.calls[-3:] == ["infer digits-1 x 2", "unload digits-1", "release digits-1"]
-    assert found.load == Timing(3, 20, 30, 30)
-    assert {size: timing.p50_ns for size, timing in found.infer.items()} == {1: 110, 2: 210}
+    assert engine.calls[-4:] == [
+        "infer digits-1 x 1",
+        "infer digits-1 x 2",
+        "unload digits-1",
+        "release digits-1",
+    ]
+    host_ns = engine.HOST_NS
+    assert found.load == Timing(3, 20 + host_ns, 30 + host_ns, 30 + host_ns)
+    assert found.load_device == Timing(3, 20, 30, 30)
+    assert {size: timing.p50_ns for size, timing in found.infer.items()} == {
+        1: 110 + host_ns,
+        2: 210 + host_ns,
+    }
+    assert {size: timing.p50_ns for size, timing in found.infer_device.items()} == {1: 110, 2: 210}
+    assert found.profile().infer_ns[1] == found.infer[1].seed_ns
     assert found.models == ("digits-1", "digits-2")
 
 

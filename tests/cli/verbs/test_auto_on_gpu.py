@@ -101,10 +101,12 @@ def test_the_faster_engine_is_kept_with_its_profile(
     assert plans.arch == "sm_80", "kernels are for the GPU that chose"
     assert list(manifest.profiles) == [KIND]
     profile = manifest.profiles[KIND]
-    assert profile.infer_ns == {plan.batch_size: 1_000 * len(plan.launches) for plan in plans.plans}
+    for plan in plans.plans:
+        kernels_ns = 1_000 * len(plan.launches)
+        assert kernels_ns <= profile.infer_ns[plan.batch_size] < kernels_ns + 3_000
     assert profile.load_ns > 0
     assert f"measured on {KIND}: load" in result.output
-    assert "kept tvm: onnxruntime: 0.636 ms for each row" in result.output, "of 0.9 and 0.45 ms"
+    assert "kept tvm: onnxruntime: 0.638 ms for each row" in result.output, "of 0.902 and 0.451 ms"
     assert result.output.count(f" ms for each row on {KIND}, over all batch sizes") == 2
     assert [path.name for path in (store.root / "executables").iterdir()] == [manifest.executable]
     assert {path.name for path in store.root.iterdir()} == {"executables", "models", "weights"}
@@ -118,12 +120,12 @@ def test_the_other_way_round_the_other_one_is_and_programs_are_told(
     result = CliRunner().invoke(app, compiling(model, store.root, "--json"))
     shown = json.loads(result.stdout)
     assert (shown["engine"], shown["device_kind"]) == ("onnxruntime", KIND)
-    assert shown["infer_ns"] == {"1": 50_000, "2": 50_000}
-    assert shown["engines"]["onnxruntime"].startswith("0.0354 ms for each row"), "of 0.05 and 0.025 ms"
+    assert all(50_000 <= shown["infer_ns"][size] < 53_000 for size in ("1", "2"))
+    assert shown["engines"]["onnxruntime"].startswith("0.0361 ms for each row"), "of 0.051 and 0.0256 ms"
     assert "ms for each row" in shown["engines"]["tvm"]
     manifest = store.manifest("reader")
     assert (manifest.engine, store.executable_info(manifest).device) == ("onnxruntime", "cuda")
-    assert manifest.profiles[KIND].infer_ns == {1: 50_000, 2: 50_000}
+    assert all(50_000 <= manifest.profiles[KIND].infer_ns[size] < 53_000 for size in (1, 2))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import msgspec
 import onnxruntime
 
 from mainspring.cli.main import main as command_line
+from mainspring.cli.profiling import profiling
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import nvml
 from mainspring.worker.engines.cuda.driver import DeviceLost
@@ -60,6 +61,7 @@ def put_in(gpu: FakeGpu) -> None:
     replaced: dict[str, tuple[object, Any]] = {
         "open_driver": (drivers, lambda _: driver),
         "try_states": (nvml, list),
+        "monotonic_ns": (profiling, lambda: driver.now_ns),
         "notes_about": (nvml, lambda *_: ()),
         "get_available_providers": (
             onnxruntime,
