@@ -106,7 +106,8 @@ def test_the_faster_engine_is_kept_with_its_profile(
         assert kernels_ns <= profile.infer_ns[plan.batch_size] < kernels_ns + 3_000
     assert profile.load_ns > 0
     assert f"measured on {KIND}: load" in result.output
-    assert "kept tvm: onnxruntime: 0.638 ms for each row" in result.output, "of 0.902 and 0.451 ms"
+    # Of 0.9 and 0.45 ms, and what the host does beside.
+    assert re.search(r"kept tvm: onnxruntime: 0\.63\d ms for each row", result.output), result.output
     assert result.output.count(f" ms for each row on {KIND}, over all batch sizes") == 2
     assert [path.name for path in (store.root / "executables").iterdir()] == [manifest.executable]
     assert {path.name for path in store.root.iterdir()} == {"executables", "models", "weights"}
@@ -121,7 +122,8 @@ def test_the_other_way_round_the_other_one_is_and_programs_are_told(
     shown = json.loads(result.stdout)
     assert (shown["engine"], shown["device_kind"]) == ("onnxruntime", KIND)
     assert all(50_000 <= shown["infer_ns"][size] < 53_000 for size in ("1", "2"))
-    assert shown["engines"]["onnxruntime"].startswith("0.0361 ms for each row"), "of 0.051 and 0.0256 ms"
+    # Of 0.05 and 0.025 ms, and what the host does beside.
+    assert re.match(r"0\.03[56]\d ms for each row", shown["engines"]["onnxruntime"])
     assert "ms for each row" in shown["engines"]["tvm"]
     manifest = store.manifest("reader")
     assert (manifest.engine, store.executable_info(manifest).device) == ("onnxruntime", "cuda")
