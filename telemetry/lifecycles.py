@@ -172,7 +172,7 @@ class Lifecycles:
     def actions(self) -> list[ActionLife]:
         """Return the outstanding actions, in the order in which they were sent."""
         found = [life for worker in self.cluster.workers.values() for life in outstanding(worker)]
-        return sorted(found, key=_action_id)
+        return sorted(found, key=lambda life: life.action.action_id)
 
     def requests(self) -> Iterator[RequestLife]:
         """Yield the open requests as they stand."""
@@ -256,7 +256,7 @@ class Lifecycles:
         lost = [] if worker is None else outstanding(worker)
         waiting = {life.action.action_id: self._in_infer(life.action.action_id) for life in lost}
         follow(self.cluster, now_ns, entry)
-        for life in sorted(lost, key=_action_id):
+        for life in sorted(lost, key=lambda life: life.action.action_id):
             life.ended_ns = now_ns
             life.lost = entry.reason or "its worker left"
             self._infer_failed(waiting[life.action.action_id], life)
@@ -352,7 +352,3 @@ def infer_of(cluster: Cluster, request: Request) -> Infer | None:
                 if request.id in infer.request_ids:
                     return infer
     return None
-
-
-def _action_id(life: ActionLife) -> int:
-    return life.action.action_id

@@ -121,7 +121,7 @@ def pack(action: Action) -> bytes:
     """Return an ended action's bytes; raise `struct.error` if a number does not fit."""
     requests = action.requests
     model, detail = action.model.encode()[:65535], action.detail.encode()[:400]
-    evicted = "\n".join(action.evicted).encode()[:65535]
+    evicted = "\n".join(action.evicted).encode()[:65535] if action.evicted else b""
     head = _HEAD.pack(
         action.done_seq,
         action.done_ns,
