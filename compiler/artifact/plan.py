@@ -8,9 +8,10 @@ The kernels are in files beside the plans, by target:
 
 * ``cpu``: `SHARED_OBJECT`, a shared library of tvm_ffi's packed functions. A launch calls the function
   ``kernel`` with one DLTensor for each operand (`Operand.dtype`, `Operand.shape`, compact rows).
-* ``cuda``: `SOURCE`, CUDA C++ with each kernel as ``extern "C" __global__``, and `CUBIN`, the same compiled
-  for ``arch``, if ``nvcc`` was installed. A kernel's parameters are the arguments in their order: a `place`
-  for each operand, so that launches are the same for all models of an executable, wherever their weights lie.
+* ``cuda``: `SOURCE`, CUDA C++ with each kernel as ``extern "C" __global__``; and, if ``nvcc`` or NVRTC was
+  installed, `CUBIN`, the same as machine code for ``arch``, and `PTX`, which newer devices run too. A
+  kernel's parameters are the arguments in their order: a `place` for each operand, so that launches are the
+  same for all models of an executable, wherever their weights lie.
 
 The places of ``cuda`` count from a table of addresses in the device's constant memory, `ADDRESSES`, which
 every module has: the addresses of the workspace, of the batch's slot in the IO cache, and of each page of the
@@ -45,6 +46,9 @@ PLANS = "plans.json"
 SHARED_OBJECT = "kernels.so"
 SOURCE = "kernels.cu"
 CUBIN = "kernels.cubin"
+PTX = "kernels.ptx"
+_OLDEST_PTX = 80
+"""PTX is for this architecture and newer ones, where the machine code is for none that is older."""
 
 ADDRESSES = "mainspring_addresses"
 SET_ADDRESSES = "mainspring_set_addresses"
@@ -69,6 +73,11 @@ MOST_THREADS = 1024
 Region = Literal["weights", "workspace", "input", "output"]
 Extent = tuple[int, int, int]
 """Along x, y and z."""
+
+
+def ptx_arch(arch: str) -> str:
+    """Return what PTX is made for beside machine code for ``arch``, such as ``compute_80``."""
+    return f"compute_{min(_OLDEST_PTX, int(arch.removeprefix('sm_').rstrip('af')))}"
 
 
 def place(entry: int, offset: int) -> int:
@@ -265,7 +274,7 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
 def kernels_path(store: Store, manifest: Manifest, plans: Plans, name: str) -> Path | None:
     """Return a file of kernels, whose bytes are unaltered; None if the plans have no such file.
 
-    ``name`` is one of `plan.SHARED_OBJECT`, `plan.SOURCE` and `plan.CUBIN`. Raises `StoreError` for a file
+    ``name`` is one of `SHARED_OBJECT`, `SOURCE`, `CUBIN` and `PTX`. Raises `StoreError` for a file
     that is missing or altered.
     """
     if name not in plans.files:

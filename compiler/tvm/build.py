@@ -20,7 +20,17 @@ from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CPU, GraphTensor
-from mainspring.compiler.artifact.plan import CUBIN, PLAN_FORMATS, SHARED_OBJECT, SOURCE, LaunchPlan, Plans
+from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing, compile_cuda
+from mainspring.compiler.artifact.plan import (
+    CUBIN,
+    PLAN_FORMATS,
+    PTX,
+    SHARED_OBJECT,
+    SOURCE,
+    LaunchPlan,
+    Plans,
+    ptx_arch,
+)
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
@@ -149,8 +159,9 @@ def _symbol(size: int, function: str) -> str:
 
 
 def _cuda_files(generated: Generated, arch: str) -> dict[str, bytes]:
-    binary = cubin(generated.code, arch)
-    return {SOURCE: generated.code} | ({} if binary is None else {CUBIN: binary})
+    code = generated.code
+    made = {CUBIN: compiled_kernels(code, arch), PTX: compiled_kernels(code, ptx_arch(arch))}
+    return {SOURCE: code, **{name: content for name, content in made.items() if content is not None}}
 
 
 def _shared_constants(
@@ -217,14 +228,25 @@ def shared_object(object_file: bytes) -> bytes:
     return _run(arguments, {"kernels.o": object_file}, "kernels.so", "the kernels can't be linked")
 
 
-def cubin(source: bytes, arch: str) -> bytes | None:
-    """Return the source compiled for ``arch``; None without ``nvcc``: then the worker compiles it."""
+def compiled_kernels(source: bytes, arch: str) -> bytes | None:
+    """Return machine code for an architecture such as ``sm_90``, or PTX for one such as ``compute_80``.
+
+    None without ``nvcc`` and NVRTC: then the worker compiles the source.
+    """
     nvcc = shutil.which("nvcc")
     if nvcc is None:
-        return None
+        try:
+            return compile_cuda(source, arch)
+        except NvrtcMissing:
+            return None
+        except NvrtcFailed as error:
+            raise CompileError(str(error)) from error
+    kind = "-ptx" if arch.startswith("compute_") else "-cubin"
     # No --use_fast_math: it replaces division, square root and exp by approximations, and flushes subnormals.
-    arguments = [nvcc, "-cubin", f"-arch={arch}", "-O3", "-std=c++17", "-o", "kernels.cubin", "kernels.cu"]
-    return _run(arguments, {"kernels.cu": source}, "kernels.cubin", "nvcc can't compile the kernels")
+    arguments = [nvcc, kind, f"-arch={arch}", "-O3", "-std=c++17", "-o", "kernels", "kernels.cu"]
+    made = _run(arguments, {"kernels.cu": source}, "kernels", "nvcc can't compile the kernels")
+    # The driver takes PTX as text that ends with a zero, as NVRTC makes it.
+    return made if kind == "-cubin" else made + b"\0"
 
 
 def _run(arguments: list[str], inputs: dict[str, bytes], output: str, failure: str) -> bytes:

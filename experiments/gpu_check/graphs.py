@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mainspring.compiler.artifact.plan import CUBIN, SOURCE, kernels_path, read_plans
+from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 from mainspring.worker.core.io_memory import slot_layout
+from mainspring.worker.engines.cuda.compiling import image_for
 from mainspring.worker.engines.cuda.driver import Driver, Extent, open_driver
-from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram, choose_image
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram
 from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
 
 ABOVE = 0.02
@@ -78,13 +79,7 @@ def check_graphs(settings: Settings) -> list[Verdict]:
     driver = open_driver(number)
     driver.attach()
     noting: Any = NotingDriver(driver)
-    cubin, source = (kernels_path(store, manifest, plans, name) for name in (CUBIN, SOURCE))
-    image = choose_image(
-        driver,
-        plans,
-        cubin.read_bytes() if cubin else None,
-        source.read_text(encoding="utf-8") if source else "",
-    )
+    image = image_for(driver, store, manifest, plans)
     sizes = (settings.batch_sizes[0], settings.batch_sizes[-1])
     layouts = {size: slot_layout(spec, size) for size in sizes}
     memory = DeviceMemory(driver, Wanted(WORKSPACE_MIB << 20, 1 << 20, 0, pages=spec.pages))

@@ -50,7 +50,7 @@ def compile_case(model: onnx.ModelProto, batch_size: int) -> Case:
     from mainspring.compiler.tvm.build import Model
 
     prepared = Prepared(model, batch_size)
-    with mock.patch("mainspring.compiler.tvm.build.cubin", return_value=None):
+    with mock.patch("mainspring.compiler.tvm.build.compiled_kernels", return_value=None):
         built = Model(prepared, [batch_size]).build("cuda", "sm_90")
     rows: list[Any] = [array[:batch_size] for array in prepared.rows]
     source = built.files[SOURCE].decode()

@@ -45,7 +45,7 @@ def _no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake GPU runs nothing, and NVIDIA's compiler takes long."""
     from mainspring.compiler.tvm import build as tvm_build
 
-    monkeypatch.setattr(tvm_build, "cubin", lambda *_: None)
+    monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 

@@ -7,7 +7,9 @@ import shutil
 import pytest
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.tvm.build import cubin, shared_object
+from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing
+from mainspring.compiler.tvm import build
+from mainspring.compiler.tvm.build import compiled_kernels, shared_object
 
 KERNEL = b'extern "C" __global__ void twice(float* a) { a[threadIdx.x] *= 2.0f; }\n'
 
@@ -28,15 +30,36 @@ def test_what_the_linker_says_is_in_the_error() -> None:
         shared_object(b"no object file")
 
 
-def test_without_nvcc_there_is_no_machine_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvcc_nvrtc_compiles_and_without_both_the_worker_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[bytes, str]] = []
+
+    def nvrtc(source: bytes, arch: str) -> bytes:
+        asked.append((source, arch))
+        if arch == "sm_1":
+            raise NvrtcFailed("NVRTC can't compile the kernels for sm_1: no")
+        if arch == "sm_2":
+            raise NvrtcMissing("NVRTC is not installed")
+        return b"code"
+
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert cubin(KERNEL, "sm_90") is None
+    monkeypatch.setattr(build, "compile_cuda", nvrtc)
+    assert compiled_kernels(KERNEL, "sm_90") == b"code"
+    assert asked == [(KERNEL, "sm_90")]
+    with pytest.raises(CompileError, match="for sm_1: no"):
+        compiled_kernels(KERNEL, "sm_1")
+    assert compiled_kernels(KERNEL, "sm_2") is None
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_nvcc_makes_machine_code_or_says_why_not() -> None:
-    made = cubin(KERNEL, "sm_90")
+    made = compiled_kernels(KERNEL, "sm_90")
     assert made is not None
     assert made.startswith(b"\x7fELF")
+    ptx = compiled_kernels(KERNEL, "compute_80")
+    assert ptx is not None
+    assert b".target sm_80" in ptx
+    assert ptx.endswith(b"\0"), "the driver would read on behind it"
     with pytest.raises(CompileError, match=r"nvcc can't compile the kernels: .*undefined"):
-        cubin(KERNEL.replace(b"threadIdx", b"nowhere"), "sm_90")
+        compiled_kernels(KERNEL.replace(b"threadIdx", b"nowhere"), "sm_90")

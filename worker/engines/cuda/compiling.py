@@ -1,76 +1,103 @@
-"""CUDA C++ to machine code, for models that were compiled without ``nvcc``.
+"""Machine code for a GPU's kernels: what the compiler stored, or what is compiled here and kept.
 
-NVRTC needs no GPU and no toolkit, only its own library and CUDA's headers, which come with the extra
-``cuda``. No option trades digits for speed: outputs have to be those that the compiler verified.
+An executable has its kernels as machine code for one architecture, as PTX, which the driver compiles for
+newer ones, and as source. What had to be compiled from source is kept beside it, for the next worker and the
+next start.
 """
 
 from __future__ import annotations
 
-import functools
+import hashlib
+import logging
+import os
+import re
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from mainspring import extras
+from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing, compile_cuda
+from mainspring.compiler.artifact.plan import CUBIN, PTX, SOURCE, Plans, kernels_path, ptx_arch
+from mainspring.compiler.artifact.store import Store
 from mainspring.worker.engine import EngineError
+from mainspring.worker.engines.cuda.driver import Driver
 
-HEADERS = ("cudart", "cccl")
-"""Headers that generated kernels include: CUDA's own and its C++ standard library."""
+LOG = logging.getLogger(__name__)
+_DIGEST_BYTES = 32
+"""Of the SHA-256 that a kept file begins with."""
+_ARCH = re.compile(r"(?:sm|compute)_(\d+)([af]?)")
 
-_MOST_WORDS = 1000
-"""Most characters of the compiler's log that an error quotes."""
+
+def image_for(driver: Driver, store: Store, manifest: Manifest, plans: Plans) -> bytes:
+    """Return what the driver loads for an executable's kernels on this device.
+
+    Machine code runs on devices of its architecture's major number with the same or a higher minor number,
+    PTX on all newer ones. Raises `EngineError`, and `StoreError` for files that are missing or altered.
+    """
+    if plans.target != "cuda":
+        raise EngineError(f"the executable is for {plans.target}; compile the model for a GPU: --device cuda")
+    arch = driver.arch()
+    code = kernels_path(store, manifest, plans, CUBIN)
+    if code is not None and _runs(plans.arch, arch):
+        return code.read_bytes()
+    ptx = kernels_path(store, manifest, plans, PTX)
+    if ptx is not None and _number(ptx_arch(plans.arch)) <= _number(arch):
+        return ptx.read_bytes()
+    source = kernels_path(store, manifest, plans, SOURCE)
+    if source is None:
+        raise EngineError(f"the executable has no kernels for {arch} and no source of them")
+    return _compiled(driver, source, arch)
 
 
 def compile_with_nvrtc(source: str, arch: str) -> bytes:
     """Return machine code for ``arch``, such as ``sm_90``; raise `EngineError` with the compiler's words."""
-    nvrtc = _nvrtc()
-    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], []))
     try:
-        options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", b"--disable-warnings"]
-        options += [f"--include-path={folder}".encode() for folder in header_folders()]
-        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        if int(status):
-            raise EngineError(f"NVRTC can't compile the kernels for {arch}: {_log(nvrtc, program)}")
-        code = b"\0" * int(_checked(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
-        _checked(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
-        return code
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-
-
-@functools.cache
-def header_folders() -> tuple[Path, ...]:
-    """Return the folders of CUDA's installed headers."""
-    try:
-        from cuda.pathfinder import find_nvidia_header_directory
-    except ImportError:
-        return ()
-    found = [find_nvidia_header_directory(name) for name in HEADERS]
-    return tuple(Path(folder) for folder in found if folder)
-
-
-def _nvrtc() -> Any:
-    try:
-        from cuda.bindings import nvrtc
-
-        nvrtc.nvrtcVersion()
-    except (ImportError, RuntimeError) as error:
+        return compile_cuda(source.encode(), arch)
+    except NvrtcMissing as error:
         raise EngineError(
-            f"the kernels are there as source alone and NVRTC is not ({str(error).strip()}); "
-            f"{extras.command('gpu')}, or compile the model where nvcc is on the PATH"
+            f"there are no kernels for {arch}, and their source can't be compiled: {error}; "
+            f"{extras.command('gpu')}, or compile the model with --arch {arch}"
         ) from error
-    return nvrtc
+    except NvrtcFailed as error:
+        raise EngineError(str(error)) from error
 
 
-def _checked(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
-    """Return a call's value without its status; raise `EngineError` unless the status is success."""
-    status, *values = answer
-    if int(status):
-        _, text = nvrtc.nvrtcGetErrorString(status)
-        raise EngineError(f"NVRTC failed: {text.decode() if isinstance(text, bytes) else text}")
-    return values[0] if values else None
+def _compiled(driver: Driver, source: Path, arch: str) -> bytes:
+    """Return the source compiled for an architecture, from the last time if that is there."""
+    kept = source.with_name(f"kernels.{arch}.kept")
+    try:
+        digest, code = (content := kept.read_bytes())[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if digest == hashlib.sha256(code).digest():
+            return code
+        LOG.warning("%s is damaged; its kernels are compiled again", kept)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        LOG.warning("%s can't be read (%s); its kernels are compiled again", kept, error.strerror)
+    code = driver.compile(source.read_text(encoding="utf-8"), arch)
+    _keep(kept, hashlib.sha256(code).digest() + code)
+    return code
 
 
-def _log(nvrtc: Any, program: Any) -> str:
-    log = b" " * int(_checked(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
-    _checked(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
-    return log.decode(errors="replace").strip("\0 \n")[:_MOST_WORDS]
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file aside and rename it into place; a store that can't be written is none the worse."""
+    try:
+        file, aside = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        with os.fdopen(file, "wb") as stream:
+            stream.write(content)
+        os.replace(aside, path)
+    except OSError as error:
+        LOG.info("compiled kernels can't be kept in %s: %s", path, error.strerror)
+
+
+def _runs(code: str, device: str) -> bool:
+    """Whether machine code of an architecture runs on a device; code such as ``sm_90a`` on that one alone."""
+    made, there = _number(code), _number(device)
+    if code.endswith("a"):
+        return made == there
+    return made // 10 == there // 10 and made <= there
+
+
+def _number(arch: str) -> int:
+    found = _ARCH.fullmatch(arch)
+    return int(found[1]) if found is not None else 0

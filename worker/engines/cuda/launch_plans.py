@@ -224,24 +224,3 @@ class LaunchPlanBound:
     def set_addresses(self, slot: int, stream: int) -> None:
         """Have the stream's later kernels find the model's weights, and a slot at this address."""
         self.program.set_addresses(self._table, slot, stream)
-
-
-def choose_image(driver: Driver, plans: Plans, cubin: bytes | None, source: str) -> bytes:
-    """Return machine code for this device: the stored code, or the source compiled here.
-
-    Machine code runs on devices of its architecture's major number with the same or a higher minor number.
-    Raises `EngineError`.
-    """
-    arch = driver.arch()
-    if cubin is not None and _runs(plans.arch, arch):
-        return cubin
-    if plans.target != "cuda":
-        raise EngineError(f"the executable is for {plans.target}; compile the model for a GPU: --target cuda")
-    return driver.compile(source, arch)
-
-
-def _runs(code: str, device: str) -> bool:
-    made, there = (int(name.removeprefix("sm_").rstrip("af") or 0) for name in (code, device))
-    if code.endswith("a"):
-        return made == there
-    return made // 10 == there // 10 and made <= there

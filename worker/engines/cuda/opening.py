@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import CUDA, ONNXRUNTIME, TVM, Manifest
-from mainspring.compiler.artifact.plan import CUBIN, SOURCE, kernels_path, read_plans
+from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.artifacts import Integrity
+from mainspring.worker.engines.cuda.compiling import image_for
 from mainspring.worker.engines.cuda.driver import Driver
-from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram, choose_image
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanProgram
 from mainspring.worker.engines.cuda.memory import DeviceMemory
 from mainspring.worker.engines.cuda.programs import Program, Times
 
@@ -74,13 +75,7 @@ class Opener:
 
     def _open_plans(self, manifest: Manifest) -> Program:
         plans = read_plans(self._store, manifest)
-        code, source = (kernels_path(self._store, manifest, plans, name) for name in (CUBIN, SOURCE))
-        image = choose_image(
-            self._driver,
-            plans,
-            code.read_bytes() if code is not None else None,
-            source.read_text(encoding="utf-8") if source is not None else "",
-        )
+        image = image_for(self._driver, self._store, manifest, plans)
         return LaunchPlanProgram(
             self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest), self._times
         )

@@ -53,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = Store(tmp_path_factory.mktemp("gpu") / "store")
     with pytest.MonkeyPatch.context() as patch:
         # NVIDIA's compiler would take a minute, and there may be none.
-        patch.setattr(tvm_build, "cubin", lambda *_: None)
+        patch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
         first, second = compile_zoo([ARCHITECTURE], made, len(COPIES), 0, SIZES, Target(TVM, CUDA))
     assert first.manifest.executable == second.manifest.executable
     return made

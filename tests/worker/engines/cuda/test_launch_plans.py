@@ -13,12 +13,11 @@ from mainspring.compiler.artifact.plan import (
     ADDRESSES_COUNT,
     FIRST_PAGE_ENTRY,
     SLOT_ENTRY,
-    Plans,
     place,
 )
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.engine import DeviceLost, EngineError
-from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram, choose_image
+from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.engines.cuda.memory import MIB, DeviceMemory, Wanted
 from mainspring.worker.engines.cuda.operands import AddressTable, Arguments, entries
 from tests.worker.engines.cuda import tiny_plans as tiny
@@ -235,33 +234,3 @@ def test_a_table_of_any_length_is_written_in_launches_of_full_blocks(count: int)
 def test_a_model_without_weights_has_no_pages_in_its_table() -> None:
     assert entries(()) == FIRST_PAGE_ENTRY
     assert entries(tiny.TENSORS) == FIRST_PAGE_ENTRY + 2
-
-
-@pytest.mark.parametrize(
-    ("arch", "stored"),
-    [("sm_90", True), ("sm_80", False), ("sm_100", False), ("sm_86", False), ("sm_90a", True)],
-)
-def test_stored_machine_code_is_used_where_it_runs(arch: str, stored: bool) -> None:
-    driver = FakeDriver()
-    driver.attach()
-    plans = msgspec.structs.replace(tiny.PLANS, arch=arch)
-    found = choose_image(driver, plans, b"code", "source")
-    assert found == (b"code" if stored else b"sm_90 of source")
-
-
-def test_older_code_of_the_same_family_runs_and_newer_does_not() -> None:
-    driver = FakeDriver()
-    driver.attach()
-    for device, runs in (("sm_89", True), ("sm_80", False), ("sm_90", False)):
-        driver.arch = lambda name=device: name  # type: ignore[method-assign, misc]
-        plans = msgspec.structs.replace(tiny.PLANS, arch="sm_86")
-        assert (choose_image(driver, plans, b"code", "source") == b"code") is runs
-
-
-def test_code_is_compiled_where_none_was_stored_and_refused_for_the_cpu() -> None:
-    driver = FakeDriver()
-    driver.attach()
-    assert choose_image(driver, tiny.PLANS, None, "source") == b"sm_90 of source"
-    cpu: Plans = msgspec.structs.replace(tiny.PLANS, target="cpu")
-    with pytest.raises(EngineError, match="for cpu"):
-        choose_image(driver, cpu, None, "source")
