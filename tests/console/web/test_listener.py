@@ -151,7 +151,8 @@ def test_fragments_without_end_end_their_page(start: Start) -> None:
             page.send("" for _ in range(100_000))
         with pytest.raises(ConnectionClosed):
             page.recv(timeout=PATIENCE_S)
-        assert page.close_code == 1009
+        # The reset that follows may overtake the reason: the page was still sending.
+        assert page.close_code in (1009, 1006)
 
 
 def test_a_message_may_come_in_fragments(start: Start) -> None:
