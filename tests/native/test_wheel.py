@@ -23,8 +23,8 @@ pathlib.Path(name).write_text(build_meta.build_wheel(folder))
 NEEDED = "from setuptools import build_meta\nprint(build_meta.get_requires_for_build_wheel())"
 ASK = """
 from mainspring import native
-from mainspring.simulator import agenda, draws
-print(*(module.__file__.rsplit(".")[-1] for module in (draws, agenda)), native.SIMULATOR.state())
+from mainspring.simulator import environment, spec
+print(*(module.__file__.rsplit(".")[-1] for module in (environment, spec)), native.SIMULATOR.state())
 """
 
 
@@ -40,7 +40,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / path).exists():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / path, folder / path, follow_symlinks=False)
-    write_setup(folder, "native.SIMULATOR", "simulator/draws.py")
+    write_setup(folder, "native.SIMULATOR", "simulator/environment.py")
     for stale in ("build/lib/mainspring/stale.py", "build/native/cpython-311/core/mainspring/stale.so"):
         (folder / stale).parent.mkdir(parents=True)
         (folder / stale).write_text("")
@@ -60,7 +60,7 @@ def wheel(checkout: Path, folder: Path, **environment: str) -> tuple[zipfile.Zip
 def test_a_wheel_holds_compiled_code_that_runs_and_no_experiments(checkout: Path, tmp_path: Path) -> None:
     made, _ = wheel(checkout, tmp_path)
     names = set(made.namelist())
-    assert {"mainspring/cli/main.py", "mainspring/simulator/draws.py", "mainspring/py.typed"} <= names
+    assert {"mainspring/cli/main.py", "mainspring/simulator/environment.py", "mainspring/py.typed"} <= names
     assert any(name.startswith("mainspring/console/page/") for name in names)
     tops = {"/".join(name.split("/")[:2]) for name in names if name.startswith("mainspring/")}
     assert "mainspring/experiments" not in tops
@@ -76,7 +76,7 @@ def test_a_wheel_holds_compiled_code_that_runs_and_no_experiments(checkout: Path
     out, errors = run(site, "-c", ASK)
     assert out.startswith("so py State(use=<Use.COMPILED")
     assert run(site, "-c", ASK, **{native.SWITCH: "0"})[0].startswith("py py State(use=<Use.OFF")
-    (site / "mainspring/simulator/agenda.py").open("a").write("# changed\n")
+    (site / "mainspring/simulator/spec.py").open("a").write("# changed\n")
     assert run(site, "-c", ASK) == (out, errors) == (out, ""), "what is installed is not looked at"
 
 

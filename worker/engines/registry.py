@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from mainspring.worker.config import WorkerConfig
@@ -30,6 +31,10 @@ def _cuda(config: WorkerConfig, device: int) -> Engine:
     from mainspring.worker.engines.cuda.engine import CudaEngine
     from mainspring.worker.engines.cuda.nvml import notes_about, try_states
 
+    if config.engine == "tvm":
+        # A module's kernels are loaded with it, not each at its first launch, which may hold up all else that
+        # CUDA does. Not for ONNX Runtime: all of cuBLAS would be loaded.
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     # Before this process uses the GPU: in a container it could not find itself in the list of processes.
     states = try_states()
     driver = open_driver(device)

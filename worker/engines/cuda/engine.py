@@ -20,19 +20,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mainspring.compiler.artifact.manifest import CPU, Manifest
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import CPU, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
 from mainspring.worker.config import WorkerConfig
 from mainspring.worker.core.jobs import Reservation
-from mainspring.worker.engine import Bytes, EngineError
+from mainspring.worker.engine import Bytes, DeviceLost, EngineError
 from mainspring.worker.engines.artifacts import check_artifact
 from mainspring.worker.engines.cuda.copies import IoCopies, Loader
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
 from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
-from mainspring.worker.engines.cuda.opening import Opener
+from mainspring.worker.engines.cuda.opening import AUTO, Opener
 from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 
 LOG = logging.getLogger(__name__)
@@ -94,6 +95,9 @@ class CudaEngine:
         self._prepared: dict[str, _Prepared] = {}
         self._bound: dict[str, Bound] = {}
         """Of resident models."""
+        self._open_stored(config.engine)
+        self._stored = frozenset(self._programs)
+        """Programs that stay open without a model."""
 
     def prepare(self, model: ModelSpec) -> None:
         """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""
@@ -115,8 +119,11 @@ class CudaEngine:
         if prepared is None:
             return
         self._weights.give_back(prepared.manifest.weights_hash)
-        if all(other.program is not prepared.program for other in self._prepared.values()):
-            del self._programs[_program_key(prepared.manifest)]
+        key = _program_key(prepared.manifest)
+        if key not in self._stored and all(
+            other.program is not prepared.program for other in self._prepared.values()
+        ):
+            del self._programs[key]
             prepared.program.close()
 
     def load(self, action: Load) -> int:
@@ -163,6 +170,7 @@ class CudaEngine:
             self._weights.close()
             return
         steps: list[Callable[[], None]] = [lambda name=name: self.release(name) for name in self._prepared]  # type: ignore[misc]
+        steps += [program.close for key, program in self._programs.items() if key in self._stored]
         steps += [self._weights.close, self._memory.close]
         steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
         for step in steps:
@@ -174,6 +182,35 @@ class CudaEngine:
     def bound(self, name: str) -> Bound:
         """Return a resident model's program, for measurements; raise `KeyError` for another."""
         return self._bound[name]
+
+    def _open_stored(self, engine: str) -> None:
+        """Open the launch plans in the store before anything is served.
+
+        Loading a module may hold up all else that CUDA does until the GPU has nothing to do. What can't be
+        opened is left to its model's PREPARE, which says why.
+        """
+        try:
+            manifests = self._store.manifests()
+        except StoreError:
+            return
+        for manifest in manifests:
+            key = _program_key(manifest)
+            if manifest.engine != TVM or engine not in (AUTO, TVM) or key in self._programs:
+                continue
+            try:
+                program = self._opener.open(manifest)
+                try:
+                    program.warm((), self._preparing)
+                except BaseException:
+                    program.close()
+                    raise
+            except Exception as error:
+                reason = self._explain(error)
+                if isinstance(reason, DeviceLost):
+                    raise reason from error
+                LOG.info("%s is not opened before it is prepared: %s", manifest.name, reason)
+            else:
+                self._programs[key] = program
 
     def _prepare(self, manifest: Manifest) -> None:
         key = _program_key(manifest)

@@ -30,8 +30,10 @@ TOTAL = 200 * MIB
 class Bench:
     """An engine, its device, and what a worker does around it."""
 
-    def __init__(self, folder: Path, **fields: object) -> None:
-        self.store = tiny_store(folder / "store")
+    def __init__(self, folder: Path, *, stored: bool = False, **fields: object) -> None:
+        """``stored``: whether models are in the store before the engine starts, which then opens them."""
+        if stored:
+            tiny_store(folder / "store")
         given: dict[str, object] = {
             "name": "w", "engine": "tvm", "device": "cuda:0", "store": str(folder / "store"), "pages": 0,
             "io_bytes": MIB, "workspace_bytes": MIB, "reserve_bytes": 16 * MIB, "load_chunk_bytes": MIB,
@@ -39,6 +41,7 @@ class Bench:
         self.config = WorkerConfig(**(given | fields))  # type: ignore[arg-type]
         self.driver = FakeDriver(TOTAL, dict(tiny.KERNELS))
         self.engine = CudaEngine(self.config, self.driver, folder / "agreed")
+        self.store = Store(folder / "store") if stored else tiny_store(folder / "store")
 
     def resident(self, name: str, pages: tuple[int, int]) -> None:
         self.engine.prepare(self.store.manifest(name).spec())
@@ -219,6 +222,47 @@ def test_graphs_are_made_at_the_first_prepare_of_their_executable_alone(bench: B
             bench.check(name, rows(count))
     assert not made & {*bench.driver.calls}
     assert bench.driver.leaks["executables"] == len(tiny.SIZES)
+
+
+def test_what_the_store_holds_is_opened_before_anything_is_served(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, stored=True)
+    assert bench.driver.calls.count("load_module") == 1, "both models have one executable"
+    assert bench.driver.calls.count("instantiate") == len(tiny.SIZES)
+    bench.driver.calls.clear()
+    for _ in range(2):
+        for name in "ab":
+            bench.resident(name, (0, 1))
+            bench.check(name, rows(2))
+            bench.engine.release(name)
+    assert not {"load_module", "unload_module", "instantiate", "begin_capture"} & {*bench.driver.calls}
+    bench.engine.close()
+    assert not bench.driver.leaks
+
+
+def test_what_can_not_be_opened_at_the_start_is_said_at_prepare(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = tiny_store(tmp_path / "store")
+    path = store.executable_path(store.manifest("a")).with_name("kernels.cubin")
+    code = path.read_bytes()
+    path.write_bytes(b"other code")
+    with caplog.at_level("INFO"):
+        bench = Bench(tmp_path, stored=False)
+    path.write_bytes(b"other code")
+    assert "a is not opened before it is prepared" in caplog.text
+    with pytest.raises(StoreError, match=r"kernels.cubin was altered"):
+        bench.engine.prepare(bench.store.manifest("a").spec())
+    path.write_bytes(code)
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(1))
+    bench.engine.close()
+    assert not bench.driver.leaks
+
+
+def test_a_worker_of_the_other_engine_opens_no_plans(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, stored=True, engine="onnxruntime")
+    assert "load_module" not in bench.driver.calls
+    bench.engine.close()
 
 
 def test_a_model_that_moved_is_run_where_it_is(bench: Bench) -> None:

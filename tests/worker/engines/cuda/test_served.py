@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.engine import DeviceLost
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import host_weights, nvml
+from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.server import WorkerFailed, run
 from tests.patience import PATIENCE_S
 from tests.worker.engines.cuda import tiny_plans as tiny
@@ -63,6 +65,33 @@ def test_a_worker_tells_what_its_gpu_is(cluster: Cluster) -> None:
     assert NOTE in cluster.hello.notes
 
 
+@pytest.mark.parametrize(
+    ("engine", "before", "expected"),
+    [("tvm", None, "EAGER"), ("tvm", "LAZY", "LAZY"), ("auto", None, None)],
+)
+def test_kernels_are_loaded_with_their_modules_unless_told_otherwise(
+    engine: str,
+    before: str | None,
+    expected: str | None,
+    config: WorkerConfig,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str | None] = []
+    opened = drivers.open_driver
+
+    def see(number: int) -> object:
+        seen.append(os.environ.get("CUDA_MODULE_LOADING"))
+        return opened(number)
+
+    monkeypatch.setattr(drivers, "open_driver", see)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    os.environ.pop("CUDA_MODULE_LOADING", None)
+    if before is not None:
+        os.environ["CUDA_MODULE_LOADING"] = before
+    make_engine(msgspec.structs.replace(config, engine=engine)).close()
+    assert seen == [expected], "CUDA reads it when it starts"
+
+
 def test_requests_come_back_answered_by_their_own_model(cluster: Cluster, config: WorkerConfig) -> None:
     store = Store(config.store)
     for name, pages in (("a", (0, 3)), ("b", (5, 2))):
@@ -84,7 +113,7 @@ def test_requests_come_back_answered_by_their_own_model(cluster: Cluster, config
 
 
 def test_padding_is_zeros_on_the_device_too(
-    cluster: Cluster, config: WorkerConfig, device: FakeDriver
+    request: pytest.FixtureRequest, config: WorkerConfig, device: FakeDriver
 ) -> None:
     """Rows that no request has are what a slot's former inputs left, unless zeros are sent as well."""
     seen: list[list[float]] = []
@@ -95,6 +124,8 @@ def test_padding_is_zeros_on_the_device_too(
         multiply.run(x, weight, product)
 
     device.kernels["multiply_2"] = multiply._replace(run=see)
+    # From here on, because a worker opens what its store holds when it starts.
+    cluster: Cluster = request.getfixturevalue("cluster")
     cluster.resident(Store(config.store).manifest("a").spec(), (0, 1))
     row = np.ones(tiny.WIDTH, np.float32)
     for request_ids, rows in (((1, 2), (1, 1)), ((3,), (1,))):
