@@ -22,7 +22,7 @@ BENCH_HTTP := out/bench-http/venv
 .PHONY: test test-rest test-all test-unit test-cluster test-codegen test-browser test-lab
 .PHONY: bench bench-path bench-worker bench-gateway bench-scheduler bench-simulator bench-cluster bench-http
 .PHONY: bench-base bench-deadlines first-request perf-analyzer bench-triton bench-repository bench-observability
-.PHONY: bench-console bench-console-view bench-console-page bench-console-promises
+.PHONY: bench-instructions bench-console bench-console-view bench-console-page bench-console-promises
 .PHONY: policies experiments predictability gpu-check request-path
 
 help: ## Show what can be made
@@ -126,6 +126,9 @@ bench-gateway: $(STAMP) native ## Count a tensor's copies and measure the gatewa
 
 bench-scheduler: $(STAMP) native ## Measure the scheduler alone
 	$(BIN)/python -m mainspring.experiments.bench_scheduler $(ARGS)
+
+bench-instructions: $(STAMP) native ## Count the scheduler's instructions for a request, if Valgrind is there
+	$(BIN)/python -m mainspring.experiments.bench.instructions $(ARGS)
 
 bench-simulator: $(STAMP) native ## Count the requests that the simulator plays in a second
 	$(BIN)/python -m mainspring.experiments.bench.simulator $(ARGS)
