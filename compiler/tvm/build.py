@@ -46,6 +46,7 @@ from mainspring.compiler.tvm.line import Line, Step
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
+from mainspring.compiler.tvm.tiles import processors_of
 
 Array = npt.NDArray[np.generic]
 
@@ -129,7 +130,8 @@ class _Architecture:
             generated = generate_cpu(functions, cpu_target(), schedule_cpu)
             files = {SHARED_OBJECT: shared_object(generated.code)}
         else:
-            generated = generate_cuda(functions, cuda_target(arch), schedule_cuda)
+            schedule = functools.partial(schedule_cuda, processors=processors_of(arch))
+            generated = generate_cuda(functions, cuda_target(arch), schedule)
             files = _cuda_files(generated, arch)
         kind: Literal["cpu", "cuda"] = "cpu" if target == CPU else "cuda"
         plans = Plans(

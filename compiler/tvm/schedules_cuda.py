@@ -21,7 +21,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.tvm.tiles import PROCESSORS, Tile, choose
+from mainspring.compiler.tvm.tiles import Tile, choose
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
@@ -29,15 +29,18 @@ _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to unroll."""
 
 
-def schedule_cuda(module: Any) -> Any:
-    """Return the module with each function's loops bound to blocks and threads."""
-    functions = {variable: _arranged(function) for variable, function in module.functions.items()}
+def schedule_cuda(module: Any, processors: int) -> Any:
+    """Return the module with each function's loops bound to blocks and threads.
+
+    ``processors`` is how many multiprocessors the GPU has.
+    """
+    functions = {variable: _arranged(function, processors) for variable, function in module.functions.items()}
     gpu = dlight.gpu
     rules = (gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
     return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(functions))
 
 
-def _arranged(function: Any) -> Any:
+def _arranged(function: Any, processors: int) -> Any:
     """Return the function, arranged if it is a sum of products or over windows."""
     schedule = s_tir.Schedule(function)
     sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
@@ -45,9 +48,9 @@ def _arranged(function: Any) -> Any:
         return function
     block = schedule.get(sums[0])
     if matmul.detect_iter_traits(block) is not None:
-        _in_tiles(schedule, sums[0])
+        _in_tiles(schedule, sums[0], processors)
     elif _has_windows(block):
-        _by_element(schedule, sums[0])
+        _by_element(schedule, sums[0], processors)
     else:
         return function
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
@@ -59,7 +62,7 @@ def _has_windows(block: Any) -> bool:
     return any(not isinstance(index, tvm.ir.Var | tirx.IntImm) for index in indices)
 
 
-def _by_element(schedule: Any, total: Any) -> None:
+def _by_element(schedule: Any, total: Any, processors: int) -> None:
     """Have one thread compute one element, its terms one after the other."""
     results = [
         loop
@@ -67,7 +70,7 @@ def _by_element(schedule: Any, total: Any) -> None:
         if each.iter_type == tirx.IterVar.DataPar
     ]
     elements = math.prod(int(schedule.get(loop).extent) for loop in results)
-    threads = _MANY if elements >= PROCESSORS * _MANY else _FEW
+    threads = _MANY if elements >= processors * _MANY else _FEW
     block, thread = schedule.split(schedule.fuse(*results), [None, threads])
     schedule.bind(block, "blockIdx.x")
     schedule.bind(thread, "threadIdx.x")
@@ -78,11 +81,11 @@ def _by_element(schedule: Any, total: Any) -> None:
     schedule.decompose_reduction(total, schedule.get_loops(total)[2])
 
 
-def _in_tiles(schedule: Any, total: Any) -> None:
+def _in_tiles(schedule: Any, total: Any, processors: int) -> None:
     """Divide a sum of products into tiles, one for each block."""
     _as_product(schedule, total)
-    extents = [int(each.dom.extent) for each in schedule.get(total).iter_vars]
-    tile = choose(*extents)
+    batch, rows, columns, terms = (int(each.dom.extent) for each in schedule.get(total).iter_vars)
+    tile = choose(batch, rows, columns, terms, processors)
     schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth])
     batch, i, j, k = schedule.get_loops(total)
     i_block, i_thread, i_own = schedule.split(i, [None, tile.row_threads, tile.own_rows])

@@ -10,8 +10,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PROCESSORS = 132
-"""Multiprocessors of an H100."""
+_PROCESSORS = {
+    "sm_70": 80,
+    "sm_75": 40,
+    "sm_80": 108,
+    "sm_86": 72,
+    "sm_89": 58,
+    "sm_90": 132,
+    "sm_100": 148,
+    "sm_120": 170,
+}
+"""Multiprocessors of V100, T4, A100, A10, L4, H100, B200 and RTX 5090; of others as many as an H100 has."""
 _PRODUCTS = 128
 """Multiplications that one multiprocessor does in a cycle."""
 _SLICE_CYCLES = 500
@@ -61,15 +70,20 @@ TILES = (
 """The choices, the largest first."""
 
 
-def choose(batch: int, rows: int, columns: int, terms: int) -> Tile:
+def processors_of(arch: str) -> int:
+    """Return the multiprocessors that a server's GPU of an architecture such as ``sm_90`` has."""
+    return _PROCESSORS.get(arch.rstrip("af"), _PROCESSORS["sm_90"])
+
+
+def choose(batch: int, rows: int, columns: int, terms: int, processors: int) -> Tile:
     """Return the tile that the model finds fastest for a sum of this size; the largest of equals."""
-    return min(TILES, key=lambda tile: _cycles(tile, batch, rows, columns, terms))
+    return min(TILES, key=lambda tile: _cycles(tile, batch, rows, columns, terms, processors))
 
 
-def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int) -> float:
+def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int, processors: int) -> float:
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     slices = -(-terms // tile.depth)
-    shares = -(-blocks // PROCESSORS)
+    shares = -(-blocks // processors)
     # Each product needs its share of loads from shared memory; more sums for each thread need fewer loads.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
     products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
