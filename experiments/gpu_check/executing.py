@@ -6,11 +6,10 @@ and the gap that the host leaves between two of them.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,8 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Ints, quantile
 from mainspring.experiments.gpu_check.models import LARGE
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.steady import loading_beside
+from mainspring.experiments.gpu_check.steady import again_and_again, loading_beside
+from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 from mainspring.messages.actions import Infer
 from mainspring.messages.model import ModelSpec
@@ -38,12 +38,18 @@ AFTER_PAUSE = 3
 
 def check_executing(settings: Settings) -> Iterator[Verdict]:
     """Run the main model in each of these ways, in a thread like a worker's EXEC."""
-    store = Store(settings.store(settings.engine))
-    spec, second = (store.manifest(name).spec() for name in (settings.main, settings.second))
-    others = [store.manifest(LARGE).spec()] if LARGE in store.names() else []
+    source = Store(settings.store(settings.engine))
+    spec, second = (source.manifest(name).spec() for name in (settings.main, settings.second))
+    others = [source.manifest(LARGE)] if LARGE in source.names() else []
+    store = store_of(settings, source)
+    config = settings.config(store=store.root)
     runs = settings.exec_runs
     rights = Rights(settings.realtime)
-    with device_for([spec, second, *others], settings.config(), copies=2) as device, rights.claimed_process():
+    sized = [spec, second, *(other.spec() for other in others)]
+    with device_for(sized, config, copies=2) as device, rights.claimed_process():
+        for other in others:
+            # A worker opens what its store holds when it starts: this one comes later.
+            store.put_manifest(other)
         for each in (spec, second):
             device.prepare(each)
         device.load(spec)
@@ -51,12 +57,22 @@ def check_executing(settings: Settings) -> Iterator[Verdict]:
             partial(of_sizes, device, spec, runs),
             partial(of_gaps, device, spec, runs),
             partial(of_inputs, device, spec, second, runs, rights),
-            *[partial(of_preparing, device, spec, other, runs) for other in others],
+            *[partial(of_preparing, device, spec, other.spec(), runs) for other in others],
             # The longest one is the last.
             partial(of_pauses, device, spec, settings.pauses_ms),
         ]
         for way in ways:
             yield from as_exec_thread(rights, way)
+
+
+def store_of(settings: Settings, source: Store) -> Store:
+    """Return a store that holds the main model and the one like it, and shares their files."""
+    store = beside(source, Path(settings.folder) / "store-exec", ["executables", "weights"])
+    for name in store.names():
+        store.remove(name)
+    for name in (settings.main, settings.second):
+        store.put_manifest(source.manifest(name))
+    return store
 
 
 def spans_ns(run: Callable[[], object], runs: int) -> Ints:
@@ -132,12 +148,12 @@ def of_inputs(
 
     alone = spans_ns(through, runs)
     with loading_beside(device, loaded, (spec.pages,), rights) as loads:
-        beside = spans_ns(through, runs)
+        disturbed = spans_ns(through, runs)
     return [
         told(
             what,
-            f"{(np.median(beside) - np.median(alone)) / 1e3:.1f} us longer",
-            f"median {np.median(beside) / 1e6:.4f}, 99th percentile {quantile(beside, 99) / 1e6:.4f} ms, "
+            f"{(np.median(disturbed) - np.median(alone)) / 1e3:.1f} us longer",
+            f"median {np.median(disturbed) / 1e6:.4f}, 99th percentile {quantile(disturbed, 99) / 1e6:.4f} ms, "
             f"{len(loads)} LOADs",
         )
     ]
@@ -147,10 +163,18 @@ def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: in
     """Run a model while another one of another executable is prepared and released again and again."""
     run = device.infer(spec, 1)
     alone = spans_ns(run, runs)
-    with preparing_beside(device, other) as prepared:
-        beside = spans_ns(run, runs)
-    tails = quantile(beside, 99) / quantile(alone, 99) - 1
-    longest = f"longest {beside.max() / 1e6:.3f} instead of {alone.max() / 1e6:.3f} ms"
+
+    def prepare() -> int:
+        begin_ns = time.monotonic_ns()
+        device.engine.prepare(other)
+        took_ns = time.monotonic_ns() - begin_ns
+        device.engine.release(other.name)
+        return took_ns
+
+    with again_and_again("prepare", prepare) as prepared:
+        disturbed = spans_ns(run, runs)
+    tails = quantile(disturbed, 99) / quantile(alone, 99) - 1
+    longest = f"longest {disturbed.max() / 1e6:.3f} instead of {alone.max() / 1e6:.3f} ms"
     return [
         at_most(
             "EXEC, PREPAREs beside: 99th percentile longer",
@@ -160,41 +184,6 @@ def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: in
             f"{longest}; {len(prepared)} PREPAREs",
         )
     ]
-
-
-@contextmanager
-def preparing_beside(device: LoneDevice, spec: ModelSpec) -> Iterator[Sequence[int]]:
-    """Prepare and release a model in a thread again and again, the first time before the block begins.
-
-    Yields the list of how long each PREPARE took in ns. Raises afterwards what a PREPARE raised.
-    """
-    stop, begun = threading.Event(), threading.Event()
-    took_ns: list[int] = []
-    errors: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            while not stop.is_set():
-                begin_ns = time.monotonic_ns()
-                device.engine.prepare(spec)
-                took_ns.append(time.monotonic_ns() - begin_ns)
-                begun.set()
-                device.engine.release(spec.name)
-        except BaseException as error:
-            errors.append(error)
-        finally:
-            begun.set()
-
-    thread = threading.Thread(target=body, name="prepare", daemon=True)
-    thread.start()
-    begun.wait()
-    try:
-        yield took_ns
-    finally:
-        stop.set()
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def of_pauses(device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int]) -> list[Verdict]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import numpy as np
 
@@ -85,40 +86,50 @@ def run_again_and_again(device: LoneDevice, spec: ModelSpec, runs: int, seconds:
 
 
 @contextmanager
-def loading_beside(
-    device: LoneDevice, spec: ModelSpec, places: Sequence[int], rights: Rights
+def again_and_again(
+    name: str, once: Callable[[], int], claim: Callable[[], None] = lambda: None
 ) -> Iterator[list[int]]:
-    """Load a prepared model again and again in a thread like a worker's LOAD, to first pages in turn.
+    """Call a function again and again in a thread, which calls ``claim`` first.
 
-    The list that is yielded grows by each LOAD's duration in ns; the first LOAD has ended then.
-
-    Raises afterwards what a LOAD raised.
+    The list that is yielded grows by what each call returns; the first has ended then. Raises afterwards what
+    a call raised.
     """
     stop, begun = threading.Event(), threading.Event()
-    durations: list[int] = []
+    returned: list[int] = []
     errors: list[BaseException] = []
 
     def body() -> None:
         try:
-            rights.claim_load()
+            claim()
             while not stop.is_set():
-                durations.append(device.load(spec, places[len(durations) % len(places)]))
+                returned.append(once())
                 begun.set()
         except BaseException as error:
             errors.append(error)
         finally:
             begun.set()
 
-    thread = threading.Thread(target=body, name="load", daemon=True)
+    thread = threading.Thread(target=body, name=name, daemon=True)
     thread.start()
     begun.wait()
     try:
-        yield durations
+        yield returned
     finally:
         stop.set()
         thread.join()
     if errors:
         raise errors[0]
+
+
+def loading_beside(
+    device: LoneDevice, spec: ModelSpec, places: Sequence[int], rights: Rights
+) -> AbstractContextManager[list[int]]:
+    """Load a prepared model again and again in a thread like a worker's LOAD, to first pages in turn.
+
+    Yields the list of each LOAD's duration in ns, as `again_and_again` does.
+    """
+    turns = itertools.cycle(places)
+    return again_and_again("load", lambda: device.load(spec, next(turns)), rights.claim_load)
 
 
 def verdicts(
