@@ -153,8 +153,8 @@ def of_inputs(
         told(
             what,
             f"{(np.median(disturbed) - np.median(alone)) / 1e3:.1f} us longer",
-            f"median {np.median(disturbed) / 1e6:.4f}, 99th percentile {quantile(disturbed, 99) / 1e6:.4f} ms, "
-            f"{len(loads)} LOADs",
+            f"median {np.median(disturbed) / 1e6:.4f}, "
+            f"99th percentile {quantile(disturbed, 99) / 1e6:.4f} ms, {len(loads)} LOADs",
         )
     ]
 
