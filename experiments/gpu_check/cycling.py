@@ -80,7 +80,7 @@ def check_cycling(settings: Settings) -> Iterator[Verdict]:
 
 @contextlib.contextmanager
 def folder_for(settings: Settings, size: int) -> Iterator[Path | None]:
-    """Yield an empty folder for so many bytes, in memory if there is room, and remove it afterwards.
+    """Yield an empty folder for ``size`` bytes, in memory if there is room, and remove it afterwards.
 
     None if there is room nowhere.
     """

@@ -76,7 +76,7 @@ def store_of(settings: Settings, source: Store) -> Store:
 
 
 def spans_ns(run: Callable[[], object], runs: int) -> Ints:
-    """Return the host's durations of so many runs, from the call to its return."""
+    """Return the host's durations of ``runs`` runs, from the call to its return."""
     found = np.zeros(runs, np.int64)
     for index in range(runs):
         begin_ns = time.monotonic_ns()

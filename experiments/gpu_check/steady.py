@@ -65,7 +65,7 @@ def choose(device: LoneDevice, candidates: Sequence[ModelSpec], settings: Settin
 
 
 def run_again_and_again(device: LoneDevice, spec: ModelSpec, runs: int, seconds: float) -> tuple[Ints, Ints]:
-    """Return the durations in ns of so many runs of a resident model, of fewer if the time does not do.
+    """Return the durations in ns of ``runs`` runs of a resident model, of fewer if the time does not do.
 
     First the host's, from the call to its return, which is what the scheduler predicts; then the device's.
     """

@@ -146,7 +146,7 @@ class HostWeights:
         return place
 
     def _reserve(self, index: Index, size: int) -> None:
-        """Make segments of so many bytes together, none of them too large to be pinned."""
+        """Make segments of ``size`` bytes together, none of them too large to be pinned."""
         if size > 0:
             _check_room(size)
         while size > 0:
@@ -212,7 +212,7 @@ class HostWeights:
 
 
 def _check_room(size: int) -> None:
-    """Raise `EngineError` if the host has no room for so many bytes more."""
+    """Raise `EngineError` if the host has no room for ``size`` bytes more."""
     most = may_be_pinned()
     if size > most:
         # The kernel would not refuse it now, but kill a process later.
