@@ -15,10 +15,10 @@ import onnx
 from onnx import helper, numpy_helper, shape_inference
 
 from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.manifest import BATCH
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.rows import RowRepair
 
-BATCH = "batch"
 _SMALL = 1024
 """Elements up to which a constant may be a shape; larger ones only cost time in shape inference."""
 

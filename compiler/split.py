@@ -19,9 +19,8 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
-from mainspring.compiler.batch import BATCH
 from mainspring.messages.model import TensorSpec
 
 _STRUCTURE_ELEMENTS = 1024

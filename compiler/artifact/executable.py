@@ -193,40 +193,42 @@ def _register_shared_arena() -> None:
 
 
 class Binding:
-    """The addresses of one session's inputs and outputs on the CPU.
+    """The addresses of one session's inputs and outputs, on the CPU or on a GPU.
 
     ONNX Runtime's Python wrapper makes a new object for the device at each call: that is half of what binding
     a model's weights costs, and a part of every INFER. The wrapped object takes one device for all calls. Its
     name is not public, so where it is not what it is in ONNX Runtime 1.31 the wrapper is used.
     """
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, kind: str = "cpu", number: int = 0) -> None:
+        """``kind`` is ``cpu`` or ``cuda``, ``number`` the GPU's."""
         self.io = session.io_binding()
         """What ``run_with_iobinding`` takes."""
-        self._device = _device()
+        self._where = kind, number
+        self._device = _device(kind, number)
         self._inner = getattr(self.io, "_iobinding", None) if self._device is not None else None
 
     def input(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
         """Read this input at ``address`` from now on."""
         if self._inner is None:
-            self.io.bind_input(name, "cpu", 0, dtype, shape, address)
+            self.io.bind_input(name, *self._where, dtype, shape, address)
         else:
             self._inner.bind_input(name, self._device, dtype, shape, address)
 
     def output(self, name: str, dtype: np.dtype[np.generic], shape: Shape, address: int) -> None:
         """Write this output to ``address`` from now on."""
         if self._inner is None:
-            self.io.bind_output(name, "cpu", 0, dtype, shape, address)
+            self.io.bind_output(name, *self._where, dtype, shape, address)
         else:
             self._inner.bind_output(name, self._device, dtype, shape, address)
 
 
 @functools.cache
-def _device() -> Any:
-    """Return the CPU as ONNX Runtime's own code knows it, or None where that code has another form."""
+def _device(kind: str, number: int) -> Any:
+    """Return a device as ONNX Runtime's own code knows it, or None where that code has another form."""
     try:
-        from onnxruntime.capi import _pybind_state as native
+        from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
 
-        return native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+        return OrtDevice.make(kind, number)._get_c_device()
     except (ImportError, AttributeError, TypeError):
         return None

@@ -27,6 +27,9 @@ FORMAT = 1
 ALIGNMENT_BYTES = 64
 """Every tensor begins at a multiple of this: a cache line, and the widest vector register."""
 
+BATCH = "batch"
+"""The name of a compiled graph's first dimension."""
+
 CPU = "cpu"
 """The device that an executable runs on unless its facts name another, and the device kind of its profile."""
 

@@ -125,7 +125,7 @@ def test_a_bound_model_computes_the_same_either_way(
 
     expected = outputs()
     if not native:
-        monkeypatch.setattr("mainspring.compiler.artifact.executable._device", lambda: None)
+        monkeypatch.setattr("mainspring.compiler.artifact.executable._device", lambda *_: None)
     found = outputs()
     assert found.any()
     np.testing.assert_array_equal(found, expected)

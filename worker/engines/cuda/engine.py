@@ -14,14 +14,14 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import CPU, TVM, Manifest
+from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, Manifest
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.messages.actions import Infer, Load
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
@@ -32,7 +32,7 @@ from mainspring.worker.engines.artifacts import check_artifact
 from mainspring.worker.engines.cuda.copies import IoCopies, Loader
 from mainspring.worker.engines.cuda.driver import Driver
 from mainspring.worker.engines.cuda.host_weights import HostWeights, reserve_for
-from mainspring.worker.engines.cuda.memory import DeviceMemory, Wanted
+from mainspring.worker.engines.cuda.memory import SESSION_BYTES, DeviceMemory, Wanted
 from mainspring.worker.engines.cuda.opening import AUTO, Opener
 from mainspring.worker.engines.cuda.programs import Bound, Program, Times
 
@@ -69,8 +69,9 @@ class CudaEngine:
         self.notes = notes
         self._driver = driver
         self._store = Store(config.store)
+        stored = _manifests(self._store)
         self.device_kind = config.device_kind if config.device_kind != CPU else kind_of(driver.name())
-        self._memory = DeviceMemory(driver, _wanted(config))
+        self._memory = DeviceMemory(driver, _wanted(config, self._store, stored))
         self.pages = self._memory.pages
         self._io_address = driver.allocate_host(config.io_bytes)
         self.io: Bytes = np.ctypeslib.as_array(
@@ -95,7 +96,7 @@ class CudaEngine:
         self._prepared: dict[str, _Prepared] = {}
         self._bound: dict[str, Bound] = {}
         """Of resident models."""
-        self._open_stored(config.engine)
+        self._open_stored(config.engine, stored)
         self._stored = frozenset(self._programs)
         """Programs that stay open without a model."""
 
@@ -183,16 +184,12 @@ class CudaEngine:
         """Return a resident model's program, for measurements; raise `KeyError` for another."""
         return self._bound[name]
 
-    def _open_stored(self, engine: str) -> None:
+    def _open_stored(self, engine: str, manifests: Sequence[Manifest]) -> None:
         """Open the launch plans in the store before anything is served.
 
         Loading a module may hold up all else that CUDA does until the GPU has nothing to do. What can't be
         opened is left to its model's PREPARE, which says why.
         """
-        try:
-            manifests = self._store.manifests()
-        except StoreError:
-            return
         for manifest in manifests:
             key = _program_key(manifest)
             if manifest.engine != TVM or engine not in (AUTO, TVM) or key in self._programs:
@@ -266,10 +263,33 @@ def kind_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def _wanted(config: WorkerConfig) -> Wanted:
-    # ONNX Runtime has its own arena for intermediate results, as large as our workspace.
-    elsewhere = 0 if config.engine == "tvm" else config.workspace_bytes
+def _manifests(store: Store) -> Sequence[Manifest]:
+    """Return those of the store, if it can be read."""
+    try:
+        return store.manifests()
+    except StoreError:
+        return ()
+
+
+def _wanted(config: WorkerConfig, store: Store, stored: Sequence[Manifest]) -> Wanted:
+    elsewhere = 0
+    if config.engine != TVM:
+        # ONNX Runtime has an arena for intermediate results, as large as our workspace, and handles.
+        elsewhere = config.workspace_bytes + SESSION_BYTES * _sessions(store, stored)
     return Wanted(config.workspace_bytes, config.io_bytes, config.reserve_bytes, config.pages, elsewhere)
+
+
+def _sessions(store: Store, stored: Sequence[Manifest]) -> int:
+    """Return how many sessions of ONNX Runtime the stored models need, one for each size of an executable."""
+    sessions = {}
+    for manifest in stored:
+        if manifest.engine == ONNXRUNTIME and _program_key(manifest) not in sessions:
+            try:
+                on_gpu = store.executable_info(manifest).device == CUDA
+            except StoreError:
+                continue
+            sessions[_program_key(manifest)] = len(manifest.batch_sizes) * on_gpu
+    return sum(sessions.values())
 
 
 def _program_key(manifest: Manifest) -> object:

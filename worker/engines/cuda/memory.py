@@ -15,6 +15,12 @@ from mainspring.worker.engines.cuda.driver import Driver
 
 MIB = 1 << 20
 
+SESSION_BYTES = 40 * MIB
+"""What a session of ONNX Runtime takes for its handles, assumed: cuBLAS's 32 MiB on Hopper, and cuDNN's.
+
+``gpu-check allocations`` measures it.
+"""
+
 
 class Wanted(NamedTuple):
     """How to divide a device's memory."""

@@ -3,6 +3,10 @@
 Weights are inputs of the graph, bound at their pages; inputs and outputs are bound in the batch's slot of the
 device's IO cache, so nothing is copied. Kernels go to EXEC's stream. Their intermediate results are in one
 arena, shared by all sessions of the process: allocated whole at its first use, bounded, and never extended.
+
+Each batch size has a session of its own, with static shapes: the provider keeps a convolution's plan only
+until it meets another shape, and to plan again takes longer than the convolution. Weights are not the
+session's, so a session costs its handles (`SESSION_BYTES`).
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ import numpy as np
 import onnxruntime
 
 from mainspring.compiler.artifact.errors import ExecutableError
-from mainspring.compiler.artifact.executable import FATAL_ONLY
-from mainspring.compiler.artifact.manifest import ExecutableInfo, WeightTensor
+from mainspring.compiler.artifact.executable import FATAL_ONLY, Binding
+from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Driver
+from mainspring.worker.engines.cuda.memory import MIB, SESSION_BYTES
 from mainspring.worker.engines.cuda.programs import Times
 
 LOG = logging.getLogger(__name__)
@@ -90,26 +95,29 @@ class OnnxRuntimeProgram:
         self._device = device
         self._weights = [(each.name, np.dtype(each.dtype), each.shape, each.offset) for each in tensors]
         self._done = device.driver.event(sleeps=True)
-        self._session = _open(graph, info, device)
+        _check_room(info, len(layouts), device.driver)
+        self._sessions = {size: _open(graph, info, device, size) for size in layouts}
 
     def bind(self, pages: Sequence[int]) -> OnnxRuntimeBound:
         """See `Program`."""
-        binding = self._session.io_binding()
         number = self._device.driver.device
-        for name, dtype, shape, offset in self._weights:
-            address = pages[offset // PAGE_BYTES] + offset % PAGE_BYTES
-            binding.bind_input(name, DEVICE, number, dtype, shape, address)
-        return OnnxRuntimeBound(self._session, binding, self._info, self._device)
+        addresses = [pages[offset // PAGE_BYTES] + offset % PAGE_BYTES for *_, offset in self._weights]
+        bound = {}
+        for size, session in self._sessions.items():
+            binding = Binding(session, DEVICE, number)
+            for (name, dtype, shape, _), address in zip(self._weights, addresses, strict=True):
+                binding.input(name, dtype, shape, address)
+            bound[size] = _BoundSize(session, binding)
+        return OnnxRuntimeBound(bound, self._info, self._device)
 
     def warm(self, pages: Sequence[int], stream: int) -> None:  # noqa: ARG002  (a session has its own)
-        """See `Program`: run the largest batch and the smallest, twice, on the workspace's contents.
+        """See `Program`: run each batch size twice on the workspace's contents, the largest first.
 
         The first run plans memory and chooses algorithms, the second allocates memory as planned.
         """
         bound = self.bind(pages)
         device = self._device
-        for size in (max(self._layouts), min(self._layouts)):
-            layout = self._layouts[size]
+        for size, layout in sorted(self._layouts.items(), reverse=True):
             if layout.size > device.workspace_bytes:
                 raise EngineError(
                     f"inputs and outputs of a batch of {size} take {layout.size} bytes, more than the "
@@ -120,7 +128,7 @@ class OnnxRuntimeProgram:
 
     def close(self) -> None:
         """See `Program`."""
-        self._session = None
+        self._sessions = {}
 
     def _run_once(self, bound: OnnxRuntimeBound, size: int, layout: SlotLayout) -> None:
         driver, stream = self._device.driver, self._device.stream
@@ -131,46 +139,65 @@ class OnnxRuntimeProgram:
         driver.synchronize(self._done)
 
 
+class _BoundSize:
+    """The session of a batch size with one model's weights."""
+
+    def __init__(self, session: Any, binding: Binding) -> None:
+        self.session = session
+        self.binding = binding
+        self.slot: int | None = None
+        """Where its inputs and outputs are bound."""
+
+
 class OnnxRuntimeBound:
     """A graph with one model's weights."""
 
-    def __init__(self, session: Any, binding: Any, info: ExecutableInfo, device: Device) -> None:
-        self._session = session
-        self._binding = binding
+    def __init__(self, sizes: Mapping[int, _BoundSize], info: ExecutableInfo, device: Device) -> None:
+        self._sizes = sizes
         self._info = info
         self._device = device
-        self._at: tuple[int, int] | None = None
         self._options = onnxruntime.RunOptions()
         # EXEC waits for an event of its own, which precedes the copy of the outputs.
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
         """See `Bound`; the stream is the session's own, EXEC's."""
+        bound = self._sizes[batch_size]
         try:
-            if self._at != (batch_size, slot):
-                self._bind_slot(batch_size, slot, layout)
+            if bound.slot != slot:
+                self._bind_slot(bound, batch_size, slot, layout)
             self._device.driver.record(self._device.times.begin, stream)
-            self._session.run_with_iobinding(self._binding, self._options)
+            bound.session.run_with_iobinding(bound.binding.io, self._options)
             self._device.driver.record(self._device.times.end, stream)
         except Exception as error:  # ONNX Runtime raises a dozen classes without a common base.
-            self._at = None
+            bound.slot = None
             raise EngineError(
                 f"executable {self._info.executable[:12]} failed at batch size {batch_size}: {error}"
             ) from error
 
-    def _bind_slot(self, batch_size: int, slot: int, layout: SlotLayout) -> None:
-        number = self._device.driver.device
+    def _bind_slot(self, bound: _BoundSize, batch_size: int, slot: int, layout: SlotLayout) -> None:
         for tensors, starts, bind in (
-            (self._info.inputs, layout.inputs, self._binding.bind_input),
-            (self._info.outputs, layout.outputs, self._binding.bind_output),
+            (self._info.inputs, layout.inputs, bound.binding.input),
+            (self._info.outputs, layout.outputs, bound.binding.output),
         ):
             for tensor, start in zip(tensors, starts, strict=True):
-                shape = (batch_size, *tensor.shape)
-                bind(tensor.name, DEVICE, number, np.dtype(tensor.dtype), shape, slot + start)
-        self._at = batch_size, slot
+                bind(tensor.name, np.dtype(tensor.dtype), (batch_size, *tensor.shape), slot + start)
+        bound.slot = slot
 
 
-def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
+def _check_room(info: ExecutableInfo, sessions: int, driver: Driver) -> None:
+    """Raise `EngineError` if the device has no memory left for these sessions' handles."""
+    free, needed = driver.memory().free_bytes, sessions * SESSION_BYTES
+    if free < needed:
+        raise EngineError(
+            f"executable {info.executable[:12]} needs about {needed // MIB} MiB beside the pages, for ONNX "
+            f"Runtime's sessions of {sessions} batch sizes, and the GPU has {free // MIB} MiB left; raise "
+            "[worker] reserve_bytes, or compile the model for fewer batch sizes or for the engine tvm"
+        )
+
+
+def _open(graph: Path, info: ExecutableInfo, device: Device, batch_size: int) -> Any:
+    """Open the graph with static shapes, those of one batch size."""
     if PROVIDER not in onnxruntime.get_available_providers():
         raise ExecutableError(
             f"executable {info.executable[:12]} needs ONNX Runtime's CUDA provider, which is not installed: "
@@ -188,6 +215,7 @@ def _open(graph: Path, info: ExecutableInfo, device: Device) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.use_env_allocators", "1")
+    options.add_free_dimension_override_by_name(BATCH, batch_size)
     providers = [
         (PROVIDER, provider_options(number, device.stream, device.workspace_bytes)),
         "CPUExecutionProvider",

@@ -19,9 +19,10 @@ from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
 from mainspring.worker.engines.cuda.copies import IN_FLIGHT
 from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.engine import CudaEngine, kind_of
+from mainspring.worker.engines.cuda.memory import SESSION_BYTES
 from tests.worker.engines.cuda import tiny_plans as tiny
 from tests.worker.engines.cuda.fake_driver import FakeDriver
-from tests.worker.engines.cuda.tiny_store import put_model, tiny_store
+from tests.worker.engines.cuda.tiny_store import put_graph, put_model, tiny_store
 from tests.worker.peers import infer, load
 
 TOTAL = 200 * MIB
@@ -399,3 +400,14 @@ def test_two_workers_of_a_machine_read_the_weights_once(bench: Bench, tmp_path: 
 def test_names_of_gpus_become_device_kinds() -> None:
     assert kind_of("NVIDIA H200") == "nvidia-h200"
     assert kind_of("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
+
+
+def test_handles_of_stored_graphs_are_left_out_of_the_pages(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    free = TOTAL - 2 * MIB - 16 * MIB
+    assert Bench(tmp_path / "1", engine="auto").engine.pages == (free - MIB) // PAGE_BYTES
+    for name, device in (("g", "cuda"), ("h", "cuda"), ("i", "cpu")):
+        put_graph(store, name, device)
+    handles = len(tiny.SIZES) * SESSION_BYTES
+    assert Bench(tmp_path, engine="auto").engine.pages == (free - MIB - handles) // PAGE_BYTES
+    assert Bench(tmp_path, engine="tvm").engine.pages == free // PAGE_BYTES

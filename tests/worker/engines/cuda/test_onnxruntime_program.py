@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from mainspring.compiler.artifact.errors import ExecutableError
-from mainspring.compiler.artifact.manifest import ExecutableInfo, GraphTensor, WeightTensor
+from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, WeightTensor
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import onnxruntime_program
-from mainspring.worker.engines.cuda.onnxruntime_program import Device, OnnxRuntimeProgram, arena_options
+from mainspring.worker.engines.cuda.memory import SESSION_BYTES
+from mainspring.worker.engines.cuda.onnxruntime_program import (
+    Device,
+    OnnxRuntimeProgram,
+    arena_options,
+)
 from mainspring.worker.engines.cuda.programs import Times
 from tests.worker.engines.cuda.fake_driver import FakeDriver
 
@@ -100,16 +107,19 @@ def forget() -> None:
 class Bench:
     """A program on a fake device."""
 
-    def __init__(self, workspace_bytes: int = WORKSPACE) -> None:
-        self.driver = FakeDriver()
+    def __init__(
+        self, graph: Path = Path("graph.onnx"), workspace_bytes: int = WORKSPACE, total_bytes: int = 1 << 30
+    ) -> None:
+        self.driver = FakeDriver(total_bytes=total_bytes)
         self.driver.attach()
         self.stream = self.driver.stream()
         self.alone = 0
         self.workspace = self.driver.allocate(WORKSPACE)
         self.times = Times(self.driver.event(timed=True), self.driver.event(timed=True))
         device = Device(self.driver, self.workspace, workspace_bytes, self.stream, self.times, self.run_alone)
-        self.program = OnnxRuntimeProgram(Path("graph.onnx"), INFO, TENSORS, LAYOUTS, device)
-        self.session: Session = self.program._session
+        self.program = OnnxRuntimeProgram(graph, INFO, TENSORS, LAYOUTS, device)
+        self.sessions: dict[int, Session] = self.program._sessions
+        self.session = self.sessions[1]
 
     def run_alone(self, function: Any) -> None:
         self.alone += 1
@@ -146,28 +156,71 @@ def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: lis
     assert bench.session.bound["w0"] == ("cuda", 0, np.dtype("float32"), (4,), (1 << 30) + 128)
     assert bench.session.bound["w1"] == ("cuda", 0, np.dtype("float16"), (2, 3), (5 << 30) + 64)
     bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
-    assert bench.session.bound["i0"] == ("cuda", 0, np.dtype("float32"), (4, 3), 7 << 30)
-    assert bench.session.bound["i1"] == ("cuda", 0, np.dtype("int64"), (4,), (7 << 30) + 64)
-    assert bench.session.bound["o0"] == ("cuda", 0, np.dtype("float32"), (4, 2), (7 << 30) + 128)
+    session = bench.sessions[4]
+    assert session.bound["w0"] == bench.session.bound["w0"]
+    assert session.bound["i0"] == ("cuda", 0, np.dtype("float32"), (4, 3), 7 << 30)
+    assert session.bound["i1"] == ("cuda", 0, np.dtype("int64"), (4,), (7 << 30) + 64)
+    assert session.bound["o0"] == ("cuda", 0, np.dtype("float32"), (4, 2), (7 << 30) + 128)
 
 
-def test_the_same_slot_is_not_bound_again(arenas: list[Any]) -> None:
+def test_a_session_sees_one_batch_size_and_is_not_bound_again_to_the_same_slot(arenas: list[Any]) -> None:
     bench = Bench()
     bound = bench.program.bind([1 << 30, 5 << 30])
-    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
-    before = bench.session.rebound
-    bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
-    assert bench.session.rebound == before
-    bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
-    assert bench.session.rebound == before + 3
+    for size in (1, 4):
+        bound.launch(size, 7 << 30, LAYOUTS[size], bench.stream)
+    before = [each.rebound for each in bench.sessions.values()]
+    for size in (1, 4, 4, 1):
+        bound.launch(size, 7 << 30, LAYOUTS[size], bench.stream)
+    assert [each.rebound for each in bench.sessions.values()] == before
+    bound.launch(4, 8 << 30, LAYOUTS[4], bench.stream)
+    assert bench.sessions[4].rebound == before[1] + 3
+    assert {size: len(each.runs) for size, each in bench.sessions.items()} == {1: 3, 4: 4}
 
 
-def test_warming_runs_the_largest_and_the_smallest_batch_alone_and_on_zeros(arenas: list[Any]) -> None:
+def test_the_sessions_of_a_graph_have_static_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["i0", "w0"], ["o0"])],
+        "rows",
+        [
+            helper.make_tensor_value_info("i0", TensorProto.FLOAT, [BATCH, 3]),
+            helper.make_tensor_value_info("w0", TensorProto.FLOAT, [3, 2]),
+        ],
+        [helper.make_tensor_value_info("o0", TensorProto.FLOAT, [BATCH, 2])],
+    )
+    path = tmp_path / "graph.onnx"
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)]), path)
+    opened = onnxruntime.InferenceSession
+
+    def on_the_cpu(graph: str, options: onnxruntime.SessionOptions, providers: list[Any]) -> Any:
+        session = opened(graph, options, providers=["CPUExecutionProvider"])
+        monkeypatch.setattr(session, "get_providers", lambda: ["CUDAExecutionProvider"])
+        return session
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", on_the_cpu)
+    monkeypatch.setattr(onnxruntime_program, "_register_arena", lambda *_: None)
+    monkeypatch.setattr(onnxruntime_program, "_load_libraries", lambda: None)
+    for size, session in Bench(path).program._sessions.items():
+        assert [each.shape for each in (*session.get_inputs(), *session.get_outputs())] == [
+            [size, 3],
+            [3, 2],
+            [size, 2],
+        ]
+
+
+def test_warming_runs_every_batch_size_alone_and_on_zeros(arenas: list[Any]) -> None:
     bench = Bench()
     bench.program.warm([1 << 30, 5 << 30], bench.stream)
-    assert [run["i0"] for run in bench.session.runs] == [bench.workspace] * 4
+    for session in bench.sessions.values():
+        assert [run["i0"] for run in session.runs] == [bench.workspace] * 2
     assert bench.alone == 4
     assert len(bench.driver.find("clear")) == 4
+
+
+def test_handles_that_have_no_room_are_refused_before_they_are_made(arenas: list[Any]) -> None:
+    with pytest.raises(EngineError, match=r"about 80 MiB.*sessions of 2 batch sizes.*79 MiB left; raise"):
+        Bench(total_bytes=WORKSPACE + 2 * SESSION_BYTES - 1)
+    assert not arenas
 
 
 def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> None:

@@ -48,6 +48,22 @@ def tiny_store(folder: Path, names: str = "ab", plans: Plans = tiny.PLANS) -> St
     return store
 
 
+def put_graph(store: Store, name: str, device: str = CUDA) -> None:
+    """A model for the engine onnxruntime, as far as memory is planned for it."""
+    info = ExecutableInfo(
+        executable=hashlib.sha256(device.encode()).hexdigest(),
+        instruction_set="portable",
+        onnxruntime="",
+        cpu_flags=(),
+        weights=tiny.WEIGHTS,
+        inputs=tiny.INPUTS,
+        outputs=tiny.OUTPUTS,
+        device=device,
+    )
+    store.put_executable(device.encode(), info)
+    put_model(store, info, name)
+
+
 def put_model(store: Store, info: ExecutableInfo, name: str) -> None:
     weights_hash, weights_bytes = store.put_weights([tiny.weights_file(ord(name))])
     store.put_manifest(
