@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,7 +242,10 @@ def _load_libraries() -> None:
     """Open cuBLAS, cuDNN and the other libraries that the provider needs, in the folders of pip.
 
     The provider names them without a folder: libraries outside the search path must be open before it loads.
+    Where it finds no convolution without tensor cores it takes one with them, in spite of its options: cuDNN
+    and cuBLAS are told too, unless the environment says otherwise.
     """
+    os.environ.setdefault("NVIDIA_TF32_OVERRIDE", "0")
     onnxruntime.preload_dlls()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,21 @@ def test_the_provider_has_our_stream_and_our_bounds_and_all_digits(arenas: list[
     assert options["use_tf32"] == "0"
     assert options["cudnn_conv_algo_search"] == "HEURISTIC"
     assert bench.session.options.get_session_config_entry("session.use_env_allocators") == "1"
+
+
+@pytest.mark.parametrize(("before", "expected"), [(None, "0"), ("1", "1")])
+def test_nvidias_libraries_compute_with_all_digits_unless_told_otherwise(
+    before: str | None, expected: str, arenas: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+    if before is not None:
+        os.environ["NVIDIA_TF32_OVERRIDE"] = before
+    seen: list[str] = []
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: seen.append(os.environ["NVIDIA_TF32_OVERRIDE"]))
+    with pytest.raises(ExecutableError):
+        Bench()
+    assert seen == [expected], "they read it when they start"
 
 
 def test_all_sessions_share_one_arena_that_is_taken_whole_and_never_extended(arenas: list[Any]) -> None:
