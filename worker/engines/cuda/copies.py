@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mainspring.messages.model import PAGE_BYTES
@@ -145,23 +145,25 @@ class Loader:
         self._done = [driver.event() for _ in range(IN_FLIGHT)]
         self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
 
-    def copy(
-        self, source: int, size: int, pages: Sequence[int], meanwhile: Callable[[], None] = lambda: None
-    ) -> int:
+    def copy(self, source: int, size: int, pages: Sequence[int], meanwhile: Iterable[None] = ()) -> int:
         """Copy a weights file at the host's address ``source`` to pages by number; return the ns it took.
 
-        ``meanwhile`` is done while the device copies the first chunks.
+        A step of ``meanwhile`` is taken whenever the device has chunks to copy, so that the bus does not wait
+        for it; all are taken before the end.
         """
         driver, stream = self._driver, self._stream
         driver.record(self._begin, stream)
         addresses = [self._memory.page(page) for page in pages]
+        steps = iter(meanwhile)
         numbered = enumerate(chunks(source, size, addresses, self._chunk_bytes))
         for number, chunk in itertools.islice(numbered, IN_FLIGHT):
             self._give(number, chunk)
-        meanwhile()
         for number, chunk in numbered:
+            next(steps, None)
             driver.synchronize(self._done[number % IN_FLIGHT])
             self._give(number, chunk)
+        for _ in steps:
+            pass
         driver.record(self._end, stream)
         driver.synchronize(self._end)
         return driver.elapsed_ns(self._begin, self._end)

@@ -132,15 +132,15 @@ class CudaEngine:
         self._attach()
         prepared = self._prepared[action.model]
         addresses = [self._memory.page(page) for page in action.pages]
-
-        def bind() -> None:
-            self._bound[action.model] = prepared.program.bind(addresses)
-
         try:
-            return self._loader.copy(prepared.weights, prepared.manifest.weights_bytes, action.pages, bind)
+            bound = prepared.program.bind(addresses)
+            device_ns = self._loader.copy(
+                prepared.weights, prepared.manifest.weights_bytes, action.pages, bound.steps()
+            )
         except Exception as error:
-            self.unload(action.model)
             raise self._explain(error) from error
+        self._bound[action.model] = bound
+        return device_ns
 
     def unload(self, name: str) -> None:
         """Forget where the model's weights are."""

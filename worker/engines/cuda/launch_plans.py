@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mainspring.compiler.artifact.manifest import WeightTensor
@@ -215,6 +215,10 @@ class LaunchPlanBound:
     def __init__(self, program: LaunchPlanProgram, table: AddressTable) -> None:
         self.program = program
         self._table = table
+
+    def steps(self) -> Iterator[None]:
+        """See `Bound`: its kernels read a table, so there are none."""
+        return iter(())
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:  # noqa: ARG002
         """See `Bound`."""

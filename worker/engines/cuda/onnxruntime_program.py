@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ LOG = logging.getLogger(__name__)
 
 PROVIDER = "CUDAExecutionProvider"
 DEVICE = "cuda"
+_AT_A_TIME = 32
+"""Weights that are bound in one step, at about a microsecond each."""
 _NEXT_POWER_OF_TWO = 0
 """How an arena is extended; an arena that begins with its full size never is."""
 
@@ -102,14 +104,15 @@ class OnnxRuntimeProgram:
     def bind(self, pages: Sequence[int]) -> OnnxRuntimeBound:
         """See `Program`."""
         number = self._device.driver.device
-        addresses = [pages[offset // PAGE_BYTES] + offset % PAGE_BYTES for *_, offset in self._weights]
-        bound = {}
-        for size, session in self._sessions.items():
-            binding = Binding(session, DEVICE, number)
-            for (name, dtype, shape, _), address in zip(self._weights, addresses, strict=True):
-                binding.input(name, dtype, shape, address)
-            bound[size] = _BoundSize(session, binding)
-        return OnnxRuntimeBound(bound, self._info, self._device)
+        weights = [
+            (name, dtype, shape, pages[offset // PAGE_BYTES] + offset % PAGE_BYTES)
+            for name, dtype, shape, offset in self._weights
+        ]
+        sizes = {
+            size: _BoundSize(session, Binding(session, DEVICE, number))
+            for size, session in self._sessions.items()
+        }
+        return OnnxRuntimeBound(sizes, weights, self._info, self._device)
 
     def warm(self, pages: Sequence[int], stream: int) -> None:  # noqa: ARG002  (a session has its own)
         """See `Program`: run each batch size twice on the workspace's contents, the largest first.
@@ -117,6 +120,8 @@ class OnnxRuntimeProgram:
         The first run plans memory and chooses algorithms, the second allocates memory as planned.
         """
         bound = self.bind(pages)
+        for _ in bound.steps():
+            pass
         device = self._device
         for size, layout in sorted(self._layouts.items(), reverse=True):
             if layout.size > device.workspace_bytes:
@@ -140,6 +145,10 @@ class OnnxRuntimeProgram:
         driver.synchronize(self._done)
 
 
+_Weight = tuple[str, np.dtype[np.generic], tuple[int, ...], int]
+"""A weight's name, type, shape and address."""
+
+
 class _BoundSize:
     """The session of a batch size with one model's weights."""
 
@@ -153,13 +162,29 @@ class _BoundSize:
 class OnnxRuntimeBound:
     """A graph with one model's weights."""
 
-    def __init__(self, sizes: Mapping[int, _BoundSize], info: ExecutableInfo, device: Device) -> None:
+    def __init__(
+        self,
+        sizes: Mapping[int, _BoundSize],
+        weights: Sequence[_Weight],
+        info: ExecutableInfo,
+        device: Device,
+    ) -> None:
         self._sizes = sizes
+        self._weights = weights
         self._info = info
         self._device = device
         self._options = onnxruntime.RunOptions()
         # EXEC waits for an event of its own, which precedes the copy of the outputs.
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+
+    def steps(self) -> Iterator[None]:
+        """See `Bound`."""
+        for bound in self._sizes.values():
+            for count, weight in enumerate(self._weights, 1):
+                bound.binding.input(*weight)
+                if count % _AT_A_TIME == 0:
+                    yield
+            yield
 
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
         """See `Bound`; the stream is the session's own, EXEC's."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from mainspring.worker.core.jobs import SlotLayout
@@ -18,6 +18,9 @@ class Times(NamedTuple):
 class Bound(Protocol):
     """A program with one model's weights at their places."""
 
+    def steps(self) -> Iterator[None]:
+        """Bind the weights, as far as that takes time; each step takes less than a chunk's copy."""
+
     def launch(self, batch_size: int, slot: int, layout: SlotLayout, stream: int) -> None:
         """Give a whole batch to the stream; ``slot`` is the slot's address in the device's IO cache.
 
@@ -31,7 +34,8 @@ class Program(Protocol):
     def bind(self, pages: Sequence[int]) -> Bound:
         """Return the program with weights whose file's pages are, or will be, at these addresses.
 
-        Nothing is allocated on the device, and nothing is left to release.
+        It may be launched after its `Bound.steps`. Nothing is allocated on the device, and nothing is left to
+        release.
         """
 
     def warm(self, pages: Sequence[int], stream: int) -> None:

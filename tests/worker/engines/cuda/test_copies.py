@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -245,6 +246,26 @@ def test_load_brings_the_bytes_to_the_pages_and_keeps_the_bus_busy() -> None:
     pieces = driver.find("copy TO_DEVICE")
     assert duration_ns == sum(LAUNCH_NS + piece.size // BYTES_PER_NS for piece in pieces)
     for piece, following in itertools.pairwise(pieces):
+        assert following.begin_ns == piece.end_ns, "the bus was idle"
+
+
+@pytest.mark.parametrize("steps", [3, 30])
+def test_what_a_load_does_meanwhile_leaves_the_bus_busy(steps: int) -> None:
+    driver = fake()
+    memory = DeviceMemory(driver, Wanted(MIB, MIB, MIB, pages=2))
+    source = driver.allocate_host(2 * PAGE_BYTES)
+    loader = Loader(driver, memory, CHUNK)
+    taken: list[int] = []
+
+    def meanwhile() -> Iterator[None]:
+        for step in range(steps):
+            driver.now_ns += CHUNK // BYTES_PER_NS // 2
+            taken.append(step)
+            yield
+
+    loader.copy(source, 2 * PAGE_BYTES, (0, 1), meanwhile())
+    assert taken == list(range(steps))
+    for piece, following in itertools.pairwise(driver.find("copy TO_DEVICE")):
         assert following.begin_ns == piece.end_ns, "the bus was idle"
 
 

@@ -22,6 +22,7 @@ from mainspring.worker.engines.cuda import onnxruntime_program
 from mainspring.worker.engines.cuda.memory import SESSION_BYTES
 from mainspring.worker.engines.cuda.onnxruntime_program import (
     Device,
+    OnnxRuntimeBound,
     OnnxRuntimeProgram,
     arena_options,
 )
@@ -122,6 +123,13 @@ class Bench:
         self.sessions: dict[int, Session] = self.program._sessions
         self.session = self.sessions[1]
 
+    def bind(self) -> OnnxRuntimeBound:
+        """Bind weights at two far pages."""
+        bound = self.program.bind([1 << 30, 5 << 30])
+        for _ in bound.steps():
+            pass
+        return bound
+
     def run_alone(self, function: Any) -> None:
         self.alone += 1
         function()
@@ -168,7 +176,7 @@ def test_all_sessions_share_one_arena_that_is_taken_whole_and_never_extended(are
 
 def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30])
+    bound = bench.bind()
     assert bench.session.bound["w0"] == ("cuda", 0, np.dtype("float32"), (4,), (1 << 30) + 128)
     assert bench.session.bound["w1"] == ("cuda", 0, np.dtype("float16"), (2, 3), (5 << 30) + 64)
     bound.launch(4, 7 << 30, LAYOUTS[4], bench.stream)
@@ -181,7 +189,7 @@ def test_weights_are_bound_at_their_pages_and_batches_in_their_slots(arenas: lis
 
 def test_a_session_sees_one_batch_size_and_is_not_bound_again_to_the_same_slot(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30])
+    bound = bench.bind()
     for size in (1, 4):
         bound.launch(size, 7 << 30, LAYOUTS[size], bench.stream)
     before = [each.rebound for each in bench.sessions.values()]
@@ -246,7 +254,7 @@ def test_a_batch_that_warming_has_no_room_for_is_refused(arenas: list[Any]) -> N
 
 def test_a_failing_run_is_explained_and_the_next_one_binds_anew(arenas: list[Any]) -> None:
     bench = Bench()
-    bound = bench.program.bind([1 << 30, 5 << 30])
+    bound = bench.bind()
     bench.session.fails = "Available memory of 0 is smaller than requested bytes of 512"
     with pytest.raises(EngineError, match=r"executable eeeeeeeeeeee failed at batch size 1: Available"):
         bound.launch(1, 7 << 30, LAYOUTS[1], bench.stream)
