@@ -183,7 +183,7 @@ experiments: $(STAMP) native ## Repeat the paper's figures in short form, in abo
 predictability: $(STAMP) native ## Measure figure 2 on this device: one inference at a time, and several
 	$(BIN)/python -m mainspring.experiments.predictability $(ARGS)
 
-gpu-check: $(STAMP) native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse on the CPU
+gpu-check: $(STAMP) native ## Check on a GPU what needs one, in under eight minutes; ARGS=--rehearse without a GPU
 	$(BIN)/python -m mainspring.experiments.gpu_check $(ARGS)
 
 suites: $(STAMP) ## Compile every case of the onnx package's test suites

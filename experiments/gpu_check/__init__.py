@@ -2,6 +2,6 @@
 
 ``__main__`` decides what is run; ``parts`` lists the checks, each a file of its own that returns verdicts;
 ``isolation`` runs each in a process of its own, so that a lost device or a check that hangs costs no other
-check. Every check but two also runs on the CPU, which ``--rehearse`` does on small models: that shows that
-the script works, and says nothing about a GPU.
+check. ``--rehearse`` runs all of them on a device that is not there (``rehearsal``), with small models: that
+shows that they run to their ends, and says nothing about a GPU.
 """

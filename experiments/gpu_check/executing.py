@@ -16,8 +16,7 @@ import numpy as np
 from mainspring.cli.profiling.lone_device import LoneDevice, as_exec_thread, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Ints, quantile
-from mainspring.experiments.gpu_check.models import LARGE
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import LARGE, Settings
 from mainspring.experiments.gpu_check.steady import again_and_again, loading_beside
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told

@@ -16,7 +16,7 @@ import msgspec
 
 from mainspring.experiments.gpu_check.parts import PARTS, Check
 from mainspring.experiments.gpu_check.settings import Settings
-from mainspring.experiments.gpu_check.verdicts import Verdict, failed
+from mainspring.experiments.gpu_check.verdicts import Verdict, as_rehearsed, failed
 
 END_S = 5.0
 """For a process that has given its verdicts to end."""
@@ -69,7 +69,8 @@ def carry_out(check: Check, name: str, settings: Settings, answers: Connection) 
     # A group of its own, so that what it starts can be ended with it.
     os.setpgid(0, 0)
     try:
-        for verdict in check(settings):
+        for found in check(settings):
+            verdict = as_rehearsed(found) if settings.rehearsed else found
             answers.send_bytes(msgspec.json.encode(verdict))
     except Exception as error:
         # Where GPUs are lent for minutes, nobody can come back to ask where it was raised.

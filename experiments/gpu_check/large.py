@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mainspring.cli.profiling.lone_device import device_for
 from mainspring.compiler.artifact.store import Store
-from mainspring.experiments.gpu_check.models import LARGE, LARGE_SIZES, large_model
+from mainspring.experiments.gpu_check.models import large_model
 from mainspring.experiments.gpu_check.outputs import compare_batch, stock_session
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, told
 
 

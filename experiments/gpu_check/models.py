@@ -22,13 +22,11 @@ from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.zoo import build
 from mainspring.experiments.gpu_check.availability import unavailable
-from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.settings import LARGE, LARGE_SIZES, Settings
 from mainspring.experiments.gpu_check.variants import put_variants
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, failed, told
 from mainspring.worker.engines.cuda.driver import open_driver
 
-LARGE = "one-large-tensor"
-LARGE_SIZES = (1, 4)
 _OPSET, _IR_VERSION = 17, 9
 
 

@@ -17,9 +17,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Everything is compiled."""
     chosen = msgspec.structs.replace(
         rehearsal(Path(tmp_path_factory.mktemp("gpu-check"))),
+        device="cpu",
+        rehearsed=False,
         engine=ONNXRUNTIME,
         engines=(ONNXRUNTIME,),
-        realtime=False,
         architectures=("digits", "resnet20"),
         compile_s=120.0,
         main="digits",

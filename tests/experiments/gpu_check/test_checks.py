@@ -19,9 +19,9 @@ from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.large import check_large_tensor
-from mainspring.experiments.gpu_check.models import LARGE, jobs_of
+from mainspring.experiments.gpu_check.models import jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
-from mainspring.experiments.gpu_check.settings import ONNXRUNTIME, TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
 from mainspring.messages.model import ModelSpec
 

@@ -21,9 +21,11 @@ from mainspring.experiments.gpu_check import __main__ as command
 from mainspring.experiments.gpu_check import isolation
 from mainspring.experiments.gpu_check.isolation import run_alone
 from mainspring.experiments.gpu_check.parts import PARTS, patience_s
+from mainspring.experiments.gpu_check.rehearsal import bindings
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, at_least, failed, not_run, told
 from mainspring.worker.engines.cuda.devices import FoundDevice
+from mainspring.worker.engines.cuda.driver import BINDINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -67,20 +69,22 @@ def test_checks_are_chosen_by_name(app: typer.Typer) -> None:
 def test_a_rehearsal_publishes_a_table(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, str]] = []
+    asked: list[tuple[str, bool]] = []
+    monkeypatch.setenv(BINDINGS, "")
 
     def check(
         name: str, settings: Settings, limit_s: float, on_verdict: Callable[[Verdict], None]
     ) -> list[Verdict]:
         assert 0 < limit_s <= patience_s(name, settings)
-        asked.append((name, settings.device))
+        asked.append((name, settings.rehearsed))
         on_verdict(found := failed(name, "broke") if name == "load" else at_least(name, 2, 1, "GB/s"))
         return [found]
 
     monkeypatch.setattr(command, "run_alone", check)
     result = CliRunner().invoke(app, ["--rehearse", "--only", "load,large", "--output", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert asked == [("load", "cpu"), ("large", "cpu")]
+    assert result.exit_code == 1, "a check that breaks is what a rehearsal is for"
+    assert asked == [("load", True), ("large", True)]
+    assert os.environ[BINDINGS] == bindings.__name__
     assert "1 met, 0 missed, 1 failed, 0 not run" in result.output
     report = json.loads((tmp_path / "gpu-check.json").read_text())
     assert [verdict["state"] for verdict in report["verdicts"]] == ["FAILED", "met"]
@@ -97,7 +101,7 @@ def test_on_a_gpu_what_is_missed_is_an_error(
     app: typer.Typer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Verdict, code: int
 ) -> None:
     monkeypatch.setattr(command, "missing", lambda _device: "")
-    monkeypatch.setattr(command, "run_alone", lambda _name, settings, *_: [found][: settings.on_gpu])
+    monkeypatch.setattr(command, "run_alone", lambda _name, settings, *_: [found][settings.rehearsed :])
     result = CliRunner().invoke(app, ["--only", "load", "--output", str(tmp_path)])
     assert result.exit_code == code, result.output
 

@@ -22,6 +22,7 @@ from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.loading import check_loading
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
@@ -30,7 +31,6 @@ from mainspring.worker.engines.cuda import driver as driver_module
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.realtime import Rights
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.tiny_store import tiny_store
 
 MAIN = "a"

@@ -8,7 +8,9 @@ import pytest
 from rich.console import Console
 
 from mainspring.experiments.gpu_check.verdicts import (
+    State,
     Verdict,
+    as_rehearsed,
     at_least,
     at_most,
     failed,
@@ -31,6 +33,8 @@ MET, MISSED = at_least("a", 0.95, 0.95), at_most("b", 2.5, 2, "%", "of many")
         ([MET, MISSED], False),
         ([MET, failed("z", "it broke")], False),
         ([not_run("y", "no provider")], False),
+        ([as_rehearsed(MET), as_rehearsed(MISSED)], True),
+        ([as_rehearsed(MET), as_rehearsed(failed("z", "it broke"))], False),
         ([], False),
     ],
 )
@@ -38,6 +42,14 @@ def test_the_whole_is_good_if_something_was_met_and_nothing_missed(
     verdicts: list[Verdict], is_good: bool
 ) -> None:
     assert good(verdicts) is is_good
+
+
+def test_a_rehearsal_judges_nothing() -> None:
+    lines = [MET, MISSED, failed("z", "it broke"), not_run("y", "no provider"), told("x", "1")]
+    found = [as_rehearsed(line) for line in lines]
+    assert [line.state for line in found[:2]] == [State.REHEARSED] * 2
+    assert found[2:] == lines[2:]
+    assert summary(found) == "0 met, 0 missed, 1 failed, 1 not run, 2 rehearsed"
 
 
 def test_summary_and_tables_name_every_line() -> None:

@@ -11,14 +11,17 @@ release the interpreter's lock where they may take long.
 
 from __future__ import annotations
 
+import importlib
 import os
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from mainspring.worker.engine import DeviceLost, EngineError
 
 LIBCUDA = "MAINSPRING_LIBCUDA"
 """Environment variable with the path of the library that is used instead of CuPy."""
+BINDINGS = "MAINSPRING_CUDA_BINDINGS"
+"""Environment variable with the name of a module that stands in for CUDA, as a rehearsal has one."""
 SHARED_WITHOUT_ASKING = 48 * 1024
 """Bytes of shared memory that a kernel may have without asking for more."""
 LOST = frozenset(
@@ -191,8 +194,11 @@ class Bindings(Protocol):
 def choose_bindings() -> Bindings:
     """Return CuPy where it is installed, else libcuda alone; raise `DriverMissing` if neither is there.
 
-    The environment variable `LIBCUDA` chooses libcuda, and says where it is.
+    The environment variable `LIBCUDA` chooses libcuda, and says where it is; `BINDINGS` names what is used in
+    place of both.
     """
+    if named := os.environ.get(BINDINGS):
+        return cast(Bindings, importlib.import_module(named))
     # CuPy takes a second to import.
     from mainspring.worker.engines.cuda import cupy_driver, libcuda_driver
 
@@ -229,6 +235,7 @@ def failure(device: int, status: int | None, what: str) -> EngineError:
 
 
 __all__ = [
+    "BINDINGS",
     "LIBCUDA",
     "LOST",
     "SHARED_WITHOUT_ASKING",

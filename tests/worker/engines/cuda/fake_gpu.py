@@ -15,12 +15,12 @@ import onnxruntime
 
 from mainspring.cli.main import main as command_line
 from mainspring.cli.profiling import profiling
+from mainspring.experiments.gpu_check.rehearsal.bindings import AnyKernel
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.worker.engines.cuda import driver as drivers
 from mainspring.worker.engines.cuda import nvml
 from mainspring.worker.engines.cuda.driver import DeviceLost
 from mainspring.worker.engines.cuda.onnxruntime_program import PROVIDER
-from tests.worker.engines.cuda.fake_driver import FakeDriver
-from tests.worker.engines.cuda.fake_work import Kernel
 
 KIND = "nvidia-fake-1"
 VARIABLE = "FAKE_GPU"
@@ -36,20 +36,6 @@ class FakeGpu(msgspec.Struct):
     """Kernels of a launch plan take the device down instead."""
     graph_ns: int | None = 10_000
     """Of a whole graph of ONNX Runtime; None where that has no CUDA provider."""
-
-
-class AnyKernel(dict[str, Kernel]):
-    """A kernel for every name."""
-
-    def __init__(self, duration_ns: int) -> None:
-        super().__init__()
-        self.kernel = Kernel(lambda: None, duration_ns, 0)
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-    def __missing__(self, _: str) -> Kernel:
-        return self.kernel
 
 
 def put_in(gpu: FakeGpu) -> None:

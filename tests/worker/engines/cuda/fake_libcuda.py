@@ -18,8 +18,8 @@ from mainspring.compiler.artifact.plan import (
     ENTRY_SHIFT,
     SET_ADDRESSES,
 )
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from tests.worker.engines.cuda import tiny_store
-from tests.worker.engines.cuda.fake_work import Kernel
 
 SOURCE = Path(__file__).with_suffix(".c")
 COMPILER = shutil.which("gcc") or shutil.which("cc")

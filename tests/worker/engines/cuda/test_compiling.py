@@ -15,10 +15,10 @@ from mainspring.compiler.artifact.manifest import Manifest
 from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing
 from mainspring.compiler.artifact.plan import CUBIN, PTX, SOURCE, Plans, read_plans
 from mainspring.compiler.artifact.store import Store
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import compiling
 from mainspring.worker.engines.cuda.compiling import compile_with_nvrtc, image_for
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.tiny_store import tiny_store
 
 FILES = {CUBIN: b"machine code", PTX: b"ptx\0", SOURCE: b"source"}

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mainspring.experiments.gpu_check.rehearsal.driver import BYTES_PER_NS, LAUNCH_NS, FakeDriver
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import Reservation, Slot, SlotLayout
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.copies import EVENTS, IN_FLIGHT, IoCopies, Loader, chunks
 from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.memory import MIB, DeviceMemory, Wanted, count_pages
-from tests.worker.engines.cuda.fake_driver import BYTES_PER_NS, LAUNCH_NS, FakeDriver
-from tests.worker.engines.cuda.fake_work import Kernel
 
 SIZE = 1 << 16
 LAYOUT = SlotLayout((0, 256), (512,), 1024)

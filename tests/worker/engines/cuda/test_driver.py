@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import cupy_driver, libcuda_driver
 from mainspring.worker.engines.cuda import driver as drivers
@@ -17,9 +19,7 @@ from mainspring.worker.engines.cuda.driver import Copy, Driver, DriverMissing
 from mainspring.worker.engines.cuda.libcuda_driver import LibcudaDriver
 from tests.worker.engines.cuda import fake_libcuda
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.fake_libcuda import IMAGE, FakeLibcuda
-from tests.worker.engines.cuda.fake_work import Kernel
 
 WIDTH = 64
 

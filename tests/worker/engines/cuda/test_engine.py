@@ -12,6 +12,7 @@ import pytest
 from mainspring.compiler.artifact.errors import StoreError
 from mainspring.compiler.artifact.manifest import ExecutableInfo
 from mainspring.compiler.artifact.store import Store
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot
@@ -21,7 +22,6 @@ from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.engine import CudaEngine, kind_of
 from mainspring.worker.engines.cuda.memory import SESSION_BYTES
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.tiny_store import put_graph, put_model, tiny_store
 from tests.worker.peers import infer, load
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from tests.worker.engines.cuda.fake_driver import FakeDriver
-from tests.worker.engines.cuda.fake_work import Kernel
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 
 
 @pytest.fixture

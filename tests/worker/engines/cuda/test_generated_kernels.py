@@ -21,6 +21,8 @@ from mainspring.compiler.artifact.plan import SOURCE, Launch, Operand, kernels_p
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import ModelSpec
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.io_memory import slot_layout
@@ -28,8 +30,6 @@ from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engines.cuda.engine import CudaEngine
 from tests.emulator.build import compile_source, why_not
 from tests.emulator.device import Device, KernelLaunch, Pointer
-from tests.worker.engines.cuda.fake_driver import FakeDriver
-from tests.worker.engines.cuda.fake_work import Kernel
 from tests.worker.peers import infer, load
 
 pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")

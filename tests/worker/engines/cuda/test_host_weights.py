@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.compiler.artifact.store import Store
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda import host_weights
 from mainspring.worker.engines.cuda.host_weights import (
@@ -27,7 +28,6 @@ from mainspring.worker.engines.cuda.host_weights import (
 )
 from mainspring.worker.engines.cuda.shared_memory import started
 from mainspring.worker.engines.cuda.weights_index import ALIGNMENT_BYTES, Blob, Holder, Index, Segment
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.tiny_store import tiny_store
 
 MIB = 1 << 20

@@ -15,13 +15,13 @@ from mainspring.compiler.artifact.plan import (
     SLOT_ENTRY,
     place,
 )
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.engine import DeviceLost, EngineError
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.engines.cuda.memory import MIB, DeviceMemory, Wanted
 from mainspring.worker.engines.cuda.operands import AddressTable, Arguments, entries
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 
 PAGES = 8
 

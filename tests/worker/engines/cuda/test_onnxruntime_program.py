@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 
 from mainspring.compiler.artifact.errors import ExecutableError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor, WeightTensor
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import SlotLayout
 from mainspring.worker.engine import EngineError
@@ -27,7 +28,6 @@ from mainspring.worker.engines.cuda.onnxruntime_program import (
     arena_options,
 )
 from mainspring.worker.engines.cuda.programs import Times
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 
 WORKSPACE = 1 << 20
 TENSORS = (

@@ -14,6 +14,7 @@ import pytest
 
 from mainspring import extras
 from mainspring.compiler.artifact.store import Store
+from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.actions import Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.peers import Goodbye
@@ -25,7 +26,6 @@ from mainspring.worker.engines.registry import make_engine
 from mainspring.worker.server import WorkerFailed, run
 from tests.patience import PATIENCE_S
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.fake_driver import FakeDriver
 from tests.worker.engines.cuda.tiny_store import tiny_store
 from tests.worker.peers import Cluster, infer
 

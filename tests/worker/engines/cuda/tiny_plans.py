@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from mainspring.compiler.artifact.manifest import GraphTensor, WeightTensor
 from mainspring.compiler.artifact.plan import PLAN_FORMATS, Launch, LaunchPlan, Operand, Plans
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.io_memory import align
 from mainspring.worker.core.jobs import SlotLayout
-from tests.worker.engines.cuda.fake_work import Kernel
 
 WIDTH = 24
 ROW_BYTES = 4 * WIDTH

@@ -1,4 +1,4 @@
-"""A GPU that is not there: it records what it is told and plays it in virtual time, on real bytes.
+"""A GPU that is not there: it records the calls of a driver and plays them in virtual time, on real bytes.
 
 Work is done when somebody waits for it, in the order that streams, events and engines allow: one copy at a
 time in each direction, one kernel at a time. So work that lacks a wait finds bytes that are not there yet.
@@ -22,10 +22,10 @@ from mainspring.compiler.artifact.plan import (
     ENTRY_SHIFT,
     SET_ADDRESSES,
 )
+from mainspring.experiments.gpu_check.rehearsal.rules import Rules
+from mainspring.experiments.gpu_check.rehearsal.work import Kernel, Work, clear, move
 from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.cuda.driver import Copy, Extent, MemoryState
-from tests.worker.engines.cuda.fake_rules import Rules
-from tests.worker.engines.cuda.fake_work import Kernel, Work, clear, move
 
 BYTES_PER_NS = 50
 LAUNCH_NS = 1_000
@@ -38,7 +38,7 @@ class FakeDriver:
     def __init__(self, total_bytes: int = 1 << 30, kernels: dict[str, Kernel] | None = None) -> None:
         self.device = 0
         self.total_bytes = total_bytes
-        self.kernels = kernels or {}
+        self.kernels = {} if kernels is None else kernels
         self.symbols = {ADDRESSES: 8 * ADDRESSES_COUNT}
         """Bytes of the variables that every module has."""
         self.now_ns = 0
@@ -67,68 +67,84 @@ class FakeDriver:
         self.closed = False
 
     def attach(self) -> None:
+        """See `Driver`."""
         self.rules.attach(self.fails.get("attach"))
 
     def name(self) -> str:
+        """See `Driver`."""
         return "NVIDIA Fake 1"
 
     def arch(self) -> str:
+        """See `Driver`."""
         return "sm_90"
 
     def bus_id(self) -> str:
+        """See `Driver`."""
         return "0000:3b:00.0"
 
     def memory(self) -> MemoryState:
+        """See `Driver`."""
         used = sum(memory.nbytes for memory in self._memory.values())
         return MemoryState(self.total_bytes - used, self.total_bytes)
 
     def allocate(self, size: int) -> int:
+        """See `Driver`."""
         return self._allocate("allocate", size)
 
     def free(self, address: int) -> None:
+        """See `Driver`."""
         self.rules.call("free")
         del self._memory[address]
 
     def allocate_host(self, size: int) -> int:
+        """See `Driver`."""
         address = self._allocate("allocate_host", size)
         self._pinned[address] = size
         return address
 
     def free_host(self, address: int) -> None:
+        """See `Driver`."""
         self.rules.call("free_host")
         del self._memory[address], self._pinned[address]
 
     def register_host(self, address: int, size: int) -> None:
+        """See `Driver`."""
         self._note("register_host", keeps=True)
         self.rules.register(self._pinned, address, size)
         self._pinned[address] = size
 
     def unregister_host(self, address: int) -> None:
+        """See `Driver`."""
         self.rules.call("unregister_host")
         del self._pinned[address]
 
-    def stream(self, *, urgent: bool = False) -> int:
+    def stream(self, *, urgent: bool = False) -> int:  # noqa: ARG002
+        """See `Driver`."""
         self._note("stream", keeps=True)
-        number = next(self._numbers)
-        self._queues[number] = deque()
+        with self._lock:
+            self._queues[number := next(self._numbers)] = deque()
         return number
 
-    def event(self, *, timed: bool = False, sleeps: bool = False) -> int:
+    def event(self, *, timed: bool = False, sleeps: bool = False) -> int:  # noqa: ARG002
+        """See `Driver`."""
         self._note("event", keeps=True)
         self.rules.made_event(number := next(self._numbers), timed)
         return number
 
     def record(self, event: int, stream: int) -> None:
+        """See `Driver`."""
         self._note("record")
         with self._lock:
             self._last[event] = self._tell(Work(next(self._numbers), f"event {event}", stream))
 
     def wait(self, stream: int, event: int) -> None:
+        """See `Driver`."""
         self._note("wait")
         with self._lock:
             self._tell(Work(next(self._numbers), f"wait {event}", stream, after=self._last.get(event)))
 
     def synchronize(self, event: int) -> None:
+        """See `Driver`."""
         self._note("synchronize")
         with self._lock:
             work = self._last[event]
@@ -137,18 +153,20 @@ class FakeDriver:
             self.now_ns = max(self.now_ns, work.end_ns)
 
     def elapsed_ns(self, begin: int, end: int) -> int:
+        """See `Driver`."""
         self.rules.call("elapsed_ns")
         self.rules.measure(begin, end)
         assert self._last[end].end_ns >= 0, "the event has not happened"
         return self._last[end].end_ns - self._last[begin].end_ns
 
     def copy(self, target: int, source: int, size: int, kind: Copy, stream: int) -> None:
+        """See `Driver`."""
         self._note("copy")
         self.before_copy(kind)
         host = {Copy.TO_DEVICE: source, Copy.TO_HOST: target}.get(kind)
         if host is not None:
             pinned = any(
-                begin <= host and host + size <= begin + length for begin, length in self._pinned.items()
+                begin <= host and host + size <= begin + length for begin, length in [*self._pinned.items()]
             )
             assert pinned, "a copy from or to host memory that is not pinned"
         with self._lock:
@@ -164,26 +182,31 @@ class FakeDriver:
             self._tell(work)
 
     def clear(self, address: int, size: int, stream: int) -> None:
+        """See `Driver`."""
         self._note("clear")
         with self._lock:
             run = lambda: clear(address, size)  # noqa: E731
             self._tell(Work(next(self._numbers), "clear", stream, "compute", LAUNCH_NS, run))
 
     def compile(self, source: str, arch: str) -> bytes:
+        """See `Driver`."""
         self._note("compile", keeps=True)
         return f"{arch} of {source}".encode()
 
-    def load_module(self, image: bytes) -> int:
+    def load_module(self, image: bytes) -> int:  # noqa: ARG002
+        """See `Driver`."""
         self._note("load_module", keeps=True)
         self._modules.add(number := next(self._numbers))
         return number
 
     def unload_module(self, module: int) -> None:
+        """See `Driver`."""
         self.rules.call("unload_module")
         self._modules.remove(module)
         self._variables = {key: memory for key, memory in self._variables.items() if key[0] != module}
 
     def function(self, module: int, symbol: str, shared_bytes: int) -> int:
+        """See `Driver`."""
         self.rules.call("function")
         assert module in self._modules
         if symbol not in self.kernels and symbol != SET_ADDRESSES:
@@ -193,6 +216,7 @@ class FakeDriver:
         return number
 
     def symbol(self, module: int, name: str) -> int:
+        """See `Driver`."""
         self.rules.call("symbol")
         assert module in self._modules
         if name not in self.symbols:
@@ -204,6 +228,7 @@ class FakeDriver:
     def launch(
         self, function: int, grid: Extent, block: Extent, shared_bytes: int, parameters: int, stream: int
     ) -> None:
+        """See `Driver`."""
         self._note("launch")
         self.rules.launch(function, grid, block, shared_bytes)
         module, symbol = self._functions[function]
@@ -224,6 +249,7 @@ class FakeDriver:
                 tell(stream)
 
     def begin_capture(self, stream: int) -> None:
+        """See `Driver`."""
         self._note("begin_capture")
         if self.graphs_break:
             raise RuntimeError("operation not supported")
@@ -231,6 +257,7 @@ class FakeDriver:
         self._captured[stream] = []
 
     def record_at_launch(self, event: int, stream: int) -> None:
+        """See `Driver`."""
         self._note("record_at_launch")
 
         def tell(target: int) -> None:
@@ -239,21 +266,25 @@ class FakeDriver:
         self._captured[stream].append(tell)
 
     def end_capture(self, stream: int) -> int:
+        """See `Driver`."""
         self.rules.call("end_capture")
         self.rules.end_capture(stream)
         self._graphs[number := next(self._numbers)] = self._captured.pop(stream)
         return number
 
     def instantiate(self, graph: int) -> int:
+        """See `Driver`."""
         self._note("instantiate", keeps=True)
         self._executables[number := next(self._numbers)] = list(self._graphs[graph])
         return number
 
-    def upload(self, executable: int, stream: int) -> None:
+    def upload(self, executable: int, stream: int) -> None:  # noqa: ARG002
+        """See `Driver`."""
         self._note("upload")
         assert executable in self._executables
 
     def launch_graph(self, executable: int, stream: int) -> None:
+        """See `Driver`."""
         self._note("launch_graph")
         with self._lock:
             for tell in self._executables[executable]:
@@ -261,18 +292,22 @@ class FakeDriver:
             self.rules.launched(executable, self._queues[stream][-1] if self._queues[stream] else None)
 
     def destroy_graph(self, graph: int) -> None:
+        """See `Driver`."""
         self.rules.call("destroy_graph")
         del self._graphs[graph]
 
     def destroy_executable(self, executable: int) -> None:
+        """See `Driver`."""
         self.rules.call("destroy_executable")
         self.rules.at_rest(executable)
         del self._executables[executable]
 
     def explain(self, error: Exception) -> EngineError:
+        """See `Driver`."""
         return error if isinstance(error, EngineError) else EngineError(f"GPU 0: {error}")
 
     def close(self) -> None:
+        """See `Driver`."""
         self.closed = True
 
     # --- for tests ---

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
+from mainspring.experiments.gpu_check.rehearsal.work import Work
 from mainspring.worker.engines.cuda.driver import Extent
-from tests.worker.engines.cuda.fake_work import Work
 
 SHARED_WITHOUT_ASKING = 48 << 10
 MOST_SHARED = 227 << 10

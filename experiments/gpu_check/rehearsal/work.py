@@ -18,10 +18,12 @@ class Kernel(NamedTuple):
 
 
 def move(target: int, source: int | bytes, size: int) -> None:
+    """Copy bytes now."""
     ctypes.memmove(target, source, size)
 
 
 def clear(address: int, size: int) -> None:
+    """Write zeros now."""
     ctypes.memset(address, 0, size)
 
 
