@@ -44,14 +44,14 @@ def all_outputs(settings: Settings) -> Iterator[Verdict]:
             yield from check_outputs(settings, engine)
 
 
-def allocations_if_any(settings: Settings) -> list[Verdict]:
+def allocations_if_any(settings: Settings) -> Iterable[Verdict]:
     """Count what a GPU's driver is asked for."""
     if not settings.on_gpu:
         return [not_run("LOAD and INFER: allocations", "only a GPU's driver can be counted")]
     return check_allocations(settings)
 
 
-def graphs_if_any(settings: Settings) -> list[Verdict]:
+def graphs_if_any(settings: Settings) -> Iterable[Verdict]:
     """Compare graphs with their kernels where there are some."""
     if not settings.on_gpu or settings.engine != TVM:
         return [not_run("EXEC by graph launch above its kernels", "only the engine tvm on a GPU has graphs")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,54 +15,22 @@ from mainspring.cli.profiling.lone_device import device_for
 from mainspring.cli.profiling.profiling import measure
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Effort
-from mainspring.experiments.gpu_check import allocations, copies, graphs, loading
+from mainspring.experiments.gpu_check import allocations, loading
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
-from mainspring.experiments.gpu_check.graphs import check_graphs
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
-from mainspring.worker.engines.cuda import driver as driver_module
 from mainspring.worker.engines.cuda.launch_plans import LaunchPlanBound, LaunchPlanProgram
 from mainspring.worker.realtime import Rights
+from tests.experiments.gpu_check.conftest import MAIN
 from tests.worker.engines.cuda import tiny_plans as tiny
-from tests.worker.engines.cuda.tiny_store import tiny_store
 
-MAIN = "a"
 KERNELS_NS = 50_000
-
-
-@pytest.fixture
-def on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings for a fake GPU of 4 GiB, with two models in the store."""
-
-    def open_driver(_device: int) -> FakeDriver:
-        return FakeDriver(4 << 30, dict(tiny.KERNELS))
-
-    for module in (driver_module, allocations, copies, graphs):
-        monkeypatch.setattr(module, "open_driver", open_driver)
-    monkeypatch.setattr(
-        "mainspring.worker.engines.cuda.host_weights.default_folder", lambda _store: tmp_path / "agreed"
-    )
-    chosen = Settings(
-        folder=str(tmp_path),
-        realtime=False,
-        main=MAIN,
-        steady=(MAIN,),
-        batch_sizes=tiny.SIZES,
-        loads=6,
-        infers=40,
-        cycled=5,
-        cycled_pages=4,
-        cycled_s=0.05,
-    )
-    store = tiny_store(chosen.store(TVM))
-    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name=chosen.second))
-    return chosen
 
 
 def test_outputs_come_back_from_the_device(on_gpu: Settings) -> None:
@@ -150,13 +117,6 @@ def test_what_is_allocated_is_seen() -> None:
     judged, memory, _ = allocations.verdicts(Grown(5, 0), grown, 4)
     assert (judged.state, memory.state) == (State.MISSED, State.MISSED)
     assert allocations.verdicts(Grown(5, 0), Grown(0, -4096), 4)[1].state is State.MET
-
-
-def test_a_graph_takes_what_its_kernels_take(on_gpu: Settings) -> None:
-    found = check_graphs(on_gpu)
-    assert [verdict.state for verdict in found] == [State.MET, State.TOLD] * 2
-    assert found[0].what.endswith("a, batch 1")
-    assert found[1].found == "0.0500, 0.0500"
 
 
 def test_models_are_cycled_through_the_pages(on_gpu: Settings) -> None:
