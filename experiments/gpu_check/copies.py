@@ -1,15 +1,18 @@
-"""What LOAD is compared with: the plain copy of as many bytes, from pinned host memory to the device."""
+"""What LOAD is compared with: plain copies of as many bytes, from pinned host memory to the device."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.worker.engines.cuda.driver import Copy, Driver, open_driver
+from mainspring.worker.engines.cuda.shared_memory import make_segment
 from mainspring.worker.engines.memory import allocate
 
 
@@ -18,9 +21,6 @@ class PlainCopy(Protocol):
 
     def copy(self) -> int:
         """Copy; return the ns that it took."""
-
-    def close(self) -> None:
-        """Give the memory back."""
 
 
 class HostCopy:
@@ -37,19 +37,13 @@ class HostCopy:
         ctypes.memmove(self._target.ctypes.data, self._source.ctypes.data, self._size)
         return time.monotonic_ns() - begin_ns
 
-    def close(self) -> None:
-        """Nothing is left behind."""
-
 
 class DeviceCopy:
-    """From pinned memory to a GPU in one piece, timed by the GPU."""
+    """Between pinned memory and memory of a GPU in one piece, timed by the GPU."""
 
-    def __init__(self, driver: Driver, size: int) -> None:
-        driver.attach()
+    def __init__(self, driver: Driver, target: int, source: int, size: int) -> None:
         self._driver = driver
-        self._size = size
-        self._source = driver.allocate_host(size)
-        self._target = driver.allocate(size)
+        self._target, self._source, self._size = target, source, size
         self._stream = driver.stream()
         self._begin, self._end = driver.event(timed=True), driver.event(timed=True)
 
@@ -63,14 +57,29 @@ class DeviceCopy:
         driver.synchronize(self._end)
         return driver.elapsed_ns(self._begin, self._end)
 
-    def close(self) -> None:
-        """See `PlainCopy`."""
-        self._driver.free(self._target)
-        self._driver.free_host(self._source)
-        self._driver.close()
 
+@contextlib.contextmanager
+def plain_copies(settings: Settings, size: int) -> Iterator[dict[str, PlainCopy]]:
+    """Yield the copies for the settings' device by name; the first is what LOAD is judged by.
 
-def plain_copy(settings: Settings, size: int) -> PlainCopy:
-    """Return the copy for the settings' device."""
+    The other one explains a slow LOAD: it is from memory like that which workers share, where LOAD copies
+    from.
+    """
     number = settings.config().cuda_device
-    return HostCopy(size) if number is None else DeviceCopy(open_driver(number), size)
+    if number is None:
+        yield {"plain copy": HostCopy(size)}
+        return
+    driver = open_driver(number)
+    driver.attach()
+    with contextlib.ExitStack() as stack:
+        stack.callback(driver.close)
+        target, source, segment = driver.allocate(size), driver.allocate_host(size), make_segment(size)
+        stack.callback(driver.free, target)
+        stack.callback(driver.free_host, source)
+        stack.callback(segment.close)
+        driver.register_host(segment.address, segment.size)
+        stack.callback(driver.unregister_host, segment.address)
+        yield {
+            "plain copy": DeviceCopy(driver, target, source, size),
+            "plain copy from a shared segment": DeviceCopy(driver, target, segment.address, size),
+        }

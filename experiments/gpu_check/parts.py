@@ -19,6 +19,7 @@ from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.models import check_compiling
 from mainspring.experiments.gpu_check.outputs import check_outputs
+from mainspring.experiments.gpu_check.pinning import check_pinning
 from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import Verdict, not_run
@@ -65,8 +66,9 @@ PARTS: dict[str, Part] = {
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),
     "exec": Part(check_executing, 60),
-    "graphs": Part(graphs_if_any, 40),
     "cluster": Part(check_cluster, 60),
+    "graphs": Part(graphs_if_any, 40),
+    "pinning": Part(check_pinning, 40),
     "large": Part(check_large_tensor, 40),
     "allocations": Part(allocations_if_any, 40),
     "steady": Part(check_steadiness, 40),

@@ -49,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the main model; of the others the smallest and the third."""
 
     loads: int = 50
+    pinned_mib: int = 2_048
+    """Of host memory of each kind, pinned and given back."""
     exec_runs: int = 500
     """Of each batch size, and of each way in which EXEC is disturbed."""
     pauses_ms: tuple[int, ...] = (1, 10, 100, 1_000, 5_000)
@@ -122,6 +124,7 @@ def rehearsal(folder: Path) -> Settings:
         main="digits",
         batch_sizes=(1, 2),
         loads=10,
+        pinned_mib=32,
         exec_runs=20,
         pauses_ms=(1, 10),
         infers=500,

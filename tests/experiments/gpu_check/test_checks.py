@@ -70,7 +70,7 @@ def test_load_is_compared_with_as_many_bytes(settings: Settings) -> None:
     assert float(plain.note.split()[0]) > 0.1
     spec = Store(settings.store(ONNXRUNTIME)).manifest("digits").spec()
     loads, own, plain_copies = np.array([100, 110, 900]), np.array([90, 91, 92]), np.array([105, 104, 104])
-    verdicts = loading.verdicts(spec, loads, own, plain_copies)
+    verdicts = loading.verdicts(spec, loads, own, {"plain copy": plain_copies})
     assert (verdicts[0].state, verdicts[0].found) == (State.MISSED, f"{104 / 110:.5g}")
 
 

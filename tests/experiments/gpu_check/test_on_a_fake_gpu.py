@@ -58,11 +58,13 @@ def test_a_profile_has_the_devices_own_times_too(on_gpu: Settings) -> None:
 
 
 def test_load_is_nearly_the_plain_copy(on_gpu: Settings) -> None:
-    judged, _, own, plain = check_loading(on_gpu)
+    judged, _, own, plain, shared = check_loading(on_gpu)
     # From begin to end it is the host's time, of which this device knows nothing.
     assert judged.state in (State.MET, State.MISSED)
     assert 0.95 < float(plain.found.split()[0]) / float(own.found.split()[0]) < 1
     assert plain.note.endswith("GB/s")
+    assert shared.what == "  plain copy from a shared segment"
+    assert shared.found == plain.found
 
 
 def test_loads_are_measured_in_a_thread_like_a_workers(
