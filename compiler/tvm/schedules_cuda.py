@@ -14,6 +14,7 @@ element with what follows it, neighbouring threads neighbouring channels.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -21,7 +22,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.tvm.tiles import Tile, choose
+from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
@@ -29,31 +30,60 @@ _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to unroll."""
 
 
-def schedule_cuda(module: Any, processors: int) -> Any:
+def schedule_cuda(module: Any, processors: int, chosen: Mapping[str, Choice] | None = None) -> Any:
     """Return the module with each function's loops bound to blocks and threads.
 
-    ``processors`` is how many multiprocessors the GPU has.
+    ``processors`` is how many multiprocessors the GPU has. ``chosen`` has, by the function's name, what is
+    known to be fast; for all others the model of `tiles` chooses.
     """
-    functions = {variable: _arranged(function, processors) for variable, function in module.functions.items()}
+    known = chosen or {}
+    functions = {
+        variable: _arranged(function, processors, known.get(str(variable.name_hint)))
+        for variable, function in module.functions.items()
+    }
     gpu = dlight.gpu
     rules = (gpu.GEMV(), gpu.Reduction(), gpu.GeneralReduction(), gpu.Fallback())
     return dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule(functions))
 
 
-def _arranged(function: Any, processors: int) -> Any:
+def candidates(function: Any, processors: int) -> tuple[Choice, ...]:
+    """Return every choice that `schedule_cuda` takes for a function, the model's own first.
+
+    Empty for a function that is arranged in one way only.
+    """
+    schedule = s_tir.Schedule(function)
+    total = _total(schedule)
+    if total is None or matmul.detect_iter_traits(schedule.get(total)) is None:
+        return ()
+    _as_product(schedule, total)
+    return ranked(_size(schedule, total), processors)
+
+
+def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
     """Return the function, arranged if it is a sum of products or over windows."""
     schedule = s_tir.Schedule(function)
-    sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
-    if sums is None:
+    total = _total(schedule)
+    if total is None:
         return function
-    block = schedule.get(sums[0])
+    block = schedule.get(total)
     if matmul.detect_iter_traits(block) is not None:
-        _in_tiles(schedule, sums[0], processors)
+        _as_product(schedule, total)
+        _in_tiles(schedule, total, chosen or choose(_size(schedule, total), processors))
     elif _has_windows(block):
-        _by_element(schedule, sums[0], processors)
+        _by_element(schedule, total, processors)
     else:
         return function
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def _total(schedule: Any) -> Any:
+    """Return the first block that sums; None if none does."""
+    sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
+    return None if sums is None else sums[0]
+
+
+def _size(schedule: Any, total: Any) -> Product:
+    return Product(*(int(each.dom.extent) for each in schedule.get(total).iter_vars))
 
 
 def _has_windows(block: Any) -> bool:
@@ -81,11 +111,9 @@ def _by_element(schedule: Any, total: Any, processors: int) -> None:
     schedule.decompose_reduction(total, schedule.get_loops(total)[2])
 
 
-def _in_tiles(schedule: Any, total: Any, processors: int) -> None:
+def _in_tiles(schedule: Any, total: Any, choice: Choice) -> None:
     """Divide a sum of products into tiles, one for each block."""
-    _as_product(schedule, total)
-    batch, rows, columns, terms = (int(each.dom.extent) for each in schedule.get(total).iter_vars)
-    tile = choose(batch, rows, columns, terms, processors)
+    tile = choice.tile
     schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth])
     batch, i, j, k = schedule.get_loops(total)
     i_block, i_thread, i_own = schedule.split(i, [None, tile.row_threads, tile.own_rows])

@@ -55,6 +55,23 @@ class Tile(NamedTuple):
         return self.row_threads * self.column_threads
 
 
+class Choice(NamedTuple):
+    """How a sum of products is divided."""
+
+    tile: Tile
+    parts: int = 1
+    """Parts of the terms that are summed by blocks of their own, and then added."""
+
+
+class Product(NamedTuple):
+    """The size of a sum of products."""
+
+    batch: int
+    rows: int
+    columns: int
+    terms: int
+
+
 TILES = (
     Tile(16, 16, 4, 4),
     Tile(8, 16, 4, 4),
@@ -75,12 +92,20 @@ def processors_of(arch: str) -> int:
     return _PROCESSORS.get(arch.rstrip("af"), _PROCESSORS["sm_90"])
 
 
-def choose(batch: int, rows: int, columns: int, terms: int, processors: int) -> Tile:
-    """Return the tile that the model finds fastest for a sum of this size; the largest of equals."""
-    return min(TILES, key=lambda tile: _cycles(tile, batch, rows, columns, terms, processors))
+def ranked(product: Product, processors: int) -> tuple[Choice, ...]:
+    """Return every choice for a sum, the one that the model finds fastest first."""
+    return tuple(sorted(map(Choice, TILES), key=lambda choice: cycles(choice, product, processors)))
 
 
-def _cycles(tile: Tile, batch: int, rows: int, columns: int, terms: int, processors: int) -> float:
+def choose(product: Product, processors: int) -> Choice:
+    """Return the choice that the model finds fastest for a sum; of equals the one with the largest tile."""
+    return ranked(product, processors)[0]
+
+
+def cycles(choice: Choice, product: Product, processors: int) -> float:
+    """Return how many of the GPU's cycles the model gives a sum."""
+    tile = choice.tile
+    batch, rows, columns, terms = product
     blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
     slices = -(-terms // tile.depth)
     shares = -(-blocks // processors)
