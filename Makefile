@@ -8,10 +8,11 @@ LOCKED := --require-hashes --only-binary :all:
 ITSELF := --no-deps --no-build-isolation -e .
 UV_COMPILE := out/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --only-binary :all: \
 	--generate-hashes --no-header --no-annotate pyproject.toml
-# Files that stand for what was installed of pyproject.toml: [serve], [dev] and [docs].
+# Files that stand for what was installed of pyproject.toml: [serve], [dev], [docs] and [nvrtc].
 SERVES := $(VENV)/.serves
 STAMP := $(VENV)/.installed
 WRITES := $(VENV)/.writes
+ASSEMBLES := $(VENV)/.assembles
 # Arguments for the targets that take some, such as `make demo ARGS="--duration 30"`.
 ARGS ?=
 # Where the servers are installed that bench-http compares with.
@@ -55,11 +56,17 @@ $(WRITES): requirements/docs.lock $(SERVES)
 	$(INSTALL) $(LOCKED) -r requirements/docs.lock
 	@touch $@
 
+# NVIDIA's compiler for the kernels of GPUs, 60 MB: only what computes much needs it.
+$(ASSEMBLES): requirements/nvrtc.lock $(STAMP)
+	$(INSTALL) --no-compile $(LOCKED) -r requirements/nvrtc.lock
+	@touch $@
+
 lock: ## Renew requirements/*.lock: the newest versions that pyproject.toml allows, for Python 3.11 and later
 	@test -x out/lock/bin/uv || ($(PYTHON) -m venv out/lock && out/lock/bin/pip install --quiet --disable-pip-version-check uv)
 	$(UV_COMPILE) --extra dev -o requirements/dev.lock
 	$(UV_COMPILE) --extra serve -c requirements/dev.lock -o requirements/serve.lock
 	$(UV_COMPILE) --extra docs -c requirements/dev.lock -o requirements/docs.lock
+	$(UV_COMPILE) --extra nvrtc -c requirements/dev.lock -o requirements/nvrtc.lock
 
 native: $(SERVES) ## Compile the pure cores, unless that was done since their last change
 	@$(BIN)/python setup.py native $(if $(filter native,$(MAKECMDGOALS)),,--quiet)
@@ -73,7 +80,7 @@ demo: $(SERVES) ## Serve 24 models under deadlines for two minutes and report
 test: $(STAMP) ## Lint, check types, run the unit tests and the heart of the cluster's; or pytest with ARGS="..."
 	$(if $(ARGS),$(BIN)/pytest $(ARGS),$(BIN)/python -m tests.run quick)
 
-test-rest: $(STAMP) native ## Run the tests that make test leaves out, and unit tests with compiled cores
+test-rest: $(STAMP) $(ASSEMBLES) native ## Run the tests that make test leaves out, and unit tests with compiled cores
 	$(BIN)/python -m tests.run rest
 
 test-all: test test-rest ## Run everything: make test, then make test-rest
@@ -84,7 +91,7 @@ test-unit: $(STAMP) ## Run the tests of one part each, without sockets
 test-cluster: $(STAMP) native ## Run the tests with real processes and sockets
 	$(BIN)/python -m tests.run cluster
 
-test-codegen: $(STAMP) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
+test-codegen: $(STAMP) $(ASSEMBLES) native ## Run what computes much: emulator, TVM, zoo, compiled cores, long simulations
 	$(BIN)/python -m tests.run codegen
 
 test-browser: $(STAMP) native ## Run the tests of the console's page in a browser

@@ -40,7 +40,10 @@ def test_each_target_installs_what_it_needs() -> None:
     assert develop in test
     assert test.index(develop) < test.index("tests.run quick")
     assert "setup.py native" not in test, "compiling takes longer than all that it runs"
-    assert "setup.py native" in recipe("test-rest")
+    assert "requirements/nvrtc.lock" not in test
+    for rest in map(recipe, ("test-rest", "test-codegen")):
+        assert "setup.py native" in rest
+        assert rest.index("requirements/nvrtc.lock") < rest.index("tests.run ")
 
 
 def test_every_tier_has_its_target() -> None:

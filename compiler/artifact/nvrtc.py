@@ -12,14 +12,22 @@ import ctypes.util
 import functools
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _MOST_WORDS = 1000
 """Most characters of NVRTC's log that an error quotes."""
 _HEADER = "cuda_fp16.h"
 _STANDARD_LIBRARY = "cuda/std/cstdint"
+REGISTERS = "--maxrregcount=255"
+"""As many as a thread can have: by default the assembler spills a few for one more block at a time."""
+_ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
+_LOCAL = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class NvrtcMissing(Exception):
@@ -30,22 +38,62 @@ class NvrtcFailed(Exception):
     """NVRTC can't compile a source; the text quotes it."""
 
 
+class Resources(NamedTuple):
+    """What one kernel takes of a multiprocessor, as the assembler reports it."""
+
+    registers: int
+    """Of each thread."""
+    shared_bytes: int
+    """Static shared memory of each block."""
+    stack_bytes: int
+    """Local memory of each thread, which is in the device's memory."""
+    spilled_bytes: int
+    """Bytes that each thread stores to and loads from local memory for want of registers."""
+
+
 def compile_cuda(source: bytes, arch: str) -> bytes:
     """Return machine code for an architecture such as ``sm_90``, or PTX for one such as ``compute_80``.
 
     Raises `NvrtcMissing` and `NvrtcFailed`.
     """
+    return _compiled(source, arch)[0]
+
+
+def kernel_resources(source: bytes, arch: str) -> dict[str, Resources]:
+    """Return what each kernel of a source takes on an architecture such as ``sm_90``, by its name.
+
+    Raises `NvrtcMissing` and `NvrtcFailed`.
+    """
+    log = _compiled(source, arch, "--ptxas-options=--verbose")[1]
+    _, *parts = _ENTRY.split(log)
+    return {name: _resources(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _resources(text: str) -> Resources:
+    """Return what a kernel's part of the assembler's report says; raise `NvrtcFailed` if too little."""
+    used, local = _USED.search(text), _LOCAL.search(text)
+    if used is None or local is None:
+        raise NvrtcFailed(f"the assembler's report lacks registers or spills: {text[:_MOST_WORDS]!r}")
+    stack, stored, loaded = map(int, local.groups())
+    shared = _SHARED.search(text)
+    return Resources(int(used[1]), int(shared[1]) if shared is not None else 0, stack, stored + loaded)
+
+
+def _compiled(source: bytes, arch: str, *more: str) -> tuple[bytes, str]:
+    """Return the code and the compiler's log."""
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"kernels.cu", 0, None, None))
     try:
-        options = [f"--gpu-architecture={arch}", "--std=c++17", "--disable-warnings"]
+        options = [f"--gpu-architecture={arch}", "--std=c++17", "--disable-warnings", REGISTERS, *more]
         options += [f"--include-path={folder}" for folder in header_folders()]
         array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])
         if nvrtc.nvrtcCompileProgram(program, len(options), array):
-            raise NvrtcFailed(f"NVRTC can't compile the kernels for {arch}: {_log(nvrtc, program)}")
+            raise NvrtcFailed(
+                f"NVRTC can't compile the kernels for {arch}: {_log(nvrtc, program)[:_MOST_WORDS]}"
+            )
         kind = "PTX" if arch.startswith("compute_") else "CUBIN"
-        return _content(nvrtc, program, kind)
+        return _content(nvrtc, program, kind), _log(nvrtc, program)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -131,7 +179,7 @@ def _content(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def _log(nvrtc: ctypes.CDLL, program: ctypes.c_void_p) -> str:
-    return _content(nvrtc, program, "ProgramLog").decode(errors="replace").strip("\0 \n")[:_MOST_WORDS]
+    return _content(nvrtc, program, "ProgramLog").decode(errors="replace").strip("\0 \n")
 
 
 def _check(nvrtc: ctypes.CDLL, status: int) -> None:

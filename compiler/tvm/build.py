@@ -20,7 +20,7 @@ from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import CPU, GraphTensor
-from mainspring.compiler.artifact.nvrtc import NvrtcFailed, NvrtcMissing, compile_cuda
+from mainspring.compiler.artifact.nvrtc import REGISTERS, NvrtcFailed, NvrtcMissing, compile_cuda
 from mainspring.compiler.artifact.plan import (
     CUBIN,
     PLAN_FORMATS,
@@ -245,7 +245,8 @@ def compiled_kernels(source: bytes, arch: str) -> bytes | None:
             raise CompileError(str(error)) from error
     kind = "-ptx" if arch.startswith("compute_") else "-cubin"
     # No --use_fast_math: it replaces division, square root and exp by approximations, and flushes subnormals.
-    arguments = [nvcc, kind, f"-arch={arch}", "-O3", "-std=c++17", "-o", "kernels", "kernels.cu"]
+    arguments = [nvcc, kind, f"-arch={arch}", "-O3", "-std=c++17", REGISTERS]
+    arguments += ["-o", "kernels", "kernels.cu"]
     made = _run(arguments, {"kernels.cu": source}, "kernels", "nvcc can't compile the kernels")
     # The driver takes PTX as text that ends with a zero, as NVRTC makes it.
     return made if kind == "-cubin" else made + b"\0"

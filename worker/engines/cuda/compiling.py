@@ -56,7 +56,7 @@ def compile_with_nvrtc(source: str, arch: str) -> bytes:
     except NvrtcMissing as error:
         raise EngineError(
             f"there are no kernels for {arch}, and their source can't be compiled: {error}; "
-            f"{extras.command('gpu')}, or compile the model with --arch {arch}"
+            f"{extras.command('nvrtc')}, or compile the model with --arch {arch}"
         ) from error
     except NvrtcFailed as error:
         raise EngineError(str(error)) from error

@@ -1,0 +1,96 @@
+"""The zoo's generated kernels, assembled for GPUs by NVRTC: each fits a multiprocessor, and none spills."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mainspring.compiler.artifact.manifest import CUDA, TVM
+from mainspring.compiler.artifact.nvrtc import NvrtcMissing, Resources, header_folders, kernel_resources
+from mainspring.compiler.artifact.plan import SET_ADDRESSES, SOURCE
+from mainspring.compiler.artifact.store import Store
+from mainspring.compiler.reference import Prepared
+from mainspring.compiler.zoo.catalogue import build
+from mainspring.experiments import kernel_resources as command
+
+pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
+
+CASES = [("digits", 2), ("resnet20", 1), ("bert-tiny", 4), ("squeezenet", 1), ("resnet50", 4)]
+"""Architectures of the zoo, each at a batch size."""
+ARCHS = ("sm_80", "sm_90")
+REGISTERS = 255
+"""Most registers of a thread."""
+SHARED_BYTES = 48 * 1024
+"""Most static shared memory of a block."""
+SPILLING = b"""extern "C" __global__ void __launch_bounds__(1024) spilling(const float* a, float* b) {
+  float kept[96];
+  #pragma unroll
+  for (int i = 0; i < 96; ++i) kept[i] = a[i * 1024 + threadIdx.x];
+  __syncthreads();
+  float sum = 0.0f;
+  #pragma unroll
+  for (int i = 0; i < 96; ++i) sum += kept[i] * kept[95 - i] * b[i];
+  __shared__ float all[1024];
+  all[threadIdx.x] = sum;
+  __syncthreads();
+  #pragma unroll
+  for (int i = 0; i < 96; ++i) b[i * 1024 + threadIdx.x] = kept[i] + all[1023 - threadIdx.x];
+}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nvrtc() -> None:
+    try:
+        header_folders()
+        kernel_resources(b"", "sm_90")
+    except NvrtcMissing as error:
+        pytest.skip(f"{error}: make test-codegen installs it")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("name", "batch_size"), CASES)
+def test_no_kernel_of_the_zoo_spills(name: str, batch_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mainspring.compiler.tvm import build as tvm_build
+
+    monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: None)
+    model = tvm_build.Model(Prepared(build(name), batch_size), [batch_size])
+    for arch in ARCHS:
+        built = model.build(CUDA, arch)
+        found = kernel_resources(built.files[SOURCE], arch)
+        print(f"{name}, batch of {batch_size}, {arch}\n{command.table(found)}")
+        launched = {launch.kernel for launch in built.plans.plan(batch_size).launches}
+        assert found.keys() == launched | {SET_ADDRESSES}
+        assert all(0 < each.registers <= REGISTERS for each in found.values())
+        assert all(each.shared_bytes <= SHARED_BYTES for each in found.values())
+        spills = {kernel: each for kernel, each in found.items() if each.spilled_bytes}
+        assert not spills, f"for {arch} these spill: {spills}"
+        stacks = {kernel: each for kernel, each in found.items() if each.stack_bytes}
+        assert not stacks, f"for {arch} these keep arrays in the device's memory: {stacks}"
+
+
+def test_a_kernel_that_spills_is_seen() -> None:
+    (found,) = kernel_resources(SPILLING, "sm_80").values()
+    assert found.registers <= 64, "1,024 threads share 65,536"
+    assert found.shared_bytes == 4096
+    assert found.spilled_bytes > 0
+
+
+def test_the_command_prints_each_kernel_and_fails_at_a_spill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.zoo.copies import compile_zoo
+
+    store = Store(tmp_path / "store")
+    (compiled,) = compile_zoo(["digits"], store, 1, 0, (1,), Target(TVM, CUDA, "sm_80"))
+    command.measure(compiled.manifest.name, store.root)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(SET_ADDRESSES in line for line in lines)
+    spilling = {"b1_conv": Resources(64, 0, 0, 8)}
+    monkeypatch.setattr(command, "kernel_resources", lambda *_: spilling)
+    with pytest.raises(SystemExit, match="spill"):
+        command.measure(compiled.manifest.name, store.root)
+    with pytest.raises(SystemExit, match="nothing"):
+        command.measure("nothing", store.root)
