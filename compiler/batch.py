@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, NoRows
 from mainspring.compiler.artifact.manifest import BATCH
 from mainspring.compiler.merged import Chain
 from mainspring.compiler.rows import RowRepair
@@ -26,7 +26,7 @@ _SMALL = 1024
 def baked_batch(model: onnx.ModelProto) -> int | None:
     """Return the number of rows that the exporter fixed; None if it left the batch open everywhere.
 
-    Raises `CompileError` if inputs have different numbers of rows, or none.
+    Raises `NoRows` if inputs have different numbers of rows, or none.
     """
     fixed = {}
     for value in model.graph.input:
@@ -34,7 +34,7 @@ def baked_batch(model: onnx.ModelProto) -> int | None:
         if dim.HasField("dim_value"):
             fixed[value.name] = dim.dim_value
     if len({*fixed.values()}) > 1 or 0 in fixed.values():
-        raise CompileError(
+        raise NoRows(
             f"the inputs' first axes are {fixed}, so they aren't all the same batch; "
             f"export the model with a dynamic first axis for each input; or {AS_IT_IS}"
         )

@@ -7,11 +7,13 @@ otherwise fixed dimensions. ``batch`` handles the batch axis itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.shapes import shape_option
 
 MAIN_DOMAINS = ("", "ai.onnx")
@@ -49,7 +51,8 @@ def normalise(model: onnx.ModelProto, *, whole: bool = False) -> onnx.ModelProto
     graph = normal.graph
     for index, node in enumerate(graph.node):
         node.name = node.name or f"{node.op_type}_{index}"
-        _check_node(node)
+    for node in all_nodes(graph):
+        _check_node(node, whole=whole)
     _constants_to_initializers(graph)
     initialized = {tensor.name for tensor in graph.initializer}
     initialized |= {sparse.values.name for sparse in graph.sparse_initializer}
@@ -102,17 +105,38 @@ def opset_of(model: onnx.ModelProto) -> int:
     return max((entry.version for entry in model.opset_import if entry.domain in MAIN_DOMAINS), default=0)
 
 
-def has_graphs(node: onnx.NodeProto) -> bool:
-    """Whether the node has graphs of its own, so that it is control flow."""
-    return any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+def graphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the graphs that the node runs: it is control flow if there are any."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+    ]
 
 
-def _check_node(node: onnx.NodeProto) -> None:
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the graph's nodes and, behind each, those of the graphs that it runs."""
+    for node in graph.node:
+        yield node
+        for inner in graphs_of(node):
+            yield from all_nodes(inner)
+
+
+def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename values where nodes read and write them, also in graphs of control flow, which see them."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for inner in graphs_of(node):
+            rename(inner, names)
+
+
+def _check_node(node: onnx.NodeProto, *, whole: bool) -> None:
     what = f"node {node.name!r} ({node.op_type})"
-    if has_graphs(node):
-        raise CompileError(
-            f"{what} is control flow: its time depends on the data, so no deadline can be kept; export the "
-            "model with the branch decided and loops unrolled"
+    if graphs_of(node) and not whole:
+        raise NoRows(
+            f"{what} is control flow: the rows of a batch could need different branches, or more turns than "
+            f"others; export the model with the branch decided and loops unrolled; or {AS_IT_IS}"
         )
     if node.op_type in _RANDOM and node.domain in MAIN_DOMAINS:
         raise CompileError(f"{what} draws random numbers, so outputs can't be verified; make it an input")
@@ -159,7 +183,7 @@ def _check_input(value: onnx.ValueInfoProto) -> None:
     """Refuse an input without an axis for rows, or with another dynamic dimension."""
     shape = value.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape") or not shape.dim:
-        raise CompileError(
+        raise NoRows(
             f"input {value.name!r} has no axis for the rows; every input needs a first axis that is the "
             f"batch (if the model only doesn't say its shape, `--shape {value.name}=1,...` does)"
             f"; or {AS_IT_IS}"
@@ -198,9 +222,7 @@ def give_leading_axes(model: onnx.ModelProto) -> None:
     """
     graph = model.graph
     inside = {value.name: f"{value.name}:whole" for value in [*graph.input, *graph.output]}
-    for node in graph.node:
-        node.input[:] = [inside.get(name, name) for name in node.input]
-        node.output[:] = [inside.get(name, name) for name in node.output]
+    rename(graph, inside)
     for tensor in graph.initializer:
         tensor.name = inside.get(tensor.name, tensor.name)
     opset = opset_of(model)

@@ -19,7 +19,7 @@ import msgspec
 import onnx
 
 from mainspring.compiler.artifact.arrays import Runnable
-from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, NoRows, RowsMix
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
@@ -57,6 +57,8 @@ class Compiled(msgspec.Struct, frozen=True):
     """Whether the model was in the store already, so that nothing was done."""
     repaired: tuple[str, ...] = ()
     """Nodes whose baked batch was replaced."""
+    whole_because: str = ""
+    """Why the model is served whole, if that was not asked for."""
     engines: dict[str, str] = {}
     """If the faster engine was requested: a description of each engine's performance."""
 
@@ -88,18 +90,46 @@ def compile_file(
     shapes: Shapes | None = None,
     target: Target = DEFAULT_TARGET,
     judge: Judge | None = None,
-    whole: bool = False,
+    whole: bool | None = None,
 ) -> Compiled:
     """Compile an ONNX file into ``store`` as ``name``; raise `CompileError` or `StoreError`.
 
     ``shapes`` fixes dynamic dimensions of inputs. If ``whole``, shapes have no axis for rows, unless file and
-    ``shapes`` leave the first axis of every input open. ``judge`` is `compile_model`'s.
+    ``shapes`` leave the first axis of every input open; if it is None, where no such axis can be found.
+    ``judge`` is `compile_model`'s.
     """
     check_name(name)
-    sizes = check_batch_sizes(batch_sizes)
     check_target_names(target, judge)
+    task = functools.partial(
+        _compile_file, path, name, store, check_batch_sizes(batch_sizes), shapes, target, judge
+    )
+    try:
+        return task(whole=bool(whole))
+    except NoRows as error:
+        if whole is not None:
+            raise
+        try:
+            compiled = task(whole=True, though_open=True)
+        except CompileError as second:
+            raise CompileError(f"{error}; but that fails too: {second}") from error
+        return msgspec.structs.replace(compiled, whole_because=str(error))
+
+
+def _compile_file(
+    path: Path,
+    name: str,
+    store: Store,
+    sizes: tuple[int, ...],
+    shapes: Shapes | None,
+    target: Target,
+    judge: Judge | None,
+    *,
+    whole: bool,
+    though_open: bool = False,
+) -> Compiled:
+    """``though_open``: whether to be ``whole`` though the first axis of every input is open."""
     model, digest = read_model(path)
-    whole = whole and not leaves_rows_open(model, shapes or {})
+    whole = whole and (though_open or not leaves_rows_open(model, shapes or {}))
     fix_shapes(model, shapes or {}, whole=whole)
     store.check_writable()
     source = Source(

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError
+from mainspring.compiler.artifact.errors import AS_IT_IS, CompileError, NoRows
 from mainspring.compiler.artifact.manifest import PROOF_VERSION, Independence
 from mainspring.compiler.batch import baked_batch, open_batch, repair_reshapes
-from mainspring.compiler.normalise import has_graphs, normalise, numpy_dtype
+from mainspring.compiler.normalise import graphs_of, normalise, numpy_dtype
 from mainspring.compiler.proving import judge
 from mainspring.compiler.samples import index_tables, sample_rows
 from mainspring.compiler.stock import Arrays, StockSession, optimise_portably, serialise
@@ -146,7 +146,7 @@ class Prepared:
         try:
             found = [session.run([array[:rows] for array in self.rows]) for rows in _PROBES]
         except CompileError as error:
-            raise self.refusal(f"the model can't run {few} rows at once: {error}") from error
+            raise NoRows(str(self.refusal(f"the model can't run {few} rows at once: {error}"))) from error
         specs = []
         for value, first, second in zip(outputs, *found, strict=True):
             if (
@@ -154,11 +154,12 @@ class Prepared:
                 or second.shape[:1] != (many,)
                 or first.shape[1:] != second.shape[1:]
             ):
-                raise self.refusal(
+                refusal = self.refusal(
                     f"output {value.name!r} is {first.shape} for {few} rows, {second.shape} for {many}, so "
                     "its first axis isn't the batch; every output needs one row for each row of the inputs; "
                     f"or {AS_IT_IS}"
                 )
+                raise NoRows(str(refusal))
             specs.append(TensorSpec(value.name, numpy_dtype(value), first.shape[1:]))
         return tuple(specs)
 
@@ -186,10 +187,10 @@ def _group(array: npt.NDArray[np.generic], begin: int, size: int) -> npt.NDArray
 
 def without_decided_branches(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with constants folded if that removes its control flow, else unchanged."""
-    if not any(map(has_graphs, model.graph.node)):
+    if not any(map(graphs_of, model.graph.node)):
         return model
     try:
         folded = optimise_portably(serialise(model))
     except CompileError:
         return model
-    return model if any(map(has_graphs, folded.graph.node)) else folded
+    return model if any(map(graphs_of, folded.graph.node)) else folded

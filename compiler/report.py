@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.compiler.artifact.errors import AS_IT_IS
 from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, Manifest
 from mainspring.compiler.pipeline import Compiled
 from mainspring.messages.model import Profile
@@ -74,6 +75,8 @@ def fields(compiled: Compiled) -> dict[str, Any]:
         "engines": compiled.engines,
         "batch_sizes": list(manifest.batch_sizes),
         "unshared": manifest.unshared,
+        "whole": manifest.whole,
+        "whole_because": compiled.whole_because,
     }
 
 
@@ -102,6 +105,10 @@ def describe_verification(compiled: Compiled) -> str:
 def describe_sharing(compiled: Compiled) -> str:
     """Say in one line why requests don't share executions of the model; empty if they do."""
     why = compiled.manifest.unshared
+    if compiled.whole_because:
+        reason = compiled.whole_because.replace(f"; or {AS_IT_IS}", "")
+        return f"served whole, one request at a time: {reason}"
+    return f"served whole, one request at a time: {compiled.whole_because.removesuffix(f'; or {AS_IT_IS}')}"
     return (
         f"served one row at a time, for requests that shared a run could change each other: {why}"
         if why

@@ -21,6 +21,7 @@ from onnx import helper, numpy_helper
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import BATCH, ExecutableInfo, GraphTensor
 from mainspring.compiler.artifact.target import cpu_flags, instruction_set
+from mainspring.compiler.normalise import all_nodes, graphs_of, rename
 from mainspring.messages.model import TensorSpec
 
 _STRUCTURE_ELEMENTS = 1024
@@ -51,6 +52,7 @@ def split(
     """
     graph = optimised.graph
     _check_outputs(graph)
+    _take_weights_out(graph, graph)
     names = _Names([value.name for value in graph.input], [value.name for value in graph.output])
     weights, constants = _sort_initializers(graph, names, structural)
     executable = _executable(optimised, names, weights, constants, (inputs, outputs))
@@ -96,6 +98,26 @@ def _check_outputs(graph: onnx.GraphProto) -> None:
             raise CompileError(f"output {value.name!r} is a constant or an input; take it out of the model")
 
 
+def _take_weights_out(graph: onnx.GraphProto, top: onnx.GraphProto) -> None:
+    """Move weights of control flow to the top, where the graphs inside see them as well."""
+    for node in graph.node:
+        for position, inner in enumerate(graphs_of(node)):
+            _take_weights_out(inner, top)
+            # A graph may not return a value that is not its own.
+            own = {value.name for value in inner.output}
+            moved = [
+                each for each in inner.initializer if each.name not in own and _as_weight(each) is not None
+            ]
+            names = {each.name: f"{node.name}:{position}:{node.output[0]}:{each.name}" for each in moved}
+            kept = [each for each in inner.initializer if each.name not in names]
+            rename(inner, names)
+            for each in moved:
+                top.initializer.append(each)
+                top.initializer[-1].name = names[each.name]
+            del inner.initializer[:]
+            inner.initializer.extend(kept)
+
+
 def _sort_initializers(
     graph: onnx.GraphProto, names: _Names, structural: frozenset[str]
 ) -> tuple[dict[str, Array], list[onnx.TensorProto]]:
@@ -103,7 +125,7 @@ def _sort_initializers(
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     weights: dict[str, Array] = {}
     constants = []
-    for name in [name for node in graph.node for name in node.input]:
+    for name in [name for node in all_nodes(graph) for name in node.input]:
         tensor = tensors.pop(name, None)
         if tensor is None:
             continue
@@ -155,7 +177,7 @@ def _executable(
             into.append(_value_info(f"{prefix}{k}", spec.dtype, (BATCH, *spec.shape)))
     graph.input.extend(_value_info(name, str(array.dtype), array.shape) for name, array in weights.items())
     graph.initializer.extend(constants)
-    used = {node.domain for node in graph.node} | {""}
+    used = {node.domain for node in all_nodes(graph)} | {""}
     imports = sorted(
         (entry.domain, entry.version) for entry in optimised.opset_import if entry.domain in used
     )
@@ -173,7 +195,27 @@ def _canonical_node(node: onnx.NodeProto, index: int, names: _Names) -> onnx.Nod
     for attribute in sorted(node.attribute, key=lambda attribute: attribute.name):
         canonical.attribute.append(attribute)
         canonical.attribute[-1].ClearField("doc_string")
+    for inner in graphs_of(canonical):
+        _make_canonical(inner, names)
     return canonical
+
+
+def _make_canonical(graph: onnx.GraphProto, names: _Names) -> None:
+    """Give a graph of control flow canonical names; branches may have the same, since one of them runs."""
+    graph.name = "inside"
+    graph.ClearField("doc_string")
+    del graph.value_info[:]
+    for value in graph.input:
+        value.name = names.add(value.name, "v")
+        value.ClearField("doc_string")
+    for tensor in graph.initializer:
+        tensor.CopyFrom(_constant(tensor, names.add(tensor.name, "c")))
+    nodes = [_canonical_node(node, index, names) for index, node in enumerate(graph.node)]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for value in graph.output:
+        value.name = names.add(value.name, "v")
+        value.ClearField("doc_string")
 
 
 def _value_info(name: str, dtype: str, shape: tuple[int | str, ...]) -> onnx.ValueInfoProto:

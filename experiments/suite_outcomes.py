@@ -162,6 +162,8 @@ def _run(store: Store, manifest: Manifest, arrays: list[Any]) -> list[Any]:
     bound = open_executable(store, manifest).bind(
         manifest.tensors, lambda offset: int(memory.ctypes.data) + offset
     )
+    if manifest.whole:
+        return [output[0] for output in bound.run_arrays(1, [array[None] for array in arrays])]
     return list(bound.run_arrays(len(arrays[0]), arrays))
 
 

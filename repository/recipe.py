@@ -31,8 +31,11 @@ class Recipe(msgspec.Struct, frozen=True):
     batch_sizes: tuple[int, ...]
     shapes: dict[str, tuple[int, ...]] = {}
     """Dimensions of inputs, the batch first if there is one."""
-    whole: bool = False
-    """Whether shapes have no axis for rows, unless the file leaves the first axis of every input open."""
+    whole: bool | None = False
+    """Whether shapes have no axis for rows, unless the file leaves the first axis of every input open.
+
+    None: where no such axis can be found, because the configuration asks for neither.
+    """
 
 
 def recipe_of(config: ModelConfig) -> Recipe:
@@ -47,7 +50,8 @@ def recipe_of(config: ModelConfig) -> Recipe:
             given = dims if _is_whole(config) else (1, *dims[1:])
         if min(given, default=1) > 0:
             shapes[tensor.name] = given
-    return Recipe(_batch_sizes(config), shapes, _is_whole(config))
+    silent = config.max_batch_size is None and all(tensor.dims is None for tensor in config.inputs)
+    return Recipe(_batch_sizes(config), shapes, None if silent else _is_whole(config))
 
 
 def artifact_name(model: str, version: int, files_digest: str, recipe: Recipe) -> str:

@@ -55,8 +55,8 @@ def compile(
         bool,
         typer.Option(
             "--whole",
-            help="The model has no axis for rows, or one that can't be opened: serve it with just the shapes "
-            "of the file (or of --shape), one request at a time.",
+            help="Serve the model with just the shapes of the file (or of --shape), one request at a time. "
+            "That is done unasked where no axis for rows can be found, unless --batch-sizes asks for rows.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -77,7 +77,8 @@ def compile(
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     with console.status(f"compiling {model}"):
         target, judge = judge_for(engine, device, arch, opened, instead)
-        compiled = compile_file(model, name, opened, sizes, shapes, target, judge, whole)
+        as_it_is = whole or (None if batch_sizes == DEFAULT_BATCH_SIZES else False)
+        compiled = compile_file(model, name, opened, sizes, shapes, target, judge, as_it_is)
     if as_json:
         print(json.dumps(fields(compiled), indent=2))
     else:
@@ -90,7 +91,7 @@ def _print(console: Console, compiled: Compiled) -> None:
     console.print(report.describe_artifact(compiled))
     console.print(f"  {report.describe_profile(compiled)}")
     console.print(f"  {report.describe_verification(compiled)}")
-    if compiled.manifest.unshared:
+    if compiled.manifest.unshared or compiled.whole_because:
         console.print(f"  {report.describe_sharing(compiled)}")
     if compiled.engines:
         console.print(f"  {report.describe_engines(compiled)}")

@@ -23,6 +23,10 @@ class RowsMix(CompileError):
     """A row's outputs depend on other rows, so requests of different callers may not share an execution."""
 
 
+class NoRows(CompileError):
+    """The model has no axis that holds a request's rows; it may still be served whole."""
+
+
 class StoreError(Exception):
     """An artifact is missing, altered or not usable here; the text names the path and the remedy."""
 

@@ -20,7 +20,7 @@ from mainspring.compiler.independence.values import (
     Rows,
     Value,
 )
-from mainspring.compiler.normalise import has_graphs
+from mainspring.compiler.normalise import graphs_of
 
 
 def why_rows_mix(model: onnx.ModelProto, weights: frozenset[str] = frozenset()) -> str:
@@ -99,7 +99,7 @@ def _after(node: onnx.NodeProto, values: Mapping[str, Value], opsets: Mapping[st
 def _followed(step: Step, domain: str) -> Sequence[Value]:
     """Return the outputs by the operator's rule; raise `NotProven`."""
     node = step.node
-    if has_graphs(node):
+    if graphs_of(node):
         raise NotProven("is control flow")
     if domain == "" and node.op_type == "Shape":
         return [shape_of(step)]

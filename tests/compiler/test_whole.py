@@ -19,6 +19,7 @@ from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import Source
 from mainspring.compiler.artifact.store import Store, recompile_command
 from mainspring.compiler.pipeline import compile_file, compile_model
+from mainspring.compiler.report import describe_sharing
 
 MakeModel = Callable[..., onnx.ModelProto]
 Run = Callable[..., list[Any]]
@@ -73,7 +74,7 @@ def test_a_model_is_serialised_once_beside_its_original(
 def test_the_way_out_is_named(store: Store, make_model: MakeModel, tmp_path: Path) -> None:
     onnx.save_model(state_model(make_model), tmp_path / "m.onnx")
     with pytest.raises(CompileError, match=r"--whole.*max_batch_size: 0"):
-        compile_file(tmp_path / "m.onnx", "m", store, (1, 2))
+        compile_file(tmp_path / "m.onnx", "m", store, (1, 2), whole=False)
     manifest = compile_file(tmp_path / "m.onnx", "m", store, (1, 2), whole=True).manifest
     assert "--whole" in recompile_command("m", manifest.source, store.root)
 
@@ -127,6 +128,109 @@ def test_a_branch_that_a_constant_decides_is_taken(
     assert found.tolist() == [[0, 2, 0, 4]]
     with pytest.raises(CompileError, match="node 'branch' \\(If\\) is control flow"):
         compile_model(with_branch(make_model, "data"), "m", store, (1, 2), source)
+
+
+def test_a_model_without_rows_is_served_whole_unless_rows_are_asked_for(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    onnx.save_model(state_model(make_model), tmp_path / "m.onnx")
+    compiled = compile_file(tmp_path / "m.onnx", "m", store, (1, 2))
+    assert (compiled.manifest.whole, compiled.manifest.batch_sizes) == (True, (1,))
+    assert "first axes are {'x': 1, 'state': 2}" in compiled.whole_because
+    assert describe_sharing(compiled).startswith(
+        "served whole, one request at a time: the inputs' first axes"
+    )
+    assert "--whole" in recompile_command("m", compiled.manifest.source, store.root)
+
+
+def test_both_reasons_are_told_where_nothing_helps(
+    store: Store, make_model: MakeModel, tmp_path: Path
+) -> None:
+    onnx.save_model(with_branch(make_model, "data"), tmp_path / "m.onnx")
+    with pytest.raises(
+        CompileError, match=r"\(If\) is control flow.*but that fails too: dimension 0 .*--shape x=n"
+    ):
+        compile_file(tmp_path / "m.onnx", "m", store, (1, 2))
+
+
+def test_what_a_branch_computes_depends_on_each_request(
+    store: Store, make_model: MakeModel, run_stored: Run, tmp_path: Path
+) -> None:
+    model = with_branch(make_model, "data")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save_model(model, tmp_path / "m.onnx")
+    compiled = compile_file(tmp_path / "m.onnx", "m", store)
+    assert "node 'branch' (If) is control flow" in compiled.whole_because
+    for row, expected in (([-1, 2, -3, 4], [0, 2, 0, 4]), ([-1, -2, -3, -4], [1, 2, 3, 4])):
+        (found,) = run_stored(store, compiled.manifest, [np.array([[row]], np.float32)])
+        assert found.tolist() == [[expected]]
+
+
+def loop_model(make_model: MakeModel, scale: float) -> onnx.ModelProto:
+    """A loop that takes its turns from an input; its weights and a nested branch are inside."""
+    weights = numpy_helper.from_array(np.full((1, 4), scale, np.float32), "w")
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(operator, ["before", "w"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+        for name, operator in (("then_branch", "Mul"), ("else_branch", "Add"))
+    }
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go_on"], ["goes_on"]),
+            helper.make_node("Greater", ["turn", "one"], ["late"]),
+            helper.make_node("If", ["late"], ["after"], **branches),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("before", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("after", TensorProto.FLOAT, None),
+        ],
+        [weights],
+    )
+    nodes = [helper.make_node("Loop", ["turns", "true", "x"], ["y"], name="turns of a loop", body=body)]
+    constants = {"true": np.array(True), "one": np.array(1, np.int64)}
+    shapes = {"x": [1, 4], "turns": []}
+    model = make_model(nodes, shapes, {"y": [1, 4]}, constants)
+    next(each for each in model.graph.input if each.name == "turns").CopyFrom(
+        helper.make_tensor_value_info("turns", TensorProto.INT64, [])
+    )
+    return model
+
+
+def test_a_loops_weights_are_paged_and_its_executable_is_shared(
+    store: Store, make_model: MakeModel, run_stored: Run
+) -> None:
+    manifests = [
+        compile_model(loop_model(make_model, scale), f"m{scale}", store, (1,), WHOLE).manifest
+        for scale in (2.0, 3.0)
+    ]
+    assert manifests[0].executable == manifests[1].executable
+    assert [[tensor.shape for tensor in each.tensors] for each in manifests] == [[(1, 4)]] * 2
+    x = np.array([[1, 2, 3, 4]], np.float32)
+    for scale, manifest in zip((2.0, 3.0), manifests, strict=True):
+        expected = x + scale + scale
+        for turns in range(2, 5):
+            (found,) = run_stored(store, manifest, [x[None], np.array([turns], np.int64)])
+            np.testing.assert_allclose(found[0], expected, rtol=1e-6)
+            expected = expected * scale
+
+
+def test_random_numbers_inside_a_branch_are_refused(store: Store, make_model: MakeModel) -> None:
+    model = with_branch(make_model, "data")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    branch = next(node for node in model.graph.node if node.op_type == "If")
+    branch.attribute[0].g.node[0].op_type = "RandomNormalLike"
+    with pytest.raises(CompileError, match=r"RandomNormalLike.* draws random numbers"):
+        compile_model(model, "m", store, (1,), WHOLE)
 
 
 def test_an_output_whose_shape_zeros_change_is_refused(store: Store) -> None:

@@ -193,14 +193,14 @@ X = TensorConfig(name="x", dims=(3, 4))
 @pytest.mark.parametrize(
     ("config", "recipe"),
     [
-        (ModelConfig(), Recipe(DEFAULT_SIZES)),
+        (ModelConfig(), Recipe(DEFAULT_SIZES, {}, None)),
         (ModelConfig(max_batch_size=6), Recipe((1, 2, 4, 6))),
         (ModelConfig(max_batch_size=1), Recipe((1,))),
         (ModelConfig(max_batch_size=8, preferred_batch_sizes=(4,)), Recipe((1, 4, 8))),
-        (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16))),
+        (ModelConfig(preferred_batch_sizes=(3,)), Recipe((1, 2, 3, 4, 8, 16), {}, None)),
         (ModelConfig(inputs=(X,)), Recipe(DEFAULT_SIZES, {"x": (1, 3, 4)})),
         (ModelConfig(inputs=(msgspec.structs.replace(X, dims=(3, -1)),)), Recipe(DEFAULT_SIZES)),
-        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(DEFAULT_SIZES)),
+        (ModelConfig(inputs=(msgspec.structs.replace(X, dims=None),)), Recipe(DEFAULT_SIZES, {}, None)),
         (
             ModelConfig(inputs=(msgspec.structs.replace(X, reshape=(12,)),)),
             Recipe(DEFAULT_SIZES, {"x": (1, 12)}),
