@@ -42,30 +42,33 @@ _PASSED_ON = {
 def sample_rows(
     inputs: Sequence[TensorSpec],
     rows: int,
-    accepts: Callable[[Arrays], object],
+    run: Callable[[Arrays], Sequence[npt.NDArray[np.generic]]],
     tables: dict[str, int] | None = None,
 ) -> Arrays:
     """Return ``rows`` random rows of every input.
 
-    ``accepts`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
-    sizes of the tables that integer inputs index, by the input's name.
+    ``run`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
+    sizes of the tables that integer inputs index, by the input's name. Integers that decide the shape of an
+    output stay small: what they make has no other bound.
     """
     limits = [_SMALL] * len(inputs)
-    accepts([array[:1] for array in _draw(inputs, limits, rows)])
+
+    def shapes(limits: Sequence[int]) -> list[tuple[int, ...]]:
+        return [output.shape for output in run([array[:1] for array in _draw(inputs, limits, rows)])]
+
+    expected = shapes(limits)
 
     def accepted(index: int, limit: int) -> bool:
-        tried = [*limits]
-        tried[index] = limit
         try:
-            accepts([array[:1] for array in _draw(inputs, tried, rows)])
+            return shapes([*limits[:index], limit, *limits[index + 1 :]]) == expected
         except CompileError:
             return False
-        return True
 
     for index, spec in enumerate(inputs):
         if np.dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:
             most = min((tables or {}).get(spec.name, _LARGE), int(np.iinfo(spec.dtype).max) + 1)
-            limits[index] = _largest(functools.partial(accepted, index), most)
+            at_most = functools.partial(accepted, index)
+            limits[index] = _largest(at_most, most) if most > _SMALL and at_most(_SMALL + 1) else _SMALL
     return _draw(inputs, limits, rows)
 
 

@@ -90,19 +90,33 @@ def test_an_infinite_row_contradicts_what_the_rules_prove(
 def test_all_of_a_table_is_sampled() -> None:
     model = small_vocabulary()
     ids = TensorSpec("ids", "int64", (8,))
-    (known,) = sample_rows([ids], 16, lambda _: None, index_tables(model.graph))
+    (known,) = sample_rows([ids], 16, lambda _: [], index_tables(model.graph))
 
-    def below_75(arrays: list[np.ndarray]) -> None:
+    def below_75(arrays: list[np.ndarray]) -> list[np.ndarray]:
         if arrays[0].max() >= 75:
             raise CompileError("index out of range")
+        return arrays
 
     (sought,) = sample_rows([ids], 16, below_75)
     assert known.max() == 31
     assert sought.max() == 74
 
 
+def test_integers_that_decide_a_shape_stay_small() -> None:
+    inputs = [TensorSpec("length", "int64", ()), TensorSpec("ids", "int64", (8,))]
+
+    def run(arrays: list[np.ndarray]) -> list[np.ndarray]:
+        length = int(arrays[0][0])
+        assert length < 4, "what it makes could be as large as the memory"
+        return [np.zeros((1, length)), arrays[1]]
+
+    length, ids = sample_rows(inputs, 16, run)
+    assert length.max() == 1
+    assert ids.max() == 999
+
+
 def test_rows_of_floats_differ_in_scale() -> None:
-    (rows,) = sample_rows([TensorSpec("x", "float32", (400,))], 16, lambda _: None)
+    (rows,) = sample_rows([TensorSpec("x", "float32", (400,))], 16, lambda _: [])
     sizes = np.abs(rows).max(axis=1)
     assert sizes.max() > 16 * sizes.min()
 
