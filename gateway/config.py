@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+TRITON = "triton"
+"""The name of Triton's servers, and of compatibility with them."""
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator may set of a gateway. Raises ValueError on a value that can't work."""
@@ -18,6 +21,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     served. `mainspring up` serves port 8000 of this machine unless it is told another."""
     grpc_address: str = ""
     """Where gRPC clients connect, such as ``grpc://127.0.0.1:8001``; otherwise as ``http_address``."""
+    compatibility: str = ""
+    """``triton``: over HTTP and gRPC the server calls itself ``triton`` and says of an unknown model what
+    Triton says, for scripts that look for these words. Empty: its own words."""
     metrics_address: str = ""
     """Where Prometheus scrapes, such as ``http://127.0.0.1:8002``; otherwise as ``http_address``."""
     metrics_models: int = 50
@@ -176,6 +182,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(
                     f"the gateway's model_slo_ms is {slo_ms} for {name!r}; it must be greater than 0"
                 )
+        if self.compatibility not in ("", TRITON):
+            raise ValueError(
+                f"the gateway's compatibility is {self.compatibility!r}; it must be empty or {TRITON!r}"
+            )
         if self.trace_sample_ratio > 1:
             raise ValueError(
                 f"the gateway's trace_sample_ratio is {self.trace_sample_ratio}; it must be at most 1"

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import zmq
 
-from mainspring.gateway.config import GatewayConfig, milliseconds
+from mainspring.gateway.config import TRITON, GatewayConfig, milliseconds
 from mainspring.gateway.core.admin import AdminCommand, AdminTable, Reply
 from mainspring.gateway.core.cache import PredictionCache
 from mainspring.gateway.core.catalog import Catalog, DrainingModels
@@ -59,7 +59,7 @@ class GatewayDriver:
 
     def __init__(self, hub: Hub, config: GatewayConfig) -> None:
         self.config = config
-        self.catalog = Catalog()
+        self.catalog = Catalog(triton=config.compatibility == TRITON)
         self.catalog.complete = False
         self.tokens = TokenFile(config)
         self.gate = self.tokens.gate

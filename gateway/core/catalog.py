@@ -37,7 +37,9 @@ A restarted controller learns models from its workers after it has welcomed the 
 class Catalog:
     """Signatures by model name, a repository's models by what clients call them, data addresses by worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, triton: bool = False) -> None:
+        """``triton``: say of an unknown model what a Triton server says."""
+        self.triton = triton
         self.signatures: dict[str, Signature] = {}
         """By the scheduler's name; clients know those of a repository by another."""
         self.served: dict[str, ServedModel] = {}
@@ -73,16 +75,16 @@ class Catalog:
         elif (signature := self.signatures.get(name)) is not None and not signature.spec.served_as:
             if version is None or version == signature.spec.version:
                 return signature
-            raise BadRequest(Reason.UNKNOWN_MODEL, _no_version(name, version, (signature.spec.version,)))
+            raise self._unknown(_no_version(name, version, (signature.spec.version,)))
         versions = self._versions(name)
         if not versions and not self.complete:
             raise BadRequest(Reason.CONTROLLER_UNREACHABLE, _NOT_TOLD.format(name=name))
         if not versions:
-            raise BadRequest(Reason.UNKNOWN_MODEL, unknown_model(name, dict.fromkeys(self.names())))
+            raise self._unknown(unknown_model(name, dict.fromkeys(self.names())))
         if version is None:
             version = max(versions)
         if version not in versions:
-            raise BadRequest(Reason.UNKNOWN_MODEL, _no_version(name, version, tuple(sorted(versions))))
+            raise self._unknown(_no_version(name, version, tuple(sorted(versions))))
         return versions[version]
 
     def names(self) -> list[str]:
@@ -122,6 +124,9 @@ class Catalog:
                 spec = self.resolve(name).spec
                 found.append(spec if spec.name == name else _renamed(spec, name))
         return tuple(found)
+
+    def _unknown(self, said: str) -> BadRequest:
+        return BadRequest(Reason.UNKNOWN_MODEL, f"Request for unknown model: {said}" if self.triton else said)
 
     def _versions(self, name: str) -> dict[int, Signature]:
         """Return what is known of the versions of a repository's model."""

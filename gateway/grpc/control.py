@@ -16,15 +16,13 @@ from mainspring.gateway.grpc.messages import INFERENCE, Message, methods
 from mainspring.gateway.grpc.requests import parameters
 from mainspring.gateway.grpc.settings import BEHAVIOURS
 from mainspring.gateway.grpc.status import NotServed
-from mainspring.gateway.oip.metadata import EXTENSIONS, ServerMetadata, model_config, model_metadata
+from mainspring.gateway.oip.metadata import model_config, model_metadata, server_metadata
 from mainspring.gateway.oip.parameters import version_of
-from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.messages.codes import Reason
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.repository import IndexEntry, ModelState
 
-NAME = "mainspring"
 OPEN = frozenset(("ServerLive", "ServerReady", "ServerMetadata"))
 """Calls that need no token."""
 ADMINISTERING = frozenset(("RepositoryModelLoad", "RepositoryModelUnload"))
@@ -39,7 +37,7 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._driver = calls.driver
-        self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
+        self._metadata = server_metadata(triton=calls.driver.catalog.triton)
         found = {
             "ServerLive": _at_once(lambda _: {"live": True}),
             "ServerReady": _at_once(lambda _: {"ready": self.ready()}),

@@ -12,23 +12,19 @@ from mainspring.gateway.calls import Calls
 from mainspring.gateway.core.validation import BadRequest, Signature
 from mainspring.gateway.http.exchange import Exchange, Fault, Handler, reply_to_error
 from mainspring.gateway.oip.metadata import (
-    EXTENSIONS,
     Live,
     ModelReady,
     Ready,
-    ServerMetadata,
     model_config,
     model_metadata,
+    server_metadata,
 )
 from mainspring.gateway.oip.parameters import version_of
-from mainspring.gateway.release import installed_version
 from mainspring.gateway.repository import ModelRepository
 from mainspring.gateway.statistics import StatisticsReport
 from mainspring.messages.codes import Reason
 from mainspring.messages.repository import IndexEntry, ModelState
 from mainspring.transport.tokens import from_header
-
-NAME = "mainspring"
 
 
 class IndexRequest(msgspec.Struct):
@@ -49,7 +45,7 @@ class Control:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._driver = calls.driver
-        self._metadata = ServerMetadata(NAME, installed_version(), EXTENSIONS)
+        self._metadata = server_metadata(triton=calls.driver.catalog.triton)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- health and metadata ---

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from mainspring.gateway.config import TRITON
 from mainspring.gateway.oip.datatypes import BYTES, Datatype, datatype_of
+from mainspring.gateway.release import installed_version
 from mainspring.messages.model import ModelSpec, TensorSpec
 
 PLATFORM = "mainspring"
@@ -50,6 +52,11 @@ class ServerMetadata(msgspec.Struct, frozen=True):
     name: str
     version: str
     extensions: tuple[str, ...]
+
+
+def server_metadata(*, triton: bool) -> ServerMetadata:
+    """Return who serves, under the name of a Triton server if so configured."""
+    return ServerMetadata(TRITON if triton else PLATFORM, installed_version(), EXTENSIONS)
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.http
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
+from tests.gateway.fakes import fake_cluster, serving, wait_until
 from tests.patience import PATIENCE_S
 
 DATA = np.ones((2, 1000), np.float32)
@@ -55,6 +57,29 @@ def test_health(client: InferenceServerClient) -> None:
     assert client.is_model_ready("quick", "1")
     assert not client.is_model_ready("quick", "2")
     assert not client.is_model_ready("nothing")
+
+
+def test_words_that_scripts_look_for() -> None:
+    with (
+        fake_cluster() as cluster,
+        serving(
+            cluster.address,
+            http_address="http://127.0.0.1:0",
+            grpc_address="grpc://127.0.0.1:0",
+            compatibility="triton",
+        ) as addresses,
+    ):
+        clients = (
+            InferenceServerClient(addresses.grpc.removeprefix("grpc://")),
+            tritonclient.http.InferenceServerClient(addresses.http.removeprefix("http://")),
+        )
+        wait_until(clients[1].is_server_ready)
+        assert clients[0].get_server_metadata(as_json=True)["name"] == "triton"
+        assert clients[1].get_server_metadata()["name"] == "triton"
+        for client in clients:
+            with pytest.raises(InferenceServerException, match=r"Request for unknown model: .* not served"):
+                client.get_model_metadata("no-such-model")
+            client.close()
 
 
 def test_metadata(client: InferenceServerClient) -> None:
