@@ -30,7 +30,15 @@ from mainspring.compiler.artifact.arrays import BatchArrays, Runnable
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.executable import BoundModel, Executable
 from mainspring.compiler.artifact.launching import BoundPlans, CpuKernels, allocate_workspace
-from mainspring.compiler.artifact.manifest import CPU, CUDA, ONNXRUNTIME, TVM, ExecutableInfo, GraphTensor
+from mainspring.compiler.artifact.manifest import (
+    CPU,
+    CUDA,
+    FP32,
+    ONNXRUNTIME,
+    TVM,
+    ExecutableInfo,
+    GraphTensor,
+)
 from mainspring.compiler.artifact.plan import SHARED_OBJECT
 from mainspring.compiler.artifact.target import cpu_flags, kernels_instruction_set
 from mainspring.compiler.layout import Arena, lay_out, place_tensors, weights_image
@@ -61,6 +69,8 @@ class Target(msgspec.Struct, frozen=True):
     """``cpu`` or ``cuda``."""
     arch: str = DEFAULT_ARCH
     """The architecture of the GPU that kernels are generated for."""
+    precision: str = FP32
+    """What products on the GPU are rounded to: one of `PRECISIONS`."""
 
 
 class Artifact:
@@ -119,8 +129,10 @@ class TvmArtifact(Artifact):
     def __init__(self, prepared: Prepared, batch_sizes: Sequence[int], target: Target) -> None:
         """Raise `CompileError` for a model that TVM can't compile, or if TVM is not installed."""
         model = _tvm_model(prepared, batch_sizes)
-        self._local = model.build(CPU)
-        built = self._local if target.device == CPU else model.build(CUDA, target.arch)
+        self._local = model.build(CPU, target.arch, target.precision)
+        built = self._local
+        if target.device != CPU:
+            built = model.build(CUDA, target.arch, target.precision)
         super().__init__(_info(built, prepared, target.device), built.weights)
         self.content = built.content
         self.kernels = built.files

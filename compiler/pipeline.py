@@ -11,6 +11,7 @@ and ``split`` do for ``onnxruntime``. A model that can't be served, or whose out
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,8 +24,10 @@ from mainspring.compiler.artifact.errors import CompileError, ExecutableError, N
 from mainspring.compiler.artifact.manifest import (
     CPU,
     CUDA,
+    FP32,
     MOST_ROWS,
     ONNXRUNTIME,
+    PRECISIONS,
     TVM,
     Independence,
     Manifest,
@@ -40,6 +43,9 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
 from mainspring.compiler.verify import verify
 from mainspring.messages.model import Profile
+
+_OLDEST_TENSOR_CORES = 80
+"""The oldest architecture whose tensor cores have the instructions of both precisions."""
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 """Default batch sizes of a model (Clockwork, section 5.1)."""
@@ -139,6 +145,7 @@ def _compile_file(
         shapes=dict(shapes or {}),
         engine=target.engine,
         device=target.device,
+        precision=target.precision,
         whole=whole,
     )
     return compile_model(model, name, store, sizes, source, target=target, judge=judge)
@@ -187,15 +194,34 @@ def _compiled(prepared: Prepared, task: _Task, judge: Judge | None) -> Compiled:
 
 
 def check_target_names(target: Target, judge: Judge | None = None) -> None:
-    """Raise `CompileError` for an unknown engine or device, or a choice that nothing can decide."""
+    """Raise `CompileError` for an unknown engine, device or precision, or what they can't be together."""
     if target.engine not in (*MAKERS, AUTO):
         raise CompileError(f"engine {target.engine!r} is none of: {', '.join((*MAKERS, AUTO))}")
     if target.device not in (CPU, CUDA):
         raise CompileError(f"device {target.device!r} is none of: {CPU}, {CUDA}")
+    _check_precision(target)
     if target.engine == AUTO and target.device != CPU and judge is None:
         raise CompileError(
             f"which engine is faster on {target.device} only a measurement there can tell: compile the model "
             "for each engine under another name, and have `mainspring profile` measure both on the device"
+        )
+
+
+def _check_precision(target: Target) -> None:
+    """Raise `CompileError` unless kernels of the precision can be generated for the target."""
+    precision = target.precision
+    if precision not in PRECISIONS:
+        raise CompileError(f"precision {precision!r} is none of: {', '.join(PRECISIONS)}")
+    if precision != FP32 and (target.engine, target.device) != (TVM, CUDA):
+        raise CompileError(
+            f"precision {precision} is for the engine {TVM} on the device {CUDA}, not for {target.engine} on "
+            f"{target.device}: `--engine {TVM} --device {CUDA} --precision {precision}`"
+        )
+    number = re.fullmatch(r"sm_(\d+)[af]?", target.arch)
+    if precision != FP32 and number and int(number[1]) < _OLDEST_TENSOR_CORES:
+        raise CompileError(
+            f"precision {precision} needs the tensor cores of sm_{_OLDEST_TENSOR_CORES} or newer, and "
+            f"{target.arch} is older; compile for it without --precision"
         )
 
 
@@ -281,7 +307,7 @@ def _candidate(prepared: Prepared, task: _Task, engine: str) -> _Candidate:
         checked = tuple(size for size in checked if size in checked[:2] or size not in before.infer_ns)
     try:
         bound = artifact.bind()
-        verification = verify(bound, prepared, checked)
+        verification = verify(bound, prepared, checked, task.target.precision)
         measured = _measure(artifact, bound, task.batch_sizes, before)
     except ExecutableError as error:
         raise prepared.refusal(str(error)) from error
@@ -335,6 +361,7 @@ def _put(
         verification=chosen.verification,
         workspace_bytes=measured.workspace_bytes[task.batch_sizes[-1]],
         engine=info.engine,
+        precision=task.target.precision,
         independence=task.independence,
         whole=task.source.whole,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from mainspring.compiler.artifact.errors import AS_IT_IS
-from mainspring.compiler.artifact.manifest import CPU, ONNXRUNTIME, Manifest
+from mainspring.compiler.artifact.manifest import CPU, FP32, ONNXRUNTIME, Manifest
 from mainspring.compiler.pipeline import Compiled
 from mainspring.messages.model import Profile
 
@@ -30,6 +30,7 @@ def describe_artifact(compiled: Compiled) -> str:
         f"{manifest.name:<16} {megabytes:6.1f} MB in {pages:>8} "
         f"({describe_extents(manifest.extents)}), executable {manifest.executable[:12]} ({state})"
         f"{'' if manifest.engine == ONNXRUNTIME else f' for {manifest.engine}'}"
+        f"{'' if manifest.precision == FP32 else f' in {manifest.precision}'}"
     )
 
 
@@ -57,6 +58,7 @@ def fields(compiled: Compiled) -> dict[str, Any]:
     return {
         "name": manifest.name,
         "engine": manifest.engine,
+        "precision": manifest.precision,
         "executable": manifest.executable,
         "executable_shared": compiled.shared,
         "kept": compiled.kept,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mainspring.compiler.artifact.arrays import Runnable
 from mainspring.compiler.artifact.errors import CompileError, ExecutableError, RowsMix
-from mainspring.compiler.artifact.manifest import Verification
+from mainspring.compiler.artifact.manifest import FP16, FP32, TF32, Verification
 from mainspring.compiler.reference import Prepared
 from mainspring.messages.model import TensorSpec
 
@@ -24,16 +25,42 @@ A sigmoid or a softmax is as exact as that, however close to 0 its outputs are f
 """
 HALF_TOLERANCE = 2e-2
 """Both tolerances for 16-bit floats, which have three decimal digits."""
+ROUNDED_TOLERANCES = {TF32: 1e-2, FP16: 2e-2}
+"""Both tolerances of a precision that rounds factors.
+
+Each factor is off by up to 2 ** -11 of itself, each product by twice that; errors of the many terms of a sum
+cancel in part, and those of successive layers add up. FP16 also loses factors below 6e-5.
+"""
 
 Array = npt.NDArray[np.generic]
 
 
-def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> Verification:
+class Tolerance(NamedTuple):
+    """By how much an output element may differ."""
+
+    relative: float
+    """Part of the element."""
+    scale: float
+    """Part of the largest magnitude in the output tensor."""
+    floor: float = 0.0
+    """A difference that is never too large."""
+
+
+def tolerance_of(precision: str) -> Tolerance:
+    """Return the tolerance of outputs in 32-bit floats or wider, for one of `manifest.PRECISIONS`."""
+    rounded = ROUNDED_TOLERANCES.get(precision)
+    return Tolerance(RELATIVE_TOLERANCE, SCALE_TOLERANCE) if rounded is None else Tolerance(rounded, rounded)
+
+
+def verify(
+    model: Runnable, prepared: Prepared, batch_sizes: Sequence[int], precision: str = FP32
+) -> Verification:
     """Compare at each of these batch sizes; raise `CompileError` that says where and by how much they differ.
 
     Every row of a batch is compared with the original's output for the same batch and, because different
     callers share batches, with the artifact's output for the row alone; `RowsMix` is raised if that differs.
     """
+    tolerance = tolerance_of(precision)
     pool = len(prepared.rows[0])
     alone = _rows_alone(model, prepared, max(batch_sizes), min(batch_sizes))
     largest, rows = 0.0, 0
@@ -49,21 +76,22 @@ def verify(model: Runnable, prepared: Prepared, batch_sizes: Sequence[int]) -> V
         expected = prepared.reference.run(batch)
         where = f"at batch size {batch_size}"
         for index, spec in enumerate(prepared.outputs):
-            difference = _compare(found[index], expected[index], spec, where, prepared, FLOOR)
+            allowed = tolerance._replace(floor=FLOOR)
+            difference = _compare(found[index], expected[index], spec, where, prepared, allowed)
             largest = max(largest, difference)
             mixed = f"{where} depends on the other rows of the batch; it"
             known = chosen < max(batch_sizes)
             try:
-                _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared)
+                _compare(found[index][known], alone[index][chosen[known]], spec, mixed, prepared, tolerance)
             except CompileError as error:
                 raise RowsMix(str(error)) from None
         rows += batch_size
-    _check_beside_infinities(model, prepared, alone, max(batch_sizes))
-    return Verification(RELATIVE_TOLERANCE, SCALE_TOLERANCE, largest, rows)
+    _check_beside_infinities(model, prepared, alone, max(batch_sizes), tolerance)
+    return Verification(tolerance.relative, tolerance.scale, largest, rows)
 
 
 def _check_beside_infinities(
-    model: Runnable, prepared: Prepared, alone: Sequence[Array], batch_size: int
+    model: Runnable, prepared: Prepared, alone: Sequence[Array], batch_size: int, tolerance: Tolerance
 ) -> None:
     """Raise `RowsMix` if a row of infinities changes the others of its batch.
 
@@ -85,7 +113,8 @@ def _check_beside_infinities(
     where = f"at batch size {batch_size} depends on another row of the batch, which is infinite; it"
     for index, spec in enumerate(prepared.outputs):
         try:
-            _compare(found[index][others], alone[index][:batch_size][others], spec, where, prepared)
+            expected = alone[index][:batch_size][others]
+            _compare(found[index][others], expected, spec, where, prepared, tolerance)
         except CompileError as error:
             raise RowsMix(str(error)) from None
 
@@ -100,17 +129,16 @@ def _rows_alone(model: Runnable, prepared: Prepared, rows: int, size: int) -> li
 
 
 def _compare(
-    found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared, floor: float = 0.0
+    found: Array, expected: Array, spec: TensorSpec, where: str, prepared: Prepared, allowed: Tolerance
 ) -> float:
-    """Return the largest difference; raise `CompileError` if any is beyond tolerance and ``floor``."""
+    """Return the largest difference; raise `CompileError` if any is beyond what is ``allowed``."""
     if found.shape != expected.shape:
         raise prepared.refusal(f"output {spec.name!r} {where} is {found.shape}, not {expected.shape}")
     if np.dtype(spec.dtype).kind != "f":
         difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
         tolerance = np.zeros_like(difference)
     else:
-        difference, tolerance = _float_differences(found, expected)
-        tolerance = np.maximum(tolerance, floor)
+        difference, tolerance = _float_differences(found, expected, allowed)
     if np.all(difference <= tolerance):
         return float(difference.max(initial=0.0))
     worst = np.unravel_index(np.argmax(difference - tolerance), difference.shape)
@@ -122,10 +150,11 @@ def _compare(
 
 
 def _float_differences(
-    found: Array, expected: Array
+    found: Array, expected: Array, allowed: Tolerance
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return differences and tolerances; equal infinities, and NaNs in the same place, do not differ."""
-    half = expected.dtype.itemsize == 2
+    if expected.dtype.itemsize == 2:
+        allowed = Tolerance(HALF_TOLERANCE, HALF_TOLERANCE, allowed.floor)
     ours, theirs = found.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore"):
         difference = np.abs(ours - theirs)
@@ -133,5 +162,5 @@ def _float_differences(
     difference = np.where(same, 0.0, np.nan_to_num(difference, nan=np.inf))
     magnitude = np.abs(np.where(np.isfinite(theirs), theirs, 0.0))
     scale = float(magnitude.max(initial=0.0))
-    tolerance = (HALF_TOLERANCE if half else RELATIVE_TOLERANCE) * magnitude
-    return difference, tolerance + (HALF_TOLERANCE if half else SCALE_TOLERANCE) * scale
+    tolerance = allowed.relative * magnitude + allowed.scale * scale
+    return difference, np.maximum(tolerance, allowed.floor)

@@ -15,7 +15,7 @@ import msgspec
 
 from mainspring.cli.profiling.profiling import Measured
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import CUDA
+from mainspring.compiler.artifact.manifest import CUDA, FP32
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import AUTO, Contender, Judged
 from mainspring.compiler.compiled import DEFAULT_ARCH, Target
@@ -58,7 +58,7 @@ class GpuJudge:
 
 
 def judge_for(
-    engine: str, device: str, arch: str | None, store: Store, instead: str
+    engine: str, device: str, arch: str | None, store: Store, instead: str, precision: str = FP32
 ) -> tuple[Target, GpuJudge | None]:
     """Return what is to be compiled for, and who chooses if that takes a GPU.
 
@@ -66,7 +66,7 @@ def judge_for(
     what is missing and what to do ``instead``, if it takes a GPU and none can be used here.
     """
     if (engine, device) != (AUTO, CUDA):
-        return Target(engine, device, arch or DEFAULT_ARCH), None
+        return Target(engine, device, arch or DEFAULT_ARCH, precision), None
     try:
         gpu = find_devices()[0]
     except DriverMissing as error:
@@ -74,7 +74,7 @@ def judge_for(
             f"to keep the faster engine, both are measured on a GPU, and here none can be used: {error}. "
             f"Without one, {instead}"
         ) from None
-    return Target(engine, device, arch or gpu.arch or DEFAULT_ARCH), GpuJudge(store)
+    return Target(engine, device, arch or gpu.arch or DEFAULT_ARCH, precision), GpuJudge(store)
 
 
 def _key(contender: Contender) -> tuple[str, int]:

@@ -35,6 +35,13 @@ ArchOption = Annotated[
         "that of the GPU here."
     ),
 ]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        help="With --engine tvm --device cuda: fp32, or tf32 or fp16 for products on tensor cores, which "
+        "round their factors to 10 bits after the point; weights and activations stay FP32 in memory."
+    ),
+]
 
 
 def compile(
@@ -51,6 +58,7 @@ def compile(
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
+    precision: PrecisionOption = "fp32",
     whole: Annotated[
         bool,
         typer.Option(
@@ -76,7 +84,7 @@ def compile(
     opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     with console.status(f"compiling {model}"):
-        target, judge = judge_for(engine, device, arch, opened, instead)
+        target, judge = judge_for(engine, device, arch, opened, instead, precision)
         as_it_is = whole or (None if batch_sizes == DEFAULT_BATCH_SIZES else False)
         compiled = compile_file(model, name, opened, sizes, shapes, target, judge, as_it_is)
     if as_json:

@@ -18,6 +18,7 @@ from mainspring.cli.verbs.compile import (
     BatchSizesOption,
     DeviceOption,
     EngineOption,
+    PrecisionOption,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def zoo(
     engine: EngineOption = "onnxruntime",
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
+    precision: PrecisionOption = "fp32",
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -46,7 +48,7 @@ def zoo(
         print(json.dumps(names()) if as_json else "\n".join(names()))
     elif architectures:
         instead = _without_gpu(architectures, store, copies, seed, batch_sizes, arch)
-        target, judge = judge_for(engine, device, arch, Store(store), instead)
+        target, judge = judge_for(engine, device, arch, Store(store), instead, precision)
         _compile(architectures, store, copies, seed, batch_sizes, target, judge, as_json=as_json)
     else:
         raise typer.BadParameter(f"name one or more of {', '.join(names())}")

@@ -39,6 +39,17 @@ CUDA = "cuda"
 ONNXRUNTIME = "onnxruntime"
 TVM = "tvm"
 
+FP32 = "fp32"
+"""Products of FP32 numbers as they are."""
+
+TF32 = "tf32"
+"""Products on a GPU's tensor cores of FP32 numbers rounded to 10 bits after the point, with FP32's range."""
+
+FP16 = "fp16"
+"""Products on a GPU's tensor cores of numbers rounded to 16-bit floats; sums and arrays stay FP32."""
+
+PRECISIONS = (FP32, TF32, FP16)
+
 ENTRY_FILES = {ONNXRUNTIME: "graph.onnx", TVM: "plans.json"}
 """For each engine, the file of an executable whose SHA-256 is the executable's name."""
 
@@ -128,6 +139,8 @@ class Source(msgspec.Struct, frozen=True):
     """The requested engine, which may be ``auto``."""
     device: str = CPU
     """The requested device."""
+    precision: str = FP32
+    """One of `PRECISIONS`."""
     whole: bool = False
     """Whether the shapes are whole, without an axis for rows."""
 
@@ -137,6 +150,7 @@ class Source(msgspec.Struct, frozen=True):
         options = [f" --shape {name}={','.join(map(str, dims))}" for name, dims in self.shapes.items()]
         options += [f" --engine {self.engine}"] if self.engine != ONNXRUNTIME else []
         options += [f" --device {self.device}"] if self.device != CPU else []
+        options += [f" --precision {self.precision}"] if self.precision != FP32 else []
         options += [" --whole"] if self.whole else []
         return "".join(options)
 
@@ -169,7 +183,8 @@ class Verification(msgspec.Struct, frozen=True):
     """Rows compared."""
     on: str = CPU
     """The device that the kernels ran on. `CPU` for an executable for a GPU: its line of calls, its packed
-    weights and its functions were compared through kernels for the CPU; its own kernels were not run."""
+    weights and its functions were compared through kernels for the CPU, which round factors where the GPU's
+    do; its own kernels were not run."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -199,6 +214,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The engine that the executable is for."""
     independence: Independence | None = None
     """None in a manifest that is older than proofs."""
+    precision: str = FP32
+    """What products are rounded to: one of `PRECISIONS`."""
     whole: bool = False
     """Whether the model has no axis for rows: a request is one run, with tensors of exactly these shapes."""
 
@@ -242,6 +259,8 @@ class Manifest(msgspec.Struct, frozen=True):
         found = []
         if self.engine not in ENTRY_FILES:
             found.append(f"engine {self.engine!r} is none of {', '.join(ENTRY_FILES)}")
+        if self.precision not in PRECISIONS:
+            found.append(f"precision {self.precision!r} is none of {', '.join(PRECISIONS)}")
         if (
             not self.batch_sizes
             or list(self.batch_sizes) != sorted({*self.batch_sizes})

@@ -35,7 +35,7 @@ import msgspec
 import numpy as np
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import TVM, GraphTensor, Manifest
+from mainspring.compiler.artifact.manifest import FP32, TVM, GraphTensor, Manifest
 from mainspring.compiler.artifact.store import Store, hash_of_file, recompile_command
 
 PLAN_FORMATS = {"cpu": 1, "cuda": 2}
@@ -144,6 +144,8 @@ class Plans(msgspec.Struct, frozen=True):
     """In ascending order of their batch sizes."""
     format: int = 1
     """`PLAN_FORMATS` of the target."""
+    precision: str = FP32
+    """What the kernels round products to: one of `PRECISIONS`."""
 
     @property
     def workspace_bytes(self) -> int:
@@ -263,6 +265,8 @@ def read_plans(store: Store, manifest: Manifest) -> Plans:
     problems = plans.problems(info.weights, info.inputs, info.outputs)
     if info.device != plans.target:
         problems.append(f"its plans are for {plans.target}, its facts for {info.device}")
+    if manifest.precision != plans.precision:
+        problems.append(f"its plans are for {plans.precision}, its manifest for {manifest.precision}")
     sizes = {plan.batch_size for plan in plans.plans}
     if not sizes >= {*manifest.batch_sizes}:
         problems.append(f"it has plans for batch sizes {sorted(sizes)}, not {list(manifest.batch_sizes)}")

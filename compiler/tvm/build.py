@@ -19,7 +19,7 @@ from tvm import relax
 from tvm_ffi.structural import structural_equal
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import CPU, GraphTensor
+from mainspring.compiler.artifact.manifest import CPU, FP32, GraphTensor
 from mainspring.compiler.artifact.nvrtc import REGISTERS, NvrtcFailed, NvrtcMissing, compile_cuda
 from mainspring.compiler.artifact.plan import (
     CUBIN,
@@ -46,6 +46,7 @@ from mainspring.compiler.tvm.line import Line, Step
 from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
+from mainspring.compiler.tvm.tensor_cores import rounded
 from mainspring.compiler.tvm.tiles import processors_of
 
 Array = npt.NDArray[np.generic]
@@ -86,9 +87,12 @@ class Model:
             packed = pack(self._architecture.packing, parts.weights)
         self._weights = (*packed, *self._architecture.constants)
 
-    def build(self, target: str, arch: str = "") -> Built:
-        """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``."""
-        plans, files = self._architecture.build(target, arch)
+    def build(self, target: str, arch: str = "", precision: str = FP32) -> Built:
+        """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``.
+
+        Kernels for the CPU round the factors that those for ``arch`` round.
+        """
+        plans, files = self._architecture.build(target, arch, precision)
         tensors = tuple(
             GraphTensor(f"w{index}", str(array.dtype), array.shape)
             for index, array in enumerate(self._weights)
@@ -111,27 +115,34 @@ class _Architecture:
         self.packing = self._lowered[batch_sizes[0]].packing
         before = len(self.packing.ret_ty.fields)
         self._constants, self.constants = _shared_constants(self._lowered, before)
-        self._built: dict[tuple[str, str], tuple[Plans, dict[str, bytes]]] = {}
+        self._built: dict[tuple[str, str, str], tuple[Plans, dict[str, bytes]]] = {}
 
-    def build(self, target: str, arch: str) -> tuple[Plans, dict[str, bytes]]:
+    def build(self, target: str, arch: str, precision: str) -> tuple[Plans, dict[str, bytes]]:
         """Return plans and files of kernels for a target."""
-        if (target, arch) not in self._built:
+        # Without rounding kernels for the CPU are the same for every GPU.
+        key = (target, "" if target == CPU and precision == FP32 else arch, precision)
+        if key not in self._built:
             with tvm_errors():
-                self._built[target, arch] = self._generate(target, arch)
-        return self._built[target, arch]
+                self._built[key] = self._generate(target, arch, precision)
+        return self._built[key]
 
-    def _generate(self, target: str, arch: str) -> tuple[Plans, dict[str, bytes]]:
+    def _generate(self, target: str, arch: str, precision: str) -> tuple[Plans, dict[str, bytes]]:
         functions = {
             _symbol(size, name): function
             for size, lowered in self._lowered.items()
             for name, function in lowered.functions.items()
         }
         if target == CPU:
+            if precision != FP32:
+                functions = {
+                    name: rounded(function, processors_of(arch), precision)
+                    for name, function in functions.items()
+                }
             generated = generate_cpu(functions, cpu_target(), schedule_cpu)
             files = {SHARED_OBJECT: shared_object(generated.code)}
         else:
-            schedule = functools.partial(schedule_cuda, processors=processors_of(arch))
-            generated = generate_cuda(functions, cuda_target(arch), schedule)
+            schedule = functools.partial(schedule_cuda, processors=processors_of(arch), precision=precision)
+            generated = generate_cuda(functions, cuda_target(arch), schedule, precision)
             files = _cuda_files(generated, arch)
         kind: Literal["cpu", "cuda"] = "cpu" if target == CPU else "cuda"
         plans = Plans(
@@ -141,6 +152,7 @@ class _Architecture:
             files={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
             plans=tuple(self._plan(size, generated) for size in self._lowered),
             format=PLAN_FORMATS[kind],
+            precision=precision,
         )
         return plans, files
 

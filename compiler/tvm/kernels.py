@@ -19,9 +19,11 @@ from tvm.ir.instrument import pass_instrument
 from tvm_ffi.structural import structural_walk
 
 from mainspring.compiler.artifact.errors import CompileError
+from mainspring.compiler.artifact.manifest import FP32
 from mainspring.compiler.artifact.plan import Extent
 from mainspring.compiler.artifact.target import kernels_instruction_set
 from mainspring.compiler.tvm.addressing import through_addresses
+from mainspring.compiler.tvm.fragments import with_device_code
 
 _SPLIT = "tirx.SplitHostDevice"
 _DYNAMIC_SHARED = "tirx.use_dyn_shared_memory"
@@ -77,7 +79,9 @@ def generate_cpu(functions: dict[str, Any], target: Any, schedule: Schedule) -> 
     return Generated(_object_file(module), calls, scratch)
 
 
-def generate_cuda(functions: dict[str, Any], target: Any, schedule: Schedule) -> Generated:
+def generate_cuda(
+    functions: dict[str, Any], target: Any, schedule: Schedule, precision: str = FP32
+) -> Generated:
     """Return CUDA source with the kernels of each function, and how they are launched."""
     lifted, scratch = _lifted(functions, target, schedule)
     seen: dict[str, Any] = {}
@@ -91,11 +95,14 @@ def generate_cuda(functions: dict[str, Any], target: Any, schedule: Schedule) ->
             if info.name == _SPLIT:
                 seen["module"] = module
 
-    with tvm.transform.PassContext(instruments=[AfterSplit()]), _no_device_compiler():
+    # Which lane keeps a sum has to be plain in its index; the GPU's compiler finds common terms by itself.
+    config = {} if precision == FP32 else {"tirx.disable_cse_tir": True}
+    context = tvm.transform.PassContext(config=config, instruments=[AfterSplit()])
+    with context, _no_device_compiler():
         built = tirx.build(_module(lifted), target)
     split = {str(variable.name_hint): function for variable, function in seen["module"].functions.items()}
     calls = {name: _launches(name, split) for name in lifted}
-    source = through_addresses(built.imports[0].inspect_source())
+    source = through_addresses(with_device_code(built.imports[0].inspect_source()))
     return Generated(source.encode(), calls, scratch)
 
 

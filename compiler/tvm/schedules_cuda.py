@@ -22,7 +22,10 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
-from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked
+from mainspring.compiler.artifact.manifest import FP32
+from mainspring.compiler.tvm import tensor_cores
+from mainspring.compiler.tvm.products import as_product, only_sum, size_of
+from mainspring.compiler.tvm.tiles import Choice, Tile, choose, ranked
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
@@ -30,15 +33,19 @@ _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to unroll."""
 
 
-def schedule_cuda(module: Any, processors: int, chosen: Mapping[str, Choice] | None = None) -> Any:
+def schedule_cuda(
+    module: Any, processors: int, chosen: Mapping[str, Choice] | None = None, precision: str = FP32
+) -> Any:
     """Return the module with each function's loops bound to blocks and threads.
 
     ``processors`` is how many multiprocessors the GPU has. ``chosen`` has, by the function's name, what is
-    known to be fast; for all others the model of `tiles` chooses.
+    known to be fast; for all others the model of `tiles` chooses. ``precision``: what factors of products
+    are rounded to, for tensor cores, where these are faster.
     """
     known = chosen or {}
     functions = {
-        variable: _arranged(function, processors, known.get(str(variable.name_hint)))
+        variable: _on_tensor_cores(function, processors, precision)
+        or _arranged(function, processors, known.get(str(variable.name_hint)))
         for variable, function in module.functions.items()
     }
     gpu = dlight.gpu
@@ -52,38 +59,32 @@ def candidates(function: Any, processors: int) -> tuple[Choice, ...]:
     Empty for a function that is arranged in one way only.
     """
     schedule = s_tir.Schedule(function)
-    total = _total(schedule)
+    total = only_sum(schedule)
     if total is None or matmul.detect_iter_traits(schedule.get(total)) is None:
         return ()
-    _as_product(schedule, total)
-    return ranked(_size(schedule, total), processors)
+    as_product(schedule, total)
+    return ranked(size_of(schedule, total), processors)
+
+
+def _on_tensor_cores(function: Any, processors: int, precision: str) -> Any | None:
+    return None if precision == FP32 else tensor_cores.arranged(function, processors, precision)
 
 
 def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
     """Return the function, arranged if it is a sum of products or over windows."""
     schedule = s_tir.Schedule(function)
-    total = _total(schedule)
+    total = only_sum(schedule)
     if total is None:
         return function
     block = schedule.get(total)
     if matmul.detect_iter_traits(block) is not None:
-        _as_product(schedule, total)
-        _in_tiles(schedule, total, chosen or choose(_size(schedule, total), processors))
+        as_product(schedule, total)
+        _in_tiles(schedule, total, chosen or choose(size_of(schedule, total), processors))
     elif _has_windows(block):
         _by_element(schedule, total, processors)
     else:
         return function
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
-
-
-def _total(schedule: Any) -> Any:
-    """Return the first block that sums; None if none does."""
-    sums = matmul.get_reduction_blocks(schedule, schedule.get_child_blocks(schedule.get_sblock("root")))
-    return None if sums is None else sums[0]
-
-
-def _size(schedule: Any, total: Any) -> Product:
-    return Product(*(int(each.dom.extent) for each in schedule.get(total).iter_vars))
 
 
 def _has_windows(block: Any) -> bool:
@@ -137,24 +138,6 @@ def _in_tiles(schedule: Any, total: Any, choice: Choice) -> None:
         matmul.auto_inline_producers(schedule, fetched)
     matmul.auto_inline_consumer_chain(schedule, stored)
     schedule.decompose_reduction(total, k_slice)
-
-
-def _as_product(schedule: Any, total: Any) -> None:
-    """Give the sum four axes: batch, row, column, term."""
-    left = schedule.reindex(total, ("read", 0))
-    right = schedule.reindex(total, ("read", 1))
-    result = schedule.reindex(total, ("write", 0))
-    kind = matmul.IterKind
-    in_left, in_right, in_result, every = matmul.detect_iter_traits(schedule.get(total))
-
-    def fused(traits: Any, *order: Any) -> Any:
-        return matmul.make_iter_fusion_index_map(traits, list(order))
-
-    s, i, j, k = kind.kIter_S, kind.kIter_I, kind.kIter_J, kind.kIter_K
-    schedule.transform_layout(left, ("write", 0), fused(in_left, s, i, k))
-    schedule.transform_layout(right, ("write", 0), fused(in_right, s, k, j))
-    schedule.transform_layout(result, ("read", 0), fused(in_result, s, i, j))
-    schedule.transform_block_layout(total, fused(every, s, i, j, k))
 
 
 def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: Tile) -> Any:

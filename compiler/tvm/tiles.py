@@ -112,5 +112,10 @@ def cycles(choice: Choice, product: Product, processors: int) -> float:
     # Each product needs its share of loads from shared memory; more sums for each thread need fewer loads.
     effort = 1 + 1 / tile.own_rows + 1 / tile.own_columns
     products = tile.rows * tile.columns * slices * tile.depth * effort / min(_PRODUCTS, tile.threads)
+    return with_waiting(shares * products, slices, shares)
+
+
+def with_waiting(busy: float, slices: int, shares: int) -> float:
+    """Return the cycles of a multiprocessor that computes for ``busy`` cycles and waits for each slice."""
     waiting = slices * _SLICE_CYCLES * max(1.0, shares / _HIDDEN)
-    return max(shares * products, waiting) + min(shares * products, waiting) / _HIDDEN
+    return max(busy, waiting) + min(busy, waiting) / _HIDDEN

@@ -65,7 +65,14 @@ def _compile(
     for architecture in architectures:
         for copy in range(copies):
             name = architecture if copies == 1 else f"{architecture}-{copy + 1}"
-            source = Source("zoo", architecture, seed=seed + copy, engine=target.engine, device=target.device)
+            source = Source(
+                "zoo",
+                architecture,
+                seed=seed + copy,
+                engine=target.engine,
+                device=target.device,
+                precision=target.precision,
+            )
             manifest = _kept(store, name, source, sizes)
             if manifest is not None:
                 yield Compiled(manifest, shared=True, kept=True)

@@ -33,7 +33,7 @@ _SMALL = {r"\b(?:char|bool|int8_t|uint8_t|uchar)\b *\*": 1, r"\b(?:half|short|in
 SOURCE = "kernels.cu"
 """What the source's lines are said to be of."""
 _PROCESSES = os.cpu_count() or 1
-_COMMON = ("-std=c++17", "-march=native", "-fno-pie", "-w")
+_COMMON = ("-std=c++17", "-march=native", "-fno-pie", "-fno-strict-aliasing", "-w")
 _INSTRUMENTED = ("-O2", "-g1", "-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0")
 
 
@@ -132,7 +132,8 @@ def compile_source(source: str, folder: Path, names: Collection[str] | None = No
         runtime = pool.submit(_runtime, granule)
         objects = list(pool.map(lambda job: _compile(job, folder), jobs)) + runtime.result()
     program = folder / "emulator"
-    _call(["g++", "-no-pie", "-o", str(program), *map(str, objects), "-lpthread"])
+    # What stands before the kernels may define functions that are not inline, in each unit the same.
+    _call(["g++", "-no-pie", "-Wl,-z,muldefs", "-o", str(program), *map(str, objects), "-lpthread"])
     return Program(program, {kernel.name: kernel for kernel in kernels})
 
 

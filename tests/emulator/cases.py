@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import GraphTensor
+from mainspring.compiler.artifact.manifest import FP32, PRECISIONS, GraphTensor
 from mainspring.compiler.artifact.plan import SOURCE, LaunchPlan
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.zoo.catalogue import build
@@ -45,13 +45,13 @@ class Case(NamedTuple):
         return emulate(self.plan, self.source, self.weights, self.inputs, tensors, folder)
 
 
-def compile_case(model: onnx.ModelProto, batch_size: int) -> Case:
+def compile_case(model: onnx.ModelProto, batch_size: int, precision: str = FP32) -> Case:
     """Compile for a GPU, as far as its source: NVIDIA's compiler is not asked, which would take a minute."""
     from mainspring.compiler.tvm.build import Model
 
     prepared = Prepared(model, batch_size)
     with mock.patch("mainspring.compiler.tvm.build.compiled_kernels", return_value=None):
-        built = Model(prepared, [batch_size]).build("cuda", "sm_90")
+        built = Model(prepared, [batch_size]).build("cuda", "sm_90", precision)
     rows: list[Any] = [array[:batch_size] for array in prepared.rows]
     source = built.files[SOURCE].decode()
     return Case(built.plans.plan(batch_size), source, built.weights, rows, prepared.reference.run(rows))
@@ -69,13 +69,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Emulate a GPU that runs models of the zoo.")
     parser.add_argument("model", nargs="+")
     parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     options = parser.parse_args(words)
     failed = False
     for name in options.model:
         times: list[float] = []
         try:
             with _timed(times):
-                case = compile_case(build(name), options.batch_size)
+                case = compile_case(build(name), options.batch_size, options.precision)
             with _timed(times), tempfile.TemporaryDirectory() as folder:
                 outputs = case.run(Path(folder))
         except (CompileError, EmulationError) as error:

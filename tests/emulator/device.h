@@ -25,6 +25,7 @@ extern unsigned char emulator_dynamic_shared[];
 void emulator_barrier(unsigned line);
 void emulator_warp_barrier(unsigned mask, unsigned line);
 uint64_t emulator_exchange(unsigned mask, uint64_t bits, unsigned source_lane, unsigned line);
+const unsigned (*emulator_fragments(const unsigned* left, const unsigned* right, unsigned line))[6];
 unsigned emulator_active_lanes();
 unsigned emulator_lane();
 void emulator_atomic(void* address, unsigned bytes);
@@ -129,6 +130,8 @@ using half = _Float16;
 struct half2 {
   half x, y;
 };
+using __half = half;
+using __half2 = half2;
 inline half2 make_half2(half x, half y) { return {x, y}; }
 inline half2 __halves2half2(half x, half y) { return {x, y}; }
 inline half __float2half(float value) { return static_cast<half>(value); }
@@ -181,6 +184,68 @@ inline int __float_as_int(float value) {
 template <class T>
 inline T __ldg(const T* address) {
   return *address;
+}
+
+// The tensor cores: every lane of a warp brings its registers of both factors. What element of a matrix a
+// register holds is computed from the lane and the register's number, as the PTX ISA has it. A lane's first
+// four registers are the left factor's.
+namespace emulator {
+inline float of_bits(unsigned bits) { return __int_as_float(static_cast<int>(bits)); }
+// The hardware reads a TF32 number from the upper 19 bits of a register.
+inline float tf32(unsigned bits) { return of_bits(bits & 0xffffe000u); }
+inline float half_of(unsigned bits, unsigned which) {
+  uint16_t part = static_cast<uint16_t>(bits >> 16 * which);
+  half value;
+  std::memcpy(&value, &part, sizeof value);
+  return static_cast<float>(value);
+}
+template <unsigned TERMS>
+struct Matrices {
+  float left[16][TERMS], right[TERMS][8];
+  void add_to(float* sums) const {
+    unsigned group = emulator_lane() >> 2, place = emulator_lane() % 4;
+    for (unsigned i = 0; i < 4; i++) {
+      unsigned row = i < 2 ? group : group + 8, column = place * 2 + (i & 1);
+      // Products of such short numbers are exact; the hardware adds them in no order that it tells.
+      double sum = sums[i];
+      for (unsigned term = 0; term < TERMS; term++) sum += double{left[row][term]} * right[term][column];
+      sums[i] = static_cast<float>(sum);
+    }
+  }
+};
+}  // namespace emulator
+#define mainspring_mma_tf32(sums, left, right) emulator_mma_tf32(sums, left, right, __LINE__)
+#define mainspring_mma_fp16(sums, left, right) emulator_mma_fp16(sums, left, right, __LINE__)
+__attribute__((no_sanitize("thread"))) inline void emulator_mma_tf32(
+    float* sums, const unsigned* left, const unsigned* right, unsigned line) {
+  const auto* all = emulator_fragments(left, right, line);
+  emulator::Matrices<8> matrices;
+  for (unsigned lane = 0; lane < 32; lane++) {
+    unsigned group = lane >> 2, place = lane % 4;
+    for (unsigned i = 0; i < 4; i++)
+      matrices.left[i == 0 || i == 2 ? group : group + 8][i < 2 ? place : place + 4] =
+          emulator::tf32(all[lane][i]);
+    for (unsigned i = 0; i < 2; i++)
+      matrices.right[i == 0 ? place : place + 4][group] = emulator::tf32(all[lane][4 + i]);
+  }
+  matrices.add_to(sums);
+}
+__attribute__((no_sanitize("thread"))) inline void emulator_mma_fp16(
+    float* sums, const unsigned* left, const unsigned* right, unsigned line) {
+  const auto* all = emulator_fragments(left, right, line);
+  emulator::Matrices<16> matrices;
+  for (unsigned lane = 0; lane < 32; lane++) {
+    unsigned group = lane >> 2, place = lane % 4;
+    for (unsigned i = 0; i < 8; i++) {
+      unsigned row = i < 2 || (4 <= i && i < 6) ? group : group + 8;
+      unsigned column = place * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+      matrices.left[row][column] = emulator::half_of(all[lane][i / 2], i % 2);
+    }
+    for (unsigned i = 0; i < 4; i++)
+      matrices.right[place * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] =
+          emulator::half_of(all[lane][4 + i / 2], i % 2);
+  }
+  matrices.add_to(sums);
 }
 
 // Atomics: blocks run in several processes, so these are real ones on the host too.

@@ -61,6 +61,7 @@ struct Warp {
   unsigned live;
   unsigned generation;
   uint64_t slots[2][WARP];
+  unsigned fragments[2][WARP][6];
 };
 
 // Not a power of two: else all threads' variables would compete for the same lines of the cache.
@@ -239,5 +240,16 @@ uint64_t emulator_exchange(unsigned mask, uint64_t bits, unsigned source, unsign
   unsigned taking_part = mask & warp.live;
   meet(mask, line);
   return taking_part >> source & 1 ? warp.slots[generation][source] : ~uint64_t{0};
+}
+
+// Return what all lanes of the warp bring to its tensor cores; every lane has to come.
+const unsigned (*emulator_fragments(const unsigned* left, const unsigned* right, unsigned line))[6] {
+  Warp& warp = warps[now.thread / WARP];
+  if (~warp.live) fail_at(nullptr, "mma of line %u needs all lanes of its warp, of which %08x run", line, warp.live);
+  auto& brought = warp.fragments[warp.generation & 1];
+  memcpy(brought[emulator_lane()], left, 4 * sizeof(unsigned));
+  memcpy(brought[emulator_lane()] + 4, right, 2 * sizeof(unsigned));
+  meet(~0u, line);
+  return brought;
 }
 }

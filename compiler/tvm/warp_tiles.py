@@ -1,0 +1,104 @@
+"""How large the tiles of a sum of products are on a GPU's tensor cores: a model of its time. Pure.
+
+A block's warps share its tile. A warp keeps fragments of 16 by 8 sums; an instruction of the tensor cores
+adds 8 (TF32) or 16 (FP16) terms to one of them. The model counts what a block's slice of terms costs a
+multiprocessor: the tensor cores' instructions or the reads from shared memory that feed them, whichever
+takes longer, and the instructions that fetch the slice. Waiting for memory is as in ``tiles``, so the two
+models' cycles can be compared: a product runs on tensor cores only where that is faster on paper.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mainspring.compiler.artifact.manifest import FP16, TF32
+from mainspring.compiler.tvm.tiles import Product, choose, cycles, with_waiting
+
+FRAGMENT_ROWS, FRAGMENT_COLUMNS = 16, 8
+"""Sums of a fragment, of both precisions."""
+FRAGMENT_TERMS = {TF32: 8, FP16: 16}
+"""Terms that an instruction adds to a fragment."""
+_PRODUCTS = {TF32: 512, FP16: 1024}
+"""Multiplications of a multiprocessor's tensor cores in a cycle: an A100's; an H100's are no slower."""
+_READS = {TF32: (4, 2), FP16: (4, 4)}
+"""Reads from shared memory of a warp for one fragment of the left and of the right operand."""
+_FETCHED = 8
+"""Elements that a multiprocessor fetches in a cycle: some 16 instructions for each."""
+_PARTITIONS = 4
+"""Parts of a multiprocessor, each with tensor cores of its own: fewer warps leave some of them idle."""
+
+
+class WarpTile(NamedTuple):
+    """What one block computes: its warps' fragments, ``depth`` terms at a time."""
+
+    row_warps: int
+    column_warps: int
+    own_rows: int
+    """Fragments of a warp, one below the other."""
+    own_columns: int
+    """Fragments of a warp, side by side."""
+    depth: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.row_warps * self.own_rows * FRAGMENT_ROWS
+
+    @property
+    def columns(self) -> int:
+        """Columns of a block."""
+        return self.column_warps * self.own_columns * FRAGMENT_COLUMNS
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block."""
+        return self.row_warps * self.column_warps
+
+
+_SHAPES = (
+    (2, 4, 4, 4),
+    (2, 2, 4, 4),
+    (4, 2, 2, 4),
+    (2, 2, 2, 4),
+    (2, 2, 2, 2),
+    (4, 1, 1, 4),
+    (1, 4, 2, 2),
+    (2, 2, 1, 2),
+    (1, 4, 1, 2),
+)
+"""Warps and fragments of the choices, the largest first: from 128 x 128 to 16 x 64 sums."""
+_DEPTHS = {TF32: (32, 16), FP16: (64, 32)}
+"""Terms of a slice: as many bytes for both precisions."""
+
+
+def warp_tiles(precision: str) -> tuple[WarpTile, ...]:
+    """Return the choices for a precision, the largest first."""
+    return tuple(WarpTile(*shape, depth) for shape in _SHAPES for depth in _DEPTHS[precision])
+
+
+def choose_warps(precision: str, product: Product, processors: int) -> WarpTile | None:
+    """Return the tile that the model finds fastest; None where the FP32 kernels are at least as fast.
+
+    What does not fill one fragment is not considered.
+    """
+    _, rows, columns, terms = product
+    if rows < FRAGMENT_ROWS or columns < FRAGMENT_COLUMNS or terms < FRAGMENT_TERMS[precision]:
+        return None
+    best = min(warp_tiles(precision), key=lambda tile: _cycles(precision, tile, product, processors))
+    without = cycles(choose(product, processors), product, processors)
+    return best if _cycles(precision, best, product, processors) < without else None
+
+
+def _cycles(precision: str, tile: WarpTile, product: Product, processors: int) -> float:
+    batch, rows, columns, terms = product
+    blocks = batch * -(-rows // tile.rows) * -(-columns // tile.columns)
+    slices = -(-terms // tile.depth)
+    steps = tile.depth // FRAGMENT_TERMS[precision]
+    rate = _PRODUCTS[precision] * min(tile.warps, _PARTITIONS) / _PARTITIONS
+    multiplying = tile.rows * tile.columns * tile.depth / rate
+    left, right = _READS[precision]
+    reading = tile.warps * steps * (tile.own_rows * left + tile.own_columns * right)
+    fetching = (tile.rows + tile.columns) * tile.depth / _FETCHED
+    shares = -(-blocks // processors)
+    busy = shares * slices * (max(multiplying, reading) + fetching)
+    return with_waiting(busy, slices, shares)

@@ -1,0 +1,49 @@
+"""Tiles for tensor cores: used where the model finds them faster than tiles without."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.compiler.artifact.manifest import FP16, TF32
+from mainspring.compiler.artifact.plan import MOST_THREADS
+from mainspring.compiler.tvm.tiles import Product, processors_of
+from mainspring.compiler.tvm.warp_tiles import FRAGMENT_TERMS, choose_warps, warp_tiles
+
+H100 = processors_of("sm_90")
+_MOST_SHARED = 48 * 1024
+_PADDING = 8
+
+
+@pytest.mark.parametrize("precision", [TF32, FP16])
+def test_large_products_take_tensor_cores_and_tiny_ones_do_not(precision: str) -> None:
+    large = choose_warps(precision, Product(1, 16 * 28 * 28, 256, 1152), H100)
+    assert large is not None
+    assert large.rows * large.columns >= 64 * 64
+    assert choose_warps(precision, Product(1, 1, 10, 32), H100) is None
+
+
+@pytest.mark.parametrize("precision", [TF32, FP16])
+def test_every_tile_can_be_launched(precision: str) -> None:
+    size = 4 if precision == TF32 else 2
+    for tile in warp_tiles(precision):
+        assert tile.warps * 32 <= 256 <= MOST_THREADS
+        assert tile.depth % FRAGMENT_TERMS[precision] == 0
+        left, right = tile.rows * (tile.depth + _PADDING), tile.depth * (tile.columns + _PADDING)
+        assert size * (left + right) <= _MOST_SHARED
+
+
+@given(
+    st.sampled_from([TF32, FP16]),
+    st.integers(1, 64),
+    st.integers(1, 10**6),
+    st.integers(1, 10**5),
+    st.integers(1, 10**5),
+    st.integers(1, 200),
+)
+def test_a_choice_is_one_of_the_tiles(
+    precision: str, batch: int, rows: int, columns: int, terms: int, processors: int
+) -> None:
+    product = Product(batch, rows, columns, terms)
+    assert choose_warps(precision, product, processors) in (None, *warp_tiles(precision))
