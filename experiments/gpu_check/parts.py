@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mainspring.experiments.gpu_check.allocations import check_allocations
 from mainspring.experiments.gpu_check.availability import unavailable
+from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.device import tell_device
@@ -69,6 +70,7 @@ PARTS: dict[str, Part] = {
     "cluster": Part(check_cluster, 60),
     "graphs": Part(graphs_if_any, 40),
     "pinning": Part(check_pinning, 40),
+    "torch": Part(check_beside_torch, 90),
     "large": Part(check_large_tensor, 40),
     "allocations": Part(allocations_if_any, 40),
     "steady": Part(check_steadiness, 40),

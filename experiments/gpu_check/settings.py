@@ -55,6 +55,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of each batch size, and of each way in which EXEC is disturbed."""
     pauses_ms: tuple[int, ...] = (1, 10, 100, 1_000, 5_000)
     """Before an EXEC, nothing is done for each of these, a few times."""
+    torch_rounds: int = 50
+    """Of each precision, ours and torch's in turns."""
     infers: int = 100_000
     infers_s: float = 90.0
     """Of all of them; the time does for a model only if one takes no longer than its share."""
@@ -127,6 +129,7 @@ def rehearsal(folder: Path) -> Settings:
         pinned_mib=32,
         exec_runs=20,
         pauses_ms=(1, 10),
+        torch_rounds=5,
         infers=500,
         infers_s=10.0,
         steady=("digits",),
