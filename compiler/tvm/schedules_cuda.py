@@ -4,8 +4,10 @@ Convolutions and products of matrices are sums ``C[i, j] += A[i, k] * B[k, j]`` 
 pixel of every row, ``j`` an output channel, ``k`` a term. The threads of a block fetch a slice of ``A`` and
 ``B`` into shared memory, neighbouring threads from neighbouring addresses, and each keeps a few sums in
 registers. Padding is read as zeros while fetching, and what follows the sum (bias, activation, residual) is
-computed when it is stored, so neither costs a launch. ``tiles`` chooses the sizes. All other functions take
-the general rules of TVM's dlight.
+computed when it is stored, so neither costs a launch. Where such blocks are fewer than the GPU's
+multiprocessors, parts of the terms are summed by blocks of their own into an array of the workspace, and a
+second kernel adds the parts of each element, always in the same order. ``tiles`` chooses the sizes. All other
+functions take the general rules of TVM's dlight.
 
 Grouped convolutions and pools are sums over a window of their own for each element: one thread computes one
 element with what follows it, neighbouring threads neighbouring channels.
@@ -79,9 +81,11 @@ def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
     block = schedule.get(total)
     if matmul.detect_iter_traits(block) is not None:
         as_product(schedule, total)
-        _in_tiles(schedule, total, chosen or choose(size_of(schedule, total), processors))
+        choice = chosen or choose(size_of(schedule, total), processors)
+        _as_choice(schedule, total, choice, processors)
     elif _has_windows(block):
-        _by_element(schedule, total, processors)
+        matmul.auto_inline_producers(schedule, total)
+        _by_element(schedule, total, _results(schedule, total), processors)
     else:
         return function
     return schedule.mod["main"].with_attr("tirx.is_scheduled", True)
@@ -93,13 +97,17 @@ def _has_windows(block: Any) -> bool:
     return any(not isinstance(index, tvm.ir.Var | tirx.IntImm) for index in indices)
 
 
-def _by_element(schedule: Any, total: Any, processors: int) -> None:
-    """Have one thread compute one element, its terms one after the other."""
-    results = [
+def _results(schedule: Any, total: Any) -> list[Any]:
+    """Return the loops over the results of a block whose loops are in its axes' order."""
+    return [
         loop
         for loop, each in zip(schedule.get_loops(total), schedule.get(total).iter_vars, strict=True)
         if each.iter_type == tirx.IterVar.DataPar
     ]
+
+
+def _by_element(schedule: Any, total: Any, results: list[Any], processors: int) -> None:
+    """Have one thread compute one element of the ``results``, its terms one after the other."""
     elements = math.prod(int(schedule.get(loop).extent) for loop in results)
     threads = _MANY if elements >= processors * _MANY else _FEW
     block, thread = schedule.split(schedule.fuse(*results), [None, threads])
@@ -107,20 +115,32 @@ def _by_element(schedule: Any, total: Any, processors: int) -> None:
     schedule.bind(thread, "threadIdx.x")
     stored = schedule.cache_write(total, 0, "local")
     schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
-    matmul.auto_inline_producers(schedule, total)
     matmul.auto_inline_consumer_chain(schedule, stored)
     schedule.decompose_reduction(total, schedule.get_loops(total)[2])
 
 
-def _in_tiles(schedule: Any, total: Any, choice: Choice) -> None:
+def _as_choice(schedule: Any, total: Any, choice: Choice, processors: int) -> None:
+    """Arrange a sum of products in tiles, the parts of its terms in blocks of their own."""
+    tile, parts = choice
+    schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth * parts])
+    if parts > 1:
+        part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
+        partial = schedule.rfactor(part, 0)
+        _by_element(schedule, total, schedule.get_loops(total)[:-1], processors)
+        total = partial
+    _in_tiles(schedule, total, tile)
+
+
+def _in_tiles(schedule: Any, total: Any, tile: Tile) -> Any:
     """Divide a sum of products into tiles, one for each block."""
-    tile = choice.tile
-    schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth])
-    batch, i, j, k = schedule.get_loops(total)
+    *batch, k = schedule.get_loops(total)
+    batch, i, j, *parts = batch
     i_block, i_thread, i_own = schedule.split(i, [None, tile.row_threads, tile.own_rows])
     j_block, j_thread, j_own = schedule.split(j, [None, tile.column_threads, tile.own_columns])
     k_slice, k_inner = schedule.split(k, [None, tile.depth])
-    schedule.reorder(batch, i_block, j_block, i_thread, j_thread, k_slice, k_inner, i_own, j_own)
+    schedule.reorder(*parts, batch, i_block, j_block, i_thread, j_thread, k_slice, k_inner, i_own, j_own)
+    if parts:
+        batch = schedule.fuse(*parts, batch)
     for loop, axis in (
         (batch, "blockIdx.z"),
         (j_block, "blockIdx.y"),
@@ -136,7 +156,8 @@ def _in_tiles(schedule: Any, total: Any, choice: Choice) -> None:
     for operand in (0, 1):
         fetched = _fetch(schedule, total, operand, k_slice, tile)
         matmul.auto_inline_producers(schedule, fetched)
-    matmul.auto_inline_consumer_chain(schedule, stored)
+    if not parts:
+        matmul.auto_inline_consumer_chain(schedule, stored)
     schedule.decompose_reduction(total, k_slice)
 
 

@@ -128,7 +128,8 @@ def test_packed_weights_are_the_same_for_all_batch_sizes_and_devices(
 
 def test_batch_norms_transposes_and_padding_cost_no_launch(for_gpu: tuple[Store, Manifest]) -> None:
     plans = read_plans(*for_gpu)
-    names = [launch.kernel for launch in plans.plan(1).launches]
+    # A second kernel of a function adds parts of its sums.
+    names = [launch.kernel for launch in plans.plan(1).launches if not launch.kernel.endswith("_kernel_1")]
     # Images to channels last, 4 convolutions with all that is element by element, pools, concat, mean, dense,
     # softmax: nothing for the batch norm, the bounds, the residual, the flattening or the dense transpose.
     assert len(names) == 11, names
