@@ -28,19 +28,25 @@ _PROBES = (2, 3)
 class Reference:
     """A stock session on the original model. If its batch is fixed, rows are run in groups of that size."""
 
-    def __init__(self, session: StockSession, fixed: int | None) -> None:
+    def __init__(self, session: StockSession, fixed: int | None, *, whole: bool = False) -> None:
+        """If ``whole``, the original has no axis for rows: a row is all of its tensors."""
         self._session = session
         self.fixed = fixed
+        self._whole = whole
 
     def run(self, arrays: Arrays) -> list[npt.NDArray[np.generic]]:
         """Return the outputs for these rows of every input; raise `CompileError` if the model can't run."""
         if self.fixed is None:
             return self._session.run(arrays)
         rows = len(arrays[0])
-        groups = [
-            self._session.run([_group(array, begin, self.fixed) for array in arrays])
-            for begin in range(0, rows, self.fixed)
-        ]
+        if self._whole:
+            alone = [self._session.run([np.asarray(array[row]) for array in arrays]) for row in range(rows)]
+            groups = [[output[None] for output in outputs] for outputs in alone]
+        else:
+            groups = [
+                self._session.run([_group(array, begin, self.fixed) for array in arrays])
+                for begin in range(0, rows, self.fixed)
+            ]
         try:
             return [
                 np.concatenate([np.atleast_1d(part) for part in parts])[:rows]
@@ -73,18 +79,13 @@ class Prepared:
                 TensorSpec(value.name, numpy_dtype(value), _row_shape(value)) for value in model.graph.input
             )
             fixed = baked_batch(model)
-        if whole:
-            self.content = serialise(model)
-        session = StockSession(self.content if whole else serialise(readable))
-        self.reference = Reference(session, fixed)
+        session = StockSession(serialise(readable))
+        self.reference = Reference(session, fixed, whole=whole)
         tables = index_tables(model.graph)
         self.rows = sample_rows(self.inputs, max(rows, *_PROBES), self.reference.run, tables)
         if converted:
-            some = [_group(array, 0, fixed or 1) for array in self.rows]
-            found = session.run(some)
-            if whole:
-                some, found = [array[0] for array in some], [array[0] for array in found]
-            check_conversion(original, [spec.name for spec in self.inputs], some, found)
+            some = [np.asarray(array[0]) if whole else _group(array, 0, fixed or 1) for array in self.rows]
+            check_conversion(original, [spec.name for spec in self.inputs], some, session.run(some))
         self.repaired: list[str] = []
         self._suspects: list[str] = []
         if self.reference.fixed is None and not self._runs_batches():
@@ -92,9 +93,12 @@ class Prepared:
         if not whole:
             with _malformed():
                 self._open(model)
-            self.content = serialise(model)
-        find_outputs = self._whole_outputs if whole else self._find_outputs
-        self.outputs = find_outputs(session, model.graph.output)
+        self.content = serialise(model)
+        self.outputs = (
+            self._whole_outputs(model.graph.output)
+            if whole
+            else self._find_outputs(session, model.graph.output)
+        )
         self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content)
 
     def refusal(self, reason: str) -> CompileError:
@@ -119,13 +123,14 @@ class Prepared:
         if self.reference.fixed is not None:
             self.repaired, self._suspects = repair_reshapes(model, self.reference.fixed)
 
-    def _whole_outputs(self, stock: StockSession, outputs: _Values) -> tuple[TensorSpec, ...]:
+    def _whole_outputs(self, outputs: _Values) -> tuple[TensorSpec, ...]:
         """Return the outputs' specifications, whose shapes may not depend on the inputs' values."""
-        first, second = (stock.run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
+        run = self.reference.run
+        first, second = (run([array[row : row + 1] for array in self.rows]) for row in (0, 1))
         others = [second]
         with suppress(CompileError):
             # Random numbers are almost never 0, and many models branch on 0.
-            others.append(stock.run([np.zeros_like(array[:1]) for array in self.rows]))
+            others.append(run([np.zeros_like(array[:1]) for array in self.rows]))
         for index, value in enumerate(outputs):
             one = first[index].shape[1:]
             two = next((found[index].shape[1:] for found in others if found[index].shape[1:] != one), one)

@@ -48,8 +48,8 @@ def sample_rows(
     """Return ``rows`` random rows of every input.
 
     ``run`` runs the model on some rows and raises `CompileError` if it can't; ``tables`` are the known
-    sizes of the tables that integer inputs index, by the input's name. Integers that decide the shape of an
-    output stay small: what they make has no other bound.
+    sizes of the tables that integer inputs index, by the input's name. Raises `CompileError` if integers
+    decide the shape of an output: tried with larger ones it could be as large as the memory.
     """
     limits = [_SMALL] * len(inputs)
 
@@ -60,9 +60,15 @@ def sample_rows(
 
     def accepted(index: int, limit: int) -> bool:
         try:
-            return shapes([*limits[:index], limit, *limits[index + 1 :]]) == expected
+            found = shapes([*limits[:index], limit, *limits[index + 1 :]])
         except CompileError:
             return False
+        if found != expected:
+            raise CompileError(
+                f"the values of input {inputs[index].name!r} decide the shape of an output; every output needs one "
+                "shape: make the input an initializer, or take what it decides out of the model"
+            )
+        return True
 
     for index, spec in enumerate(inputs):
         if np.dtype(spec.dtype).kind in "iu" and "mask" not in spec.name:

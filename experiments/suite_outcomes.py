@@ -20,7 +20,7 @@ import onnx
 from onnx import numpy_helper
 
 from mainspring.compiler.artifact.arrays import aligned_array
-from mainspring.compiler.artifact.errors import CompileError, StoreError
+from mainspring.compiler.artifact.errors import CompileError, ExecutableError, StoreError
 from mainspring.compiler.artifact.executable import open_executable
 from mainspring.compiler.artifact.manifest import MOST_ROWS, Manifest
 from mainspring.compiler.artifact.store import Store
@@ -47,7 +47,10 @@ REASONS = (
     ("control flow", r"is control flow"),
     ("random numbers", r"draws random numbers"),
     ("output is a constant or an input", r"is a constant or an input"),
-    ("shape depends on values", r"depends on the values"),
+    (
+        "shape depends on values",
+        r"depends? on the values|decide the shape of an output|whose shape for these inputs differs",
+    ),
     ("version that can't be converted", r"IR version|the model (is )?of opset"),
     ("ONNX Runtime lacks the operator or type", r"ONNX Runtime refuses the model"),
     ("ONNX Runtime can't run it", r"ONNX Runtime can't run the model"),
@@ -102,7 +105,11 @@ def _try_form(case: Case, model: bytes, form: str, served: list[int], folder: Pa
     try:
         for inputs, expected in case.data_sets:
             arrays = [np.asarray(inputs[index]) for index in served]
-            problem = _compare(case, _run(store, manifest, arrays), expected)
+            try:
+                found = _run(store, manifest, arrays)
+            except ExecutableError as error:
+                return Outcome(case.suite, case.name, REFUSED, form, reason_of(str(error)), str(error))
+            problem = _compare(case, found, expected)
             if problem:
                 stock = StockSession(model).run(arrays)
                 if _compare(case, stock, expected):

