@@ -94,11 +94,8 @@ class Prepared:
             with _malformed():
                 self._open(model)
         self.content = serialise(model)
-        self.outputs = (
-            self._whole_outputs(model.graph.output)
-            if whole
-            else self._find_outputs(session, model.graph.output)
-        )
+        outputs = model.graph.output
+        self.outputs = self._whole_outputs(outputs) if whole else self._find_outputs(session, outputs)
         self.independence = Independence(PROOF_VERSION) if whole else judge(model, self.content)
 
     def refusal(self, reason: str) -> CompileError:

@@ -65,8 +65,8 @@ def sample_rows(
             return False
         if found != expected:
             raise CompileError(
-                f"the values of input {inputs[index].name!r} decide the shape of an output; every output needs one "
-                "shape: make the input an initializer, or take what it decides out of the model"
+                f"the values of input {inputs[index].name!r} decide the shape of an output; every output "
+                "needs one shape: make the input an initializer, or take what it decides out of the model"
             )
         return True
 
