@@ -113,7 +113,11 @@ class LoneDevice(AbstractContextManager["LoneDevice"]):
 
         Raises ValueError if an input has another shape, or the batch takes more IO memory than there is.
         """
-        starts = self._place(model, batch_size).layout.inputs
+        place = self._place(model, batch_size)
+        if isinstance(self.engine, OwnMemory):
+            # Outputs of an earlier batch that nobody received may still be on their way into this memory.
+            self.engine.transfers.receive(place)
+        starts = place.layout.inputs
         for tensor, start, array in zip(model.inputs, starts, inputs, strict=True):
             wanted = (batch_size, *tensor.shape)
             if array.shape != wanted:

@@ -8,19 +8,19 @@ convolutions; it is captured in a CUDA graph after cuDNN has chosen among its ke
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 
-from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
-from mainspring.compiler.artifact.manifest import Manifest
+from mainspring.cli.profiling.lone_device import Array, LoneDevice, device_for, random_rows
+from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest, Verification
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_most, not_run, told
 
-FP32, TF32, FP16 = "fp32", "tf32", "fp16"
-PRECISIONS = (FP32, TF32, FP16)
 ARCHITECTURE = "resnet50"
 """What torch's network is."""
 STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
@@ -39,7 +39,6 @@ Run = Callable[[], int]
 def check_beside_torch(settings: Settings) -> Iterator[Verdict]:
     """Measure the smallest and the largest batch size."""
     ours = by_precision(Store(settings.store(settings.engine)).manifests(), settings)
-    sizes = tuple(dict.fromkeys((settings.batch_sizes[0], settings.batch_sizes[-1])))
     specs = {precision: manifest.spec() for precision, manifest in ours.items()}
     reason = missing(settings)
     if reason:
@@ -50,26 +49,47 @@ def check_beside_torch(settings: Settings) -> Iterator[Verdict]:
             device.prepare(spec)
             device.load(spec, page)
             page += spec.pages
-        for size in sizes:
+        for size in sizes_of(settings):
+            yield from outputs_of(device, ours, size)
             own = {name: run_of(device, manifest, size) for name, manifest in ours.items()}
             theirs = {} if reason else torch_runs(size, settings)
             medians = in_turns({**own, **{f"torch {name}": run for name, run in theirs.items()}}, settings)
             yield from verdicts(settings, size, medians)
 
 
-def by_precision(manifests: list[Manifest], settings: Settings) -> dict[str, Manifest]:
+def by_precision(manifests: Sequence[Manifest], settings: Settings) -> dict[str, Manifest]:
     """Return the main model, and one of its architecture for each other precision."""
     main = next(manifest for manifest in manifests if manifest.name == settings.main)
-    found = {precision_of(main): main}
+    found = {main.precision: main}
     for manifest in manifests:
-        if manifest.source.path == main.source.path and manifest.batch_sizes == main.batch_sizes:
-            found.setdefault(precision_of(manifest), manifest)
+        if manifest.source.path == main.source.path and {*sizes_of(settings)} <= {*manifest.batch_sizes}:
+            found.setdefault(manifest.precision, manifest)
     return found
 
 
-def precision_of(manifest: Manifest) -> str:
-    """Return what a model's products are rounded to."""
-    return str(getattr(manifest, "precision", FP32))
+def sizes_of(settings: Settings) -> tuple[int, ...]:
+    """Return the batch sizes that are measured: the smallest and the largest."""
+    return tuple(dict.fromkeys((settings.batch_sizes[0], settings.batch_sizes[-1])))
+
+
+def outputs_of(device: LoneDevice, ours: Mapping[str, Manifest], size: int) -> Iterator[Verdict]:
+    """Judge each precision's outputs for a batch by the main model's, by the tolerance in its manifest."""
+    main, *others = ours.values()
+    spec = main.spec()
+    rows = random_rows(spec, size)
+    expected = device.run(spec, size, rows)
+    for other in others:
+        found = device.run(other.spec(), size, rows)
+        off = max(starmap(partial(in_tolerances, other.verification), zip(found, expected, strict=True)))
+        what = f"outputs of {main.name}, batch {size}, {other.precision}: off from {main.precision}'s"
+        yield at_most(what, off, 1, "tolerances")
+
+
+def in_tolerances(kept: Verification, found: Array, expected: Array) -> float:
+    """Return the largest difference of an element, as a multiple of what a manifest tolerates there."""
+    ours, theirs = found.astype(np.float64), expected.astype(np.float64)
+    tolerated = kept.relative_tolerance * np.abs(theirs) + kept.absolute_tolerance * np.abs(theirs).max()
+    return float((np.abs(ours - theirs) / np.maximum(tolerated, np.finfo(np.float64).tiny)).max())
 
 
 def run_of(device: LoneDevice, manifest: Manifest, size: int) -> Run:

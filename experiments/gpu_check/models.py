@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from mainspring.compiler.artifact.errors import StoreError
-from mainspring.compiler.artifact.manifest import CPU, CUDA, Source
+from mainspring.compiler.artifact.manifest import CPU, CUDA, FP32, TVM, Source
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
 from mainspring.compiler.pipeline import compile_model
@@ -38,6 +38,7 @@ class Job(msgspec.Struct, frozen=True):
     source: str
     """Architecture of the zoo, or `LARGE`."""
     batch_sizes: tuple[int, ...]
+    precision: str = FP32
 
 
 def jobs_of(settings: Settings) -> list[Job]:
@@ -50,6 +51,9 @@ def jobs_of(settings: Settings) -> list[Job]:
         Job(settings.engine, main, main, sizes),
         Job(settings.engine, LARGE, LARGE, LARGE_SIZES),
     ]
+    if settings.on_gpu and settings.engine == TVM:
+        sized = (sizes[0], sizes[-1])
+        found += [Job(TVM, f"{main}-{each}", main, sized, each) for each in settings.precisions]
     others = [name for name in settings.architectures if name != main]
     for engine in settings.engines:
         if not settings.arch and unavailable(settings, engine):
@@ -141,7 +145,8 @@ def compile_one(settings: Settings, job: Job, arch: str) -> None:
     path = _reason_path(settings, job)
     path.unlink(missing_ok=True)
     try:
-        target = Target(job.engine, CUDA if settings.on_gpu else CPU, *([arch] if arch else []))
+        target = Target(job.engine, CUDA if settings.on_gpu else CPU, precision=job.precision)
+        target = msgspec.structs.replace(target, arch=arch or target.arch)
         store = Store(settings.store(job.engine))
         compile_model(
             model_of(settings, job), job.name, store, job.batch_sizes, source_of(settings, job), target=target
@@ -170,7 +175,7 @@ def source_of(settings: Settings, job: Job) -> Source:
     """Return how the model's manifest says where it came from."""
     device = CUDA if settings.on_gpu else CPU
     if job.source != LARGE:
-        return Source("zoo", job.source, engine=job.engine, device=device)
+        return Source("zoo", job.source, engine=job.engine, device=device, precision=job.precision)
     return Source("onnx", f"{LARGE}-{settings.large_shape}", engine=job.engine, device=device)
 
 

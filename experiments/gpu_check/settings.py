@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from mainspring.compiler.artifact.manifest import FP16, TF32
 from mainspring.worker.config import WorkerConfig
 
 OUTPUT = Path("out/gpu-check")
@@ -47,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The model of all other checks."""
     batch_sizes: tuple[int, ...] = (1, 2, 4, 8, 16)
     """Of the main model; of the others the smallest and the third."""
+    precisions: tuple[str, ...] = (TF32, FP16)
+    """The main model is compiled for these beside FP32, for its smallest and its largest batch size."""
 
     loads: int = 50
     pinned_mib: int = 2_048
@@ -125,6 +128,7 @@ def rehearsal(folder: Path) -> Settings:
         architectures=("digits",),
         main="digits",
         batch_sizes=(1, 2),
+        precisions=(),
         loads=10,
         pinned_mib=32,
         exec_runs=20,

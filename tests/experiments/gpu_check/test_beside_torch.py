@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from mainspring.compiler.artifact.manifest import FP16, FP32, TF32, Verification
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check import beside_torch
-from mainspring.experiments.gpu_check.beside_torch import FP16, FP32, TF32, check_beside_torch
+from mainspring.experiments.gpu_check.beside_torch import check_beside_torch
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.experiments.gpu_check.settings import TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict
+from tests.experiments.gpu_check.conftest import MAIN
 from tests.worker.engines.cuda import tiny_plans as tiny
 
 Gpu = Callable[[FakeDriver], Settings]
@@ -56,21 +58,36 @@ def test_torch_is_measured_in_turns_and_compared(on_gpu: Settings, beside: list[
     assert beside[: 2 * len(THEIRS_NS)] == [*THEIRS_NS] * 2, "they do not take turns"
 
 
+def put_half(settings: Settings, like: str) -> None:
+    """Store a model of the main one's architecture for FP16, with the weights of this one."""
+    store = Store(settings.store(TVM))
+    verified = Verification(0.02, 0.02, 0.0, 1)
+    store.put_manifest(
+        msgspec.structs.replace(store.manifest(like), name="a-half", precision=FP16, verification=verified)
+    )
+
+
 @pytest.mark.parametrize(("theirs_ns", "state"), [(20_000, State.MET), (10_000, State.MISSED)])
 def test_a_model_of_another_precision_is_compared_with_the_same(
     on_gpu: Settings, beside: list[str], monkeypatch: pytest.MonkeyPatch, theirs_ns: int, state: State
 ) -> None:
-    store = Store(on_gpu.store(TVM))
-    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name="a-half"))
+    put_half(on_gpu, MAIN)
     monkeypatch.setitem(THEIRS_NS, FP16, theirs_ns)
-    monkeypatch.setattr(
-        beside_torch, "precision_of", lambda manifest: FP16 if manifest.name == "a-half" else FP32
-    )
     found = found_on(on_gpu)
     judged = found["EXEC a, batch 2, fp16: times torch's"]
     assert (judged.state, judged.found) == (state, f"{50_000 / theirs_ns / 2:g} times")
     assert found["torch and cuDNN, batch 2, tf32"].note.startswith("ours at fp32")
     assert "EXEC a, batch 1, fp16: times torch's" not in found
+
+
+@pytest.mark.parametrize(("like", "state"), [(MAIN, State.MET), ("b", State.MISSED)])
+def test_outputs_of_another_precision_are_the_main_models(
+    on_gpu: Settings, beside: list[str], like: str, state: State
+) -> None:
+    put_half(on_gpu, like)
+    found = found_on(on_gpu)
+    for size in tiny.SIZES:
+        assert found[f"outputs of a, batch {size}, fp16: off from fp32's"].state is state
 
 
 def test_slow_kernels_are_found(gpu: Gpu, beside: list[str]) -> None:
