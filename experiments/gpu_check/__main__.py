@@ -15,7 +15,7 @@ from rich.console import Console
 from mainspring.experiments.bench.report import this_machine
 from mainspring.experiments.figures.experiment import make_console
 from mainspring.experiments.gpu_check.isolation import run_alone
-from mainspring.experiments.gpu_check.parts import PARTS, patience_s
+from mainspring.experiments.gpu_check.parts import PARTS, least_s, patience_s
 from mainspring.experiments.gpu_check.rehearsal import bindings
 from mainspring.experiments.gpu_check.settings import OUTPUT, Settings, rehearsal
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, good, markdown, not_run, summary, table
@@ -49,14 +49,19 @@ def run_all(settings: Settings, names: Sequence[str], budget_s: float, console: 
     done: list[Ran] = []
     for name in names:
         began_s = time.monotonic()
-        left_s = end_s - began_s
-        if left_s < 1:
-            done.append(Ran(name, 0.0, [not_run(f"check {name}", f"the {budget_s:.0f} s were over")]))
+        left_s = max(0.0, end_s - began_s)
+        record = recorder(settings, name)
+        needed_s = least_s(name, settings)
+        if left_s < needed_s:
+            reason = f"it takes {needed_s:.0f} s at least, and {left_s:.0f} of {budget_s:.0f} s are left"
+            record(skipped := not_run(f"check {name}", reason))
+            done.append(Ran(name, 0.0, [skipped]))
             continue
         console.print(f"{name} ...", highlight=False)
-        verdicts = run_alone(
-            name, settings, min(left_s, patience_s(name, settings)), recorder(settings, name)
-        )
+        limit_s = min(left_s, patience_s(name, settings))
+        compile_s = min(settings.compile_s, max(1.0, limit_s - LAST_S))
+        limited = msgspec.structs.replace(settings, limit_s=limit_s, compile_s=compile_s)
+        verdicts = run_alone(name, limited, limit_s, record)
         done.append(Ran(name, time.monotonic() - began_s, verdicts))
         console.print(f"  {summary(verdicts)}; {done[-1].seconds:.1f} s", highlight=False)
     return done

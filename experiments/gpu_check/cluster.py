@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from mainspring.cli.profiling.profiling import by_executable, keep, measure
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Effort
 from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.steady import time_left_s
 from mainspring.experiments.gpu_check.variants import beside
-from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, told
+from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told
 from mainspring.messages.model import ModelSpec
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
@@ -37,16 +39,21 @@ WARM_UP = Recipe(kind=Kind.POISSON, duration_ns=2_000_000_000, slo_ns=None, rate
 """Before each run: it brings all of the models to the device, whose LOADs are another check."""
 
 
-def check_cluster(settings: Settings) -> list[Verdict]:
+def check_cluster(settings: Settings) -> Iterator[Verdict]:
     """Profile the main model on the device, serve copies of it, and play requests at each SLO."""
+    began_s = time.monotonic()
     store = serving_store(settings)
     kind = profile(settings, store)
     specs = store.specs()
-    found: list[Verdict] = []
+    needed_s = settings.cluster_s + WARM_UP.duration_ns / 1e9 + STRAGGLER_WAIT_S
     with serving(settings, store, kind) as cluster:
         for slo_ms in settings.cluster_slos_ms:
-            found += play(settings, cluster.address, specs, kind, slo_ms)
-    return found
+            left_s = time_left_s(settings, began_s)
+            if left_s < needed_s:
+                reason = f"it takes {needed_s:.0f} s and {left_s:.0f} are left"
+                yield not_run(f"cluster, SLO {slo_ms:g} ms", reason)
+            else:
+                yield from play(settings, cluster.address, specs, kind, slo_ms)
 
 
 def serving_store(settings: Settings) -> Store:

@@ -21,13 +21,19 @@ import psutil
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for, random_rows
 from mainspring.compiler.artifact.store import Store
 from mainspring.experiments.gpu_check.settings import Settings
+from mainspring.experiments.gpu_check.steady import ENDING_S, time_left_s
 from mainspring.experiments.gpu_check.variants import beside, put_variants
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told
-from mainspring.messages.model import ModelSpec
+from mainspring.messages.model import PAGE_BYTES, ModelSpec
+from mainspring.worker.engines.cuda.driver import open_driver
 
 LARGEST_DIFFERENT = 60
 """Different weights at most: each is written and hashed twice, and there are eight minutes."""
 SHARED_MEMORY = Path("/dev/shm")
+MADE_BYTES_PER_S = 150e6
+"""At which weights are written, hashed, read and hashed again, at the least."""
+DEVICE_SHARE = 0.8
+"""Of the free memory of the device, for pages."""
 ROOM = 1.2
 """What there has to be in it, as a multiple of what is needed."""
 
@@ -50,6 +56,7 @@ class Cycled(msgspec.Struct, frozen=True):
 
 def check_cycling(settings: Settings) -> Iterator[Verdict]:
     """Make the models in a store to throw away, prepare them all, and cycle them."""
+    check_began_s = time.monotonic()
     source = Store(settings.store(settings.engine))
     manifest = source.manifest(settings.main)
     different = affordable(settings, manifest.weights_bytes)
@@ -65,8 +72,7 @@ def check_cycling(settings: Settings) -> Iterator[Verdict]:
         store = beside(source, root, ["executables"])
         names = [f"cycled-{index}" for index in range(settings.cycled)]
         specs = put_variants(store, source, manifest, names, different)
-        pages = max(settings.cycled_pages, 2 * specs[0].pages)
-        copies = max(2, pages // max(1, specs[0].pages))
+        copies = max(2, affordable_pages(settings) // max(1, specs[0].pages))
         written_s, began_s = time.monotonic() - began_s, time.monotonic()
         yield told("cycle: weights written", f"{size / 1e9:.1f} GB in {written_s:.0f} s", str(root.parent))
         with device_for(specs, settings.config(store=root), copies) as device:
@@ -74,7 +80,8 @@ def check_cycling(settings: Settings) -> Iterator[Verdict]:
                 device.prepare(spec)
             prepared_s = time.monotonic() - began_s
             yield told("cycle: models prepared", f"{len(specs):,} in {prepared_s:.0f} s")
-            done = cycle(device, specs, different, settings.cycled_s)
+            left_s = time_left_s(settings, check_began_s)
+            done = cycle(device, specs, different, settings.cycled_s, left_s)
     yield from verdicts(settings, done, different)
 
 
@@ -95,13 +102,34 @@ def folder_for(settings: Settings, size: int) -> Iterator[Path | None]:
 
 
 def affordable(settings: Settings, weights_bytes: int) -> int:
-    """Return how many different weights there can be."""
+    """Return how many different weights there is memory and time for."""
     room = psutil.virtual_memory().available * settings.cycled_share
-    return max(2, min(settings.cycled, LARGEST_DIFFERENT, int(room // max(1, weights_bytes))))
+    seconds = settings.limit_s - settings.cycled_s - ENDING_S
+    most_bytes = min(room, seconds * MADE_BYTES_PER_S)
+    return max(2, min(settings.cycled, LARGEST_DIFFERENT, int(most_bytes // max(1, weights_bytes))))
 
 
-def cycle(device: LoneDevice, specs: Sequence[ModelSpec], different: int, seconds: float) -> Cycled:
-    """Load the prepared models in turn over all pages, each replacing who was there, and run each once."""
+def affordable_pages(settings: Settings) -> int:
+    """Return how many pages the models are cycled through: fewer where the device has no room for them."""
+    number = settings.config().cuda_device
+    if number is None:
+        return settings.cycled_pages
+    driver = open_driver(number)
+    driver.attach()
+    try:
+        room = int(driver.memory().free_bytes * DEVICE_SHARE) // PAGE_BYTES
+    finally:
+        driver.close()
+    return min(settings.cycled_pages, room)
+
+
+def cycle(
+    device: LoneDevice, specs: Sequence[ModelSpec], different: int, seconds: float, left_s: float
+) -> Cycled:
+    """Load the prepared models in turn over all pages, each replacing who was there, and run each once.
+
+    Until ``seconds`` are over and each was loaded, or ``left_s``.
+    """
     pages = specs[0].pages
     # One place less than models, so that a model that comes again has left its place before.
     places = range(0, device.pages - pages + 1, max(1, pages))[: max(1, len(specs) - 1)]
@@ -110,8 +138,8 @@ def cycle(device: LoneDevice, specs: Sequence[ModelSpec], different: int, second
     rows = random_rows(specs[0], 1)
     seen: dict[int, list[Array]] = {}
     loads = load_ns = wrong = 0
-    began_s = time.monotonic()
-    while (took_s := time.monotonic() - began_s) < seconds or loads < len(specs):
+    began_s, took_s = time.monotonic(), 0.0
+    while not loads or (took_s < left_s and (took_s < seconds or loads < len(specs))):
         spec = specs[loads % len(specs)]
         turn, number = divmod(loads, len(places))
         # Each time through, all places have moved by half a model, as they come to lie in serving.
@@ -126,6 +154,7 @@ def cycle(device: LoneDevice, specs: Sequence[ModelSpec], different: int, second
         before = seen.setdefault(loads % len(specs) % different, outputs)
         wrong += not all(np.array_equal(now, then) for now, then in zip(outputs, before, strict=True))
         loads += 1
+        took_s = time.monotonic() - began_s
     distinct = {b"".join(array.tobytes() for array in outputs) for outputs in seen.values()}
     return Cycled(took_s, loads, load_ns, loads * specs[0].weights_bytes, wrong, len(seen) - len(distinct))
 

@@ -34,6 +34,8 @@ class Part(NamedTuple):
     check: Check
     patience_s: float
     """Beside what the settings say that it takes; then its process is ended."""
+    least_s: float = 5.0
+    """With less of the budget left it is not begun. What it can do less of in less time counts little."""
 
 
 def all_outputs(settings: Settings) -> Iterator[Verdict]:
@@ -66,16 +68,21 @@ PARTS: dict[str, Part] = {
     "compile": Part(check_compiling, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),
-    "exec": Part(check_executing, 60),
-    "cluster": Part(check_cluster, 60),
-    "graphs": Part(graphs_if_any, 40),
-    "pinning": Part(check_pinning, 40),
-    "torch": Part(check_beside_torch, 90),
+    "exec": Part(check_executing, 60, 30),
+    "cluster": Part(check_cluster, 60, 30),
+    "graphs": Part(graphs_if_any, 40, 10),
+    "pinning": Part(check_pinning, 40, 20),
+    "torch": Part(check_beside_torch, 90, 30),
     "large": Part(check_large_tensor, 40),
     "allocations": Part(allocations_if_any, 40),
-    "steady": Part(check_steadiness, 40),
-    "cycle": Part(check_cycling, 100),
+    "steady": Part(check_steadiness, 40, 30),
+    "cycle": Part(check_cycling, 100, 60),
 }
+
+
+def least_s(name: str, settings: Settings) -> float:
+    """Return how much of the budget has to be left for a check to be begun."""
+    return 1.0 if settings.rehearsed else PARTS[name].least_s
 
 
 def patience_s(name: str, settings: Settings) -> float:

@@ -37,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     engines: tuple[str, ...] = (TVM, ONNXRUNTIME)
     """Whose outputs are compared."""
     realtime: bool = True
+    limit_s: float = 3600.0
+    """When a check's process is ended. One that takes long does less, if it could not do all by then."""
     rehearsed: bool = False
     """Whether the GPU is one that is not there: what would be judged is told as rehearsed."""
 

@@ -20,6 +20,8 @@ from mainspring.worker.realtime import Rights
 
 ABOVE = 0.01
 """What the 99.99th percentile may be above the median, as a share of it."""
+ENDING_S = 10.0
+"""For a check to release the device and end."""
 WARM_UP = 200
 PROBES = 20
 MARGIN = 0.8
@@ -31,6 +33,7 @@ def check_steadiness(settings: Settings) -> list[Verdict]:
 
     Each LOAD is to other pages than the one before, as in serving.
     """
+    began_s = time.monotonic()
     store = Store(settings.store(settings.engine))
     there = [name for name in settings.steady if name in store.names()]
     candidates = [store.manifest(name).spec() for name in there or [settings.main]]
@@ -42,9 +45,17 @@ def check_steadiness(settings: Settings) -> list[Verdict]:
         places = (running.pages, running.pages + loaded.pages)
         with rights.claimed_process(), loading_beside(device, loaded, places, rights) as loads:
             spans, parts = as_exec_thread(
-                rights, lambda: run_again_and_again(device, running, settings.infers, settings.infers_s)
+                rights,
+                lambda: run_again_and_again(
+                    device, running, settings.infers, min(settings.infers_s, time_left_s(settings, began_s))
+                ),
             )
     return verdicts(running, spans, parts, settings.infers, len(loads), rights.notes)
+
+
+def time_left_s(settings: Settings, began_s: float) -> float:
+    """Return how long a check that began then, by `time.monotonic`, may go on and still end in time."""
+    return max(0.0, settings.limit_s - ENDING_S - (time.monotonic() - began_s))
 
 
 def choose(device: LoneDevice, candidates: Sequence[ModelSpec], settings: Settings) -> ModelSpec:

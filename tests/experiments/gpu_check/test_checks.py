@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 from mainspring.cli.profiling.lone_device import LoneDevice, device_for
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.zoo import build
-from mainspring.experiments.gpu_check import cycling, executing, loading, steady
+from mainspring.experiments.gpu_check import cluster, cycling, executing, loading, steady
 from mainspring.experiments.gpu_check.cluster import check_cluster
 from mainspring.experiments.gpu_check.cycling import check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
@@ -22,7 +24,7 @@ from mainspring.experiments.gpu_check.large import check_large_tensor
 from mainspring.experiments.gpu_check.models import jobs_of
 from mainspring.experiments.gpu_check.outputs import check_outputs, compare
 from mainspring.experiments.gpu_check.settings import LARGE, ONNXRUNTIME, TVM, Settings
-from mainspring.experiments.gpu_check.verdicts import State, Verdict
+from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
 from mainspring.messages.model import ModelSpec
 
 
@@ -163,7 +165,7 @@ def test_outputs_of_wrong_weights_are_seen(
 
 
 def test_a_whole_cluster_serves(settings: Settings) -> None:
-    found = check_cluster(settings)
+    found = list(check_cluster(settings))
     assert [verdict.what for verdict in found[:4]] == [
         "cluster, SLO 2000 ms: goodput",
         "cluster, SLO 2000 ms: late",
@@ -176,3 +178,27 @@ def test_a_whole_cluster_serves(settings: Settings) -> None:
     assert float(found[0].found.split()[0]) > 50
     kept = Store(settings.folder + "/store-cluster").manifest("digits-1")
     assert set(kept.profiles) == {"cpu"}
+
+
+def test_a_deadline_that_there_is_no_time_for_costs_no_other_its_verdicts(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def play(_settings: Settings, _address: str, _specs: object, _kind: str, slo_ms: float) -> list[Verdict]:
+        now_s[0] += 20
+        return [told(f"SLO {slo_ms:g} ms", "played")]
+
+    @contextlib.contextmanager
+    def serving(*_: object) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(address="")
+
+    monkeypatch.setattr(cluster, "profile", lambda *_: "cpu")
+    monkeypatch.setattr(cluster, "serving", serving)
+    monkeypatch.setattr(cluster, "play", play)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    limited = msgspec.structs.replace(settings, cluster_slos_ms=(25.0, 10.0), limit_s=35.0)
+    played, skipped = check_cluster(limited)
+    assert played.found == "played"
+    assert (skipped.what, skipped.state) == ("cluster, SLO 10 ms", State.NOT_RUN)
+    assert skipped.found == "it takes 6 s and 5 are left"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -17,11 +17,11 @@ from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.timings import Effort
 from mainspring.experiments.gpu_check import allocations, loading
 from mainspring.experiments.gpu_check.allocations import CountingDriver, Grown, check_allocations
-from mainspring.experiments.gpu_check.cycling import check_cycling
+from mainspring.experiments.gpu_check.cycling import affordable, affordable_pages, check_cycling
 from mainspring.experiments.gpu_check.executing import check_executing
 from mainspring.experiments.gpu_check.loading import check_loading
 from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
-from mainspring.experiments.gpu_check.settings import TVM, Settings
+from mainspring.experiments.gpu_check.settings import LARGE, TVM, Settings
 from mainspring.experiments.gpu_check.steady import check_steadiness
 from mainspring.experiments.gpu_check.verdicts import State
 from mainspring.experiments.predictability.__main__ import Plan, isolated
@@ -104,6 +104,14 @@ def test_serving_allocates_nothing(on_gpu: Settings) -> None:
     assert first.found == "0 calls, 0.0 MiB", "PREPARE left something to make"
 
 
+def test_a_model_of_another_executable_comes_and_goes_too(on_gpu: Settings) -> None:
+    store = Store(on_gpu.store(TVM))
+    store.put_manifest(msgspec.structs.replace(store.manifest("b"), name=LARGE))
+    calls, memory, _ = check_allocations(on_gpu)
+    assert (calls.state, memory.state) == (State.MET, State.MET)
+    assert calls.note.startswith(f"{3 * on_gpu.loads} LOADs")
+
+
 def test_what_is_allocated_is_seen() -> None:
     driver = CountingDriver(FakeDriver())
     driver.attach()
@@ -124,6 +132,27 @@ def test_what_is_allocated_is_seen() -> None:
 def test_models_are_cycled_through_the_pages(on_gpu: Settings) -> None:
     found = list(check_cycling(on_gpu))
     assert [verdict.state for verdict in found[2:5]] == [State.MET] * 3
+
+
+def test_less_is_cycled_where_there_is_less_room_and_time(
+    gpu: Callable[[FakeDriver], Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = gpu(FakeDriver(2 << 30, dict(tiny.KERNELS)))
+    assert affordable(chosen, 16 << 20) == 5
+    short = msgspec.structs.replace(chosen, limit_s=10.6)
+    assert affordable(short, 16 << 20) == 4, "what would not be written and read in time"
+    assert affordable_pages(chosen) == 4
+    assert affordable_pages(msgspec.structs.replace(chosen, cycled_pages=1_024)) == 0.8 * 128 // 1
+    late = msgspec.structs.replace(chosen, limit_s=0.0)
+    found = {verdict.what.strip(): verdict for verdict in check_cycling(late)}
+    assert found["models cycled through the cache"].found == "1"
+    assert found["models cycled through the cache"].state is State.MISSED
+
+
+def test_fewer_infers_are_run_where_there_is_less_time(on_gpu: Settings) -> None:
+    judged, _, _ = check_steadiness(msgspec.structs.replace(on_gpu, limit_s=0.0))
+    assert judged.note.startswith("1 runs of a beside")
+    assert "(time was up before 40)" in judged.note
 
 
 def test_what_lengthens_an_exec_is_measured_inputs_included(on_gpu: Settings) -> None:
