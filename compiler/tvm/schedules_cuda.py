@@ -6,8 +6,8 @@ pixel of every row, ``j`` an output channel, ``k`` a term. The threads of a bloc
 registers. Padding is read as zeros while fetching, and what follows the sum (bias, activation, residual) is
 computed when it is stored, so neither costs a launch. Where such blocks are fewer than the GPU's
 multiprocessors, parts of the terms are summed by blocks of their own into an array of the workspace, and a
-second kernel adds the parts of each element, always in the same order. ``tiles`` chooses the sizes. All other
-functions take the general rules of TVM's dlight.
+second kernel adds the parts of each element, always in the same order. ``tiles`` chooses the sizes. Products
+of a few rows are in ``gemv``. All other functions take the general rules of TVM's dlight.
 
 Grouped convolutions and pools are sums over a window of their own for each element: one thread computes one
 element with what follows it, neighbouring threads neighbouring channels.
@@ -25,12 +25,14 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.gpu import matmul
 
 from mainspring.compiler.artifact.manifest import FP32
-from mainspring.compiler.tvm import tensor_cores
+from mainspring.compiler.tvm import gemv, tensor_cores
 from mainspring.compiler.tvm.products import as_product, only_sum, size_of
 from mainspring.compiler.tvm.tiles import Choice, Tile, choose, ranked
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
+_FEWEST = 32
+"""Threads of a warp."""
 _UNROLLED = 256
 """Steps of nested loops that the GPU's compiler is told to unroll."""
 
@@ -79,7 +81,10 @@ def _arranged(function: Any, processors: int, chosen: Choice | None) -> Any:
     if total is None:
         return function
     block = schedule.get(total)
-    if matmul.detect_iter_traits(block) is not None:
+    weights = None if chosen else gemv.weights_of(block)
+    if weights is not None:
+        _as_stream(schedule, total, weights, processors)
+    elif matmul.detect_iter_traits(block) is not None:
         as_product(schedule, total)
         choice = chosen or choose(size_of(schedule, total), processors)
         _as_choice(schedule, total, choice, processors)
@@ -110,6 +115,10 @@ def _by_element(schedule: Any, total: Any, results: list[Any], processors: int) 
     """Have one thread compute one element of the ``results``, its terms one after the other."""
     elements = math.prod(int(schedule.get(loop).extent) for loop in results)
     threads = _MANY if elements >= processors * _MANY else _FEW
+    whole = gemv.largest_divisor(elements, threads)
+    if whole >= _FEWEST:
+        # No thread is left over: a condition around each term would keep the next from being read early.
+        threads = whole
     block, thread = schedule.split(schedule.fuse(*results), [None, threads])
     schedule.bind(block, "blockIdx.x")
     schedule.bind(thread, "threadIdx.x")
@@ -119,16 +128,31 @@ def _by_element(schedule: Any, total: Any, results: list[Any], processors: int) 
     schedule.decompose_reduction(total, schedule.get_loops(total)[2])
 
 
+def _as_stream(schedule: Any, total: Any, weights: int, processors: int) -> None:
+    """Arrange a product of a few rows so that weights are read once, as fast as memory gives them."""
+    columns, terms = (int(each.dom.extent) for each in schedule.get(total).iter_vars[-2:])
+    divided = gemv.shares(columns, terms, processors)
+    partial = _in_parts(schedule, total, divided.parts, processors)
+    stored = gemv.stream(schedule, partial, weights, divided)
+    if divided.parts == 1:
+        matmul.auto_inline_consumer_chain(schedule, stored)
+
+
 def _as_choice(schedule: Any, total: Any, choice: Choice, processors: int) -> None:
     """Arrange a sum of products in tiles, the parts of its terms in blocks of their own."""
     tile, parts = choice
     schedule.pad_einsum(total, [1, tile.rows, tile.columns, tile.depth * parts])
-    if parts > 1:
-        part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
-        partial = schedule.rfactor(part, 0)
-        _by_element(schedule, total, schedule.get_loops(total)[:-1], processors)
-        total = partial
-    _in_tiles(schedule, total, tile)
+    _in_tiles(schedule, _in_parts(schedule, total, parts, processors), tile)
+
+
+def _in_parts(schedule: Any, total: Any, parts: int, processors: int) -> Any:
+    """Have a second kernel add parts of a sum, whose last axis is its terms; return what sums each part."""
+    if parts == 1:
+        return total
+    part, _ = schedule.split(schedule.get_loops(total)[-1], [parts, None])
+    partial = schedule.rfactor(part, 0)
+    _by_element(schedule, total, schedule.get_loops(total)[:-1], processors)
+    return partial
 
 
 def _in_tiles(schedule: Any, total: Any, tile: Tile) -> Any:

@@ -1,0 +1,128 @@
+"""Products of a few rows and a matrix of weights on a GPU, such as fully connected layers at batch size 1.
+
+Their time is that of reading the weights once, so there are many threads, each of which reads vectors of 16
+bytes that are next to its neighbours'. A thread computes a few adjacent columns of all rows over a few terms;
+its block adds the parts of its threads in shared memory, and a second kernel those of the blocks, both in a
+fixed order. Weights stay as they are packed, a row for each term.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from tvm import tirx
+
+MOST_ROWS = 3
+"""More rows reuse what a tile fetches into shared memory."""
+_OWN = 4
+"""Adjacent columns of a thread: floats of 16 bytes."""
+_MOST_COLUMNS, _LEAST_COLUMNS = 64, 32
+"""Threads of a block side by side, each with columns of its own."""
+_DEPTHS = (4, 2, 1)
+"""Threads of a block that share columns; they also store the sums, so that each has as many."""
+_THREADS = 512
+"""Threads that each multiprocessor should have, to ask for weights as fast as memory delivers them."""
+_MOST_PARTS = 32
+"""Most parts of the terms that the second kernel adds."""
+_WORTH_BYTES = 256 * 1024
+"""Weights for which a second kernel is worth its launch."""
+_AT_ONCE = 8
+"""Most vectors that a thread asks for before it uses the first; each takes four registers."""
+
+
+class Shares(NamedTuple):
+    """How a product is divided."""
+
+    threads: int
+    """Threads of a block side by side."""
+    depth: int
+    """Threads of a block that share columns."""
+    parts: int
+    """Parts of the terms that blocks of their own sum."""
+    at_once: int
+    """Terms of which a thread reads the weights before it multiplies."""
+    vectors: bool
+    """Whether a thread's columns begin at a multiple of 16 bytes and none is missing."""
+
+
+def shares(columns: int, terms: int, processors: int) -> Shares:
+    """Divide a product of few rows for a GPU of so many multiprocessors; parts of the terms are equal."""
+    threads = largest_divisor(columns // _OWN, _MOST_COLUMNS) if columns % _OWN == 0 else 1
+    vectors = threads >= _LEAST_COLUMNS
+    depth = next(each for each in _DEPTHS if terms % each == 0)
+    wanted = processors * _THREADS * _OWN // (columns * depth) if 4 * columns * terms > _WORTH_BYTES else 1
+    parts = largest_divisor(terms // depth, min(_MOST_PARTS, wanted))
+    at_once = largest_divisor(terms // (depth * parts), _AT_ONCE)
+    return Shares(threads if vectors else _LEAST_COLUMNS, depth, parts, at_once, vectors)
+
+
+def weights_of(block: Any) -> int | None:
+    """Return which of a block's operands is the matrix of a product of few rows; None if it is none."""
+    results = [each for each in block.iter_vars if each.iter_type == tirx.IterVar.DataPar]
+    terms = [each.var for each in block.iter_vars if each.iter_type == tirx.IterVar.CommReduce]
+    rows = math.prod(int(each.dom.extent) for each in results[:-1])
+    if len(terms) != 1 or len(block.reads) != 2 or rows > MOST_ROWS:
+        return None
+    wanted = [*terms, results[-1].var]
+    for operand, read in enumerate(block.reads):
+        indices = [part.min for part in read.region]
+        if len(indices) == len(wanted) and all(
+            index.same_as(each) for index, each in zip(indices, wanted, strict=True)
+        ):
+            return operand
+    return None
+
+
+def stream(schedule: Any, total: Any, weights: int, divided: Shares) -> Any:
+    """Arrange the sums of the blocks; return what stores them.
+
+    ``total`` is the product, or the sum of one of its parts; ``weights`` says which operand is the matrix.
+    """
+    share, _ = schedule.split(schedule.get_loops(total)[-1], [divided.depth, None])
+    own = schedule.rfactor(share, 0)
+    schedule.set_scope(own, 0, "shared")
+    *rows, share = schedule.get_loops(total)
+    part = [rows.pop()] if divided.parts > 1 else []
+    j_block, j_here = schedule.split(rows.pop(), [None, divided.threads * _OWN])
+    schedule.reorder(*part, j_block, *rows, j_here, share)
+    for loop, axis in zip((j_block, *part), ("blockIdx.x", "blockIdx.y"), strict=False):
+        schedule.bind(loop, axis)
+    schedule.compute_at(own, j_block, preserve_unit_loops=True)
+    _own_sums(schedule, own, weights, divided)
+    _, depth, thread = schedule.split(
+        schedule.fuse(*rows, j_here), [None, divided.depth, divided.threads], preserve_unit_iters=True
+    )
+    schedule.bind(depth, "threadIdx.y")
+    schedule.bind(thread, "threadIdx.x")
+    stored = schedule.cache_write(total, 0, "local")
+    schedule.reverse_compute_at(stored, thread, preserve_unit_loops=True)
+    schedule.decompose_reduction(total, share)
+    return stored
+
+
+def _own_sums(schedule: Any, own: Any, weights: int, divided: Shares) -> None:
+    """Have each thread sum its columns over its share of a block's terms."""
+    axes = len(schedule.get(own).iter_vars)
+    share, *rows, j, k = schedule.get_loops(own)[-axes:]
+    j_thread, j_own = schedule.split(j, [divided.threads, _OWN])
+    k_outer, k_inner = schedule.split(k, [None, divided.at_once])
+    schedule.reorder(share, j_thread, k_outer, k_inner, *rows, j_own)
+    schedule.bind(share, "threadIdx.y")
+    schedule.bind(j_thread, "threadIdx.x")
+    sums = schedule.cache_write(own, 0, "local")
+    schedule.reverse_compute_at(sums, j_thread, preserve_unit_loops=True)
+    read = schedule.cache_read(own, weights, "local")
+    schedule.compute_at(read, k_outer, preserve_unit_loops=True)
+    each_term, columns = schedule.get_loops(read)[-2:]
+    for loop in (each_term, k_inner, *rows, j_own):
+        schedule.unroll(loop)
+    if divided.vectors:
+        schedule.vectorize(columns)
+        schedule.vectorize(schedule.get_loops(sums)[-1])
+    schedule.decompose_reduction(own, k_outer)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number that is not above ``most``; 1 if ``most`` is lower."""
+    return next((each for each in range(min(number, most), 1, -1) if number % each == 0), 1)
