@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from time import sleep
 
 import numpy as np
 
@@ -193,7 +194,7 @@ def of_pauses(device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int]) -> 
     for pause_ms in pauses_ms:
         first = []
         for _ in range(AFTER_PAUSE):
-            time.sleep(pause_ms / 1e3)
+            sleep(pause_ms / 1e3)
             first.append(int(spans_ns(run, 1)[0]))
         found.append(f"{np.median(first) / busy_ns:.2f}")
     return [
