@@ -43,7 +43,7 @@ def arranged(function: Any, processors: int, precision: str) -> Any | None:
         return None
     schedule, total, tile = chosen
     _in_fragments(schedule, total, tile, precision)
-    made = schedule.mod["main"]
+    made = _in_groups(schedule.mod["main"])
     if precision == TF32:
         made = _rounded_as_fetched(made)
     return made.with_attr("tirx.is_scheduled", True)
@@ -183,10 +183,34 @@ def _fetch(schedule: Any, total: Any, operand: int, at: Any, tile: WarpTile, pre
 
 def _are_adjacent(block: Any) -> bool:
     """Whether neighbours along a block's last axis are read from neighbouring addresses, 16 bytes at once."""
-    last = block.iter_vars[-1].var
     (read,) = block.reads
+    if int(read.source.ty.shape[-1]) % _WIDE:
+        return False
     innermost = read.region[-1].min
-    return innermost.same_as(last) and int(read.source.ty.shape[-1]) % _WIDE == 0
+    if isinstance(innermost, tirx.FloorMod):
+        innermost = innermost.a if int(innermost.b) % _WIDE == 0 else None
+    return bool(block.iter_vars[-1].var.same_as(innermost))
+
+
+def _in_groups(function: Any) -> Any:
+    """Return a scheduled function in which TVM sees that terms of a convolution lie side by side.
+
+    Of ``term % channels`` it does not, even where groups of `_WIDE` never span two pixels.
+    """
+
+    def grouped(index: Any) -> Any:
+        if not isinstance(index.a, tvm.ir.Var) or not isinstance(index.b, tirx.IntImm):
+            return index
+        groups, rest = divmod(int(index.b), _WIDE)
+        return index if rest else index.a // _WIDE % groups * _WIDE + index.a % _WIDE
+
+    def store(statement: Any) -> Any:
+        if statement.buffer.scope() != "shared":
+            return statement
+        return tvm_ffi.structural_map(statement, (tirx.FloorMod, grouped))
+
+    body = tvm_ffi.structural_map(function.body, (tirx.BufferStore, store))
+    return tirx.PrimFunc(function.params, body, function.ret_type, function.attrs)
 
 
 def _store(schedule: Any, stored: Any) -> None:

@@ -22,8 +22,8 @@ _PRODUCTS = {TF32: 512, FP16: 1024}
 """Multiplications of a multiprocessor's tensor cores in a cycle: an A100's; an H100's are no slower."""
 _READS = {TF32: (4, 2), FP16: (4, 4)}
 """Reads from shared memory of a warp for one fragment of the left and of the right operand."""
-_FETCHED = 8
-"""Elements that a multiprocessor fetches in a cycle: some 16 instructions for each."""
+_FETCHED, _ADJACENT = 8, 4
+"""Fetches of a multiprocessor in a cycle: some 16 instructions for each; adjacent elements of one."""
 _PARTITIONS = 4
 """Parts of a multiprocessor, each with tensor cores of its own: fewer warps leave some of them idle."""
 
@@ -67,8 +67,8 @@ _SHAPES = (
     (1, 4, 1, 2),
 )
 """Warps and fragments of the choices, the largest first: from 128 x 128 to 16 x 64 sums."""
-_DEPTHS = {TF32: (32, 16), FP16: (64, 32)}
-"""Terms of a slice: as many bytes for both precisions."""
+_DEPTHS = {TF32: (32,), FP16: (64, 32)}
+"""Terms of a slice: at most 128 bytes of a row."""
 
 
 def warp_tiles(precision: str) -> tuple[WarpTile, ...]:
@@ -98,7 +98,9 @@ def _cycles(precision: str, tile: WarpTile, product: Product, processors: int) -
     multiplying = tile.rows * tile.columns * tile.depth / rate
     left, right = _READS[precision]
     reading = tile.warps * steps * (tile.own_rows * left + tile.own_columns * right)
-    fetching = (tile.rows + tile.columns) * tile.depth / _FETCHED
+    # Neither rows nor pixels end within a group of these where both factors' rows are made of whole groups.
+    together = 1 if terms % _ADJACENT or columns % _ADJACENT else _ADJACENT
+    fetching = (tile.rows + tile.columns) * tile.depth / (_FETCHED * together)
     shares = -(-blocks // processors)
     busy = shares * slices * (max(multiplying, reading) + fetching)
     return with_waiting(busy, slices, shares)

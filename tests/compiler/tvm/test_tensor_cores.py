@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from tvm import te, tirx
 
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.manifest import FP16, FP32, PRECISIONS, TF32, Manifest, Source
+from mainspring.compiler.artifact.nvrtc import NvrtcMissing, kernel_resources
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.compiled import Target
@@ -24,9 +24,8 @@ from mainspring.compiler.pipeline import compile_model
 from mainspring.compiler.report import describe_artifact, fields
 from mainspring.compiler.tvm import build as tvm_build
 from mainspring.compiler.tvm import tensor_cores
-from mainspring.compiler.tvm.build import compiled_kernels
 from mainspring.compiler.tvm.kernels import Generated, cuda_target, generate_cuda
-from mainspring.compiler.tvm.warp_tiles import WarpTile
+from mainspring.compiler.tvm.warp_tiles import WarpTile, warp_tiles
 from mainspring.compiler.zoo.catalogue import build
 from tests.compiler.conftest import Array, MakeModel
 from tests.emulator.build import compile_source, why_not
@@ -38,18 +37,18 @@ WIDTH, CHANNELS, FILTERS = 7, 12, 20
 emulated = pytest.mark.skipif(bool(why_not()), reason=why_not() or "kernels can be emulated here")
 
 
-def convolution(rows: int) -> Any:
+def convolution(rows: int, channels: int = CHANNELS, count: int = FILTERS) -> Any:
     """Return 3 x 3 pixels of a padded image, then a residual and its positive part, as loops."""
-    image = te.placeholder((rows, WIDTH, WIDTH, CHANNELS), name="image")
-    filters = te.placeholder((3, 3, CHANNELS, FILTERS), name="filters")
-    residual = te.placeholder((rows, WIDTH, WIDTH, FILTERS), name="residual")
+    image = te.placeholder((rows, WIDTH, WIDTH, channels), name="image")
+    filters = te.placeholder((3, 3, channels, count), name="filters")
+    residual = te.placeholder((rows, WIDTH, WIDTH, count), name="residual")
 
     def padded(n: Any, i: Any, j: Any, c: Any) -> Any:
         inside = tirx.all(i >= 1, i <= WIDTH, j >= 1, j <= WIDTH)
         return tirx.if_then_else(inside, image[n, i - 1, j - 1, c], tirx.const(0, "float32"))
 
-    wide = te.compute((rows, WIDTH + 2, WIDTH + 2, CHANNELS), padded, name="wide")
-    down, right, term = (te.reduce_axis((0, extent)) for extent in (3, 3, CHANNELS))
+    wide = te.compute((rows, WIDTH + 2, WIDTH + 2, channels), padded, name="wide")
+    down, right, term = (te.reduce_axis((0, extent)) for extent in (3, 3, channels))
     total = te.compute(
         residual.shape,
         lambda n, i, j, c: te.sum(
@@ -138,12 +137,36 @@ def test_a_network_on_tensor_cores_gives_what_onnx_runtime_does_within_its_toler
         assert np.abs(found - expected).max() > 1e-5, "nothing was rounded"
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def convolution_in_every_tile(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> Generated:
+    """Return a convolution of images, wide enough for all tiles, once in each."""
+
+    def schedule(module: Any) -> Any:
+        arranged = {}
+        for variable, function in module.functions.items():
+            tile = tiles[int(str(variable.name_hint).removeprefix("f"))]
+            monkeypatch.setattr(tensor_cores, "choose_warps", lambda *_, tile=tile: tile)
+            arranged[str(variable.name_hint)] = tensor_cores.arranged(function, H100, precision)
+        return tvm.IRModule(arranged)
+
+    tiles = warp_tiles(precision)
+    function = convolution(8, 64, 128)
+    functions = {f"f{number}": function for number in range(len(tiles))}
+    return generate_cuda(functions, cuda_target(arch), schedule, precision)
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 @pytest.mark.parametrize("precision", [TF32, FP16])
-def test_nvcc_makes_machine_code_of_the_instructions(take: Any, precision: str, arch: str) -> None:
-    take(2, 2, 1, 2, 32)
-    assert compiled_kernels(generated(convolution(1), precision, arch).code, arch)
+def test_no_tile_spills(precision: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = convolution_in_every_tile(precision, arch, monkeypatch).code
+    assert source.count(b"*(float4*)(image_ptr") == len(warp_tiles(precision)), "16 bytes at once"
+    try:
+        found = kernel_resources(source, arch)
+    except NvrtcMissing as error:
+        pytest.skip(f"{error}: make test-codegen installs it")
+    assert len(found) == len(warp_tiles(precision)) + 1
+    spilled = {name: each for name, each in found.items() if each.spilled_bytes or each.stack_bytes}
+    assert not spilled
 
 
 def product(make_model: MakeModel, weights: Array) -> onnx.ModelProto:
