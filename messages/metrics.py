@@ -48,6 +48,10 @@ class WorkerActions(msgspec.Struct, frozen=True):
     """Time in which each executor (exec, load, prepare) ran an action."""
     ended: dict[str, int]
     """Actions by how they ended, as ``KIND status``."""
+    device: dict[str, HistogramCounts] = {}
+    """By executor (exec, load): the device's part of actions that ended well, by its own clock."""
+    host: dict[str, HistogramCounts] = {}
+    """By executor: the rest, from begin to end, in which the host began them and noticed their ends."""
 
 
 class ClusterMetrics(msgspec.Struct, frozen=True):
@@ -62,3 +66,5 @@ class ClusterMetrics(msgspec.Struct, frozen=True):
     """A state."""
     requests_queued: int
     """Requests that wait in the scheduler. A state."""
+    host_bounds_ns: tuple[int, ...]
+    """Of `WorkerActions.host`; those of `WorkerActions.device` are ``duration_bounds_ns``."""

@@ -19,7 +19,13 @@ from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
 from mainspring.messages.metrics import ClusterMetrics, ModelActions, WorkerActions
 from mainspring.telemetry.bounded import OTHER, BoundedLabels, key_labels, model_key
-from mainspring.telemetry.histograms import BATCH_BOUNDS, ERROR_BOUNDS_NS, LATENCY_BOUNDS_NS, Histogram
+from mainspring.telemetry.histograms import (
+    BATCH_BOUNDS,
+    ERROR_BOUNDS_NS,
+    HOST_BOUNDS_NS,
+    LATENCY_BOUNDS_NS,
+    Histogram,
+)
 
 WORKERS_REMEMBERED = 4_096
 """Workers that left whose counts are kept for when they come back; one more makes it forget the oldest."""
@@ -54,13 +60,27 @@ class _Worker:
 
     def __init__(self) -> None:
         self.busy_ns = {"exec": 0, "load": 0, "prepare": 0}
+        self.device = {executor: Histogram(LATENCY_BOUNDS_NS) for executor in ("exec", "load")}
+        self.host = {executor: Histogram(HOST_BOUNDS_NS) for executor in ("exec", "load")}
         self.ended: Counter[str] = Counter()
 
     def state(self, worker: Worker) -> WorkerActions:
         """Return what was counted, and how many of the worker's pages hold models."""
         used = sum([len(placement.pages) for placement in worker.lru.values()])
         busy_ns, ended = dict(self.busy_ns), dict(sorted(self.ended.items()))
-        return WorkerActions(worker.name, worker.device_kind, worker.pages.size, used, busy_ns, ended)
+        device, host = (
+            {executor: histogram.state() for executor, histogram in part.items()}
+            for part in (self.device, self.host)
+        )
+        return WorkerActions(
+            worker.name, worker.device_kind, worker.pages.size, used, busy_ns, ended, device, host
+        )
+
+    def ran(self, executor: str, actual_ns: int, device_ns: int) -> None:
+        """Count an INFER or a LOAD that ended well."""
+        self.busy_ns[executor] += actual_ns
+        self.device[executor].observe(device_ns)
+        self.host[executor].observe(max(0, actual_ns - device_ns))
 
 
 class ActionCounts:
@@ -102,6 +122,7 @@ class ActionCounts:
         shown = self._labels.shown()
         return ClusterMetrics(
             duration_bounds_ns=LATENCY_BOUNDS_NS,
+            host_bounds_ns=HOST_BOUNDS_NS,
             error_bounds_ns=ERROR_BOUNDS_NS,
             batch_bounds=BATCH_BOUNDS,
             models=tuple(model.state(key) for key, model in shown),
@@ -127,10 +148,10 @@ class ActionCounts:
             return
         actual_ns = result.end_ns - result.begin_ns
         if isinstance(action, Infer):
-            worker.busy_ns["exec"] += actual_ns
+            worker.ran("exec", actual_ns, result.device_ns)
             self._inferred(action, actual_ns)
         elif isinstance(action, Load):
-            worker.busy_ns["load"] += actual_ns
+            worker.ran("load", actual_ns, result.device_ns)
             self._loaded(action, actual_ns)
         elif isinstance(action, Prepare):
             worker.busy_ns["prepare"] += actual_ns

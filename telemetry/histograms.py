@@ -29,6 +29,10 @@ ERROR_BOUNDS_NS = tuple(
     )
 )
 """Of predicted less actual durations: negative where an action took longer than predicted."""
+HOST_BOUNDS_NS = tuple(
+    round(ms * _MS) for ms in (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 10, 100)
+)
+"""Of the host's part of an action: tens of microseconds where nothing disturbs it."""
 BATCH_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Of batch sizes."""
 

@@ -21,6 +21,7 @@ def cluster(metrics: ClusterMetrics) -> Iterator[str]:
     )
     yield from _models(metrics)
     yield from _workers(metrics.workers)
+    yield from _parts(metrics)
 
 
 def _models(metrics: ClusterMetrics) -> Iterator[str]:
@@ -89,3 +90,28 @@ def _workers(workers: tuple[WorkerActions, ...]) -> Iterator[str]:
             )
         ],
     )
+
+
+def _parts(metrics: ClusterMetrics) -> Iterator[str]:
+    """Yield what actions took on the device and on the host."""
+    for part, name, bounds, meaning in (
+        (
+            "device",
+            "mainspring_action_device_seconds",
+            metrics.duration_bounds_ns,
+            "The device's part of actions, by its own clock.",
+        ),
+        (
+            "host",
+            "mainspring_action_host_seconds",
+            metrics.host_bounds_ns,
+            "The rest of actions: the host begins them and notices their ends.",
+        ),
+    ):
+        yield head(name, "histogram", meaning)
+        buckets = Buckets(bounds, _SECONDS)
+        for worker in metrics.workers:
+            found: dict[str, HistogramCounts] = getattr(worker, part)
+            for executor, histogram in found.items():
+                own = f'{labels(worker=worker.worker)},executor="{executor}"'
+                yield _lines(buckets, name, own, histogram)

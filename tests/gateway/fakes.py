@@ -164,7 +164,7 @@ class FakeCluster:
             status = peers.ClusterStatus("clockwork", (), models, 0, {"odd": 1})
             self._send(peers.AdminReply(message.token, status=status))
         elif message.metrics:
-            metrics = ClusterMetrics((1,), (1,), (1,), (), (), 9, 4)
+            metrics = ClusterMetrics((1,), (1,), (1,), (), (), 9, 4, (1,))
             self._send(peers.AdminReply(message.token, metrics=metrics))
         elif message.add is not None and message.add.name in self.specs:
             self._send(peers.AdminReply(message.token, Reason.MODEL_EXISTS, "there is one"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from mainspring.cluster.follow import follow
@@ -97,6 +98,16 @@ def test_durations_errors_batches_and_busy_time_of_actions() -> None:
     assert worker(metrics).busy_ns == {"exec": 4 * MS, "load": 4 * MS, "prepare": 0}
     assert worker(metrics).ended == {"INFER ok": 2, "LOAD ok": 1}
     assert (metrics.models_served, metrics.requests_queued) == (7, 0)
+
+
+def test_the_devices_part_and_the_hosts_are_told_apart() -> None:
+    ended = msgspec.structs.replace(ok(1, 3 * MS), device_ns=2 * MS + 900_000)
+    own = worker(told(fed(infer(1), ended, load(2), ok(2, 4 * MS))))
+    metrics = told(fed())
+    assert (own.device["exec"].sum, own.host["exec"].sum) == (2 * MS + 900_000, 100_000)
+    assert bucket(own.host["exec"], metrics.host_bounds_ns, 100_000) == 1
+    assert bucket(own.device["exec"], metrics.duration_bounds_ns, 2 * MS + 900_000) == 1
+    assert own.device["load"].sum + own.host["load"].sum == 4 * MS
 
 
 def test_pages_are_used_from_the_loads_end_to_the_unloads() -> None:

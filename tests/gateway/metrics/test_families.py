@@ -95,7 +95,7 @@ def test_what_the_controller_counts() -> None:
         3,
     )
     worker = WorkerActions('w "0"', "cpu", 8, 3, {"exec": 1_500 * MS}, {"INFER ok": 4, "LOAD too_late": 1})
-    metrics = ClusterMetrics((MS,), (-MS,), (1,), (model,), (worker,), 12, 5)
+    metrics = ClusterMetrics((MS,), (-MS,), (1,), (model,), (worker,), 12, 5, (MS,))
     found = parsed("".join(cluster(metrics)))
     mine = (("model", "m"), ("version", "2"))
     assert found["mainspring_load_duration_seconds_bucket"][(("le", "0.001"), *mine)] == 1
@@ -118,5 +118,16 @@ def test_what_the_controller_counts() -> None:
     assert (found["mainspring_models"][()], found["mainspring_queued_requests"][()]) == (12, 5)
 
 
+def test_a_workers_time_on_its_device_and_beside_it() -> None:
+    parts = {"exec": HistogramCounts((3, 1), 5 * MS)}, {"exec": HistogramCounts((4, 0), MS)}
+    worker = WorkerActions("w", "nvidia-h100", 8, 3, {}, {}, *parts)
+    metrics = ClusterMetrics((2 * MS,), (1,), (1,), (), (worker,), 0, 0, (MS,))
+    found = parsed("".join(cluster(metrics)))
+    own = (("executor", "exec"), ("worker", "w"))
+    assert found["mainspring_action_device_seconds_sum"] == {own: 0.005}
+    assert found["mainspring_action_device_seconds_bucket"][(own[0], ("le", "0.002"), own[1])] == 3
+    assert found["mainspring_action_host_seconds_bucket"][(own[0], ("le", "0.001"), own[1])] == 4
+
+
 def test_a_cluster_without_workers_has_no_lines_of_any() -> None:
-    assert "worker" not in "".join(cluster(ClusterMetrics((1,), (1,), (1,), (), (), 0, 0)))
+    assert "worker" not in "".join(cluster(ClusterMetrics((1,), (1,), (1,), (), (), 0, 0, (1,))))
