@@ -26,6 +26,7 @@ from mainspring.messages.model import ModelSpec
 from mainspring.worker.core.io_memory import slot_layout
 from mainspring.worker.core.jobs import Reservation, Slot
 from mainspring.worker.engine import OwnMemory
+from mainspring.worker.engines.cuda.driver import open_driver
 from mainspring.worker.realtime import Rights
 
 IN_TURN = 0.05
@@ -34,6 +35,10 @@ BESIDE = 0.10
 """What the 99th percentile may be longer while a model is prepared, as a share."""
 AFTER_PAUSE = 3
 """Times that each pause is made."""
+BEAT_MS = 100
+"""Between two launches that keep an idle device awake."""
+BEAT_BYTES = 256
+"""Of device memory that such a launch clears."""
 
 
 def check_executing(settings: Settings) -> Iterator[Verdict]:
@@ -58,8 +63,9 @@ def check_executing(settings: Settings) -> Iterator[Verdict]:
             partial(of_gaps, device, spec, runs),
             partial(of_inputs, device, spec, second, runs, rights),
             *[partial(of_preparing, device, spec, other.spec(), runs) for other in others],
-            # The longest one is the last.
+            # The longest ones are the last.
             partial(of_pauses, device, spec, settings.pauses_ms),
+            partial(of_beats, settings, device, spec),
         ]
         for way in ways:
             yield from as_exec_thread(rights, way)
@@ -186,21 +192,50 @@ def of_preparing(device: LoneDevice, spec: ModelSpec, other: ModelSpec, runs: in
     ]
 
 
-def of_pauses(device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int]) -> list[Verdict]:
-    """Run a batch after pauses of nothing at all: clocks fall, caches are lost."""
+def of_pauses(
+    device: LoneDevice, spec: ModelSpec, pauses_ms: Sequence[int], beat: Callable[[], None] | None = None
+) -> list[Verdict]:
+    """Run a batch after pauses: clocks fall, caches are lost. ``beat`` is called every `BEAT_MS` of them."""
     run = device.infer(spec, 1)
     busy_ns = float(np.median(spans_ns(run, 20)))
     found = []
     for pause_ms in pauses_ms:
         first = []
         for _ in range(AFTER_PAUSE):
-            sleep(pause_ms / 1e3)
+            pause(pause_ms, beat)
             first.append(int(spans_ns(run, 1)[0]))
         found.append(f"{np.median(first) / busy_ns:.2f}")
+    meanwhile = f", a launch every {BEAT_MS} ms meanwhile" if beat else ""
     return [
         told(
-            f"first EXEC after {', '.join(map(str, pauses_ms))} ms of quiet",
+            f"first EXEC after {', '.join(map(str, pauses_ms))} ms of quiet{meanwhile}",
             ", ".join(found),
             f"times {busy_ns / 1e6:.4f} ms, that of one behind the other",
         )
     ]
+
+
+def pause(milliseconds: int, beat: Callable[[], None] | None) -> None:
+    """Do nothing for this long, but call ``beat`` every `BEAT_MS`."""
+    left_ms = milliseconds
+    while beat is not None and left_ms > BEAT_MS:
+        sleep(BEAT_MS / 1e3)
+        beat()
+        left_ms -= BEAT_MS
+    sleep(left_ms / 1e3)
+
+
+def of_beats(settings: Settings, device: LoneDevice, spec: ModelSpec) -> list[Verdict]:
+    """Run a batch after the long pauses, in which the device gets something tiny to do now and then."""
+    pauses_ms = [each for each in settings.pauses_ms if each > BEAT_MS]
+    number = settings.config().cuda_device
+    if number is None or not pauses_ms:
+        return []
+    driver = open_driver(number)
+    driver.attach()
+    address, stream = driver.allocate(BEAT_BYTES), driver.stream()
+    try:
+        return of_pauses(device, spec, pauses_ms, lambda: driver.clear(address, BEAT_BYTES, stream))
+    finally:
+        driver.free(address)
+        driver.close()

@@ -68,7 +68,7 @@ PARTS: dict[str, Part] = {
     "compile": Part(check_compiling, 30),
     "outputs": Part(all_outputs, 90),
     "load": Part(check_loading, 40),
-    "exec": Part(check_executing, 60, 30),
+    "exec": Part(check_executing, 80, 50),
     "cluster": Part(check_cluster, 60, 30),
     "graphs": Part(graphs_if_any, 40, 10),
     "pinning": Part(check_pinning, 40, 20),

@@ -86,7 +86,8 @@ def pin(driver: Driver, target: int, kind: Kind, size: int, spread: bool) -> Ver
             finally:
                 driver.unregister_host(address)
     except (OSError, ValueError) as error:
-        return not_run(what, str(error))
+        remedy = "; vm.nr_hugepages says how many it keeps" if kind.flags else ""
+        return not_run(what, f"{error.args[-1]}{remedy}")
     return told(what, f"{size / pinned_ns:.2f} GB/s", reason or f"copied from at {size / copied_ns:.2f} GB/s")
 
 

@@ -134,7 +134,7 @@ def rehearsal(folder: Path) -> Settings:
         loads=10,
         pinned_mib=32,
         exec_runs=20,
-        pauses_ms=(1, 10),
+        pauses_ms=(1, 150),
         torch_rounds=5,
         infers=500,
         infers_s=10.0,

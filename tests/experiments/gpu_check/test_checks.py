@@ -83,7 +83,7 @@ def test_what_lengthens_an_exec_is_measured(settings: Settings) -> None:
         "EXEC digits after another batch size: longer",
         "EXEC, PREPAREs beside: 99th percentile longer",
     ]
-    (pauses,) = [verdict for verdict in found if verdict.what.startswith("first EXEC after 1, 10 ms")]
+    (pauses,) = [verdict for verdict in found if verdict.what.startswith("first EXEC after 1, 150 ms")]
     assert len(pauses.found.split(", ")) == 2
     (inputs,) = [verdict for verdict in found if verdict.state is State.NOT_RUN]
     assert inputs.what.startswith("INPUT")

@@ -65,14 +65,18 @@ class SlowLaunch(Right):
 
 
 class SlowAfterQuiet(Right):
-    """After 5 ms without a launch, the clocks are down: a graph takes 150 us longer."""
+    """After 200 ms with nothing to do, the clocks are down: a graph takes 150 us longer."""
 
     launched_ns = 0
 
     def launch_graph(self, executable: int, stream: int) -> None:
-        if self.now_ns - self.launched_ns > 5_000_000:
+        if self.now_ns - self.launched_ns > 200_000_000:
             self.busy(stream, 3 * EXEC_NS)
         super().launch_graph(executable, stream)
+        self.launched_ns = self.now_ns
+
+    def clear(self, address: int, size: int, stream: int) -> None:
+        super().clear(address, size, stream)
         self.launched_ns = self.now_ns
 
 
@@ -152,10 +156,19 @@ def test_the_gap_between_execs(virtual: Gpu, driver: type[Right], more_us: int) 
 @pytest.mark.parametrize(("driver", "first"), [(Right, "1.00"), (SlowAfterQuiet, "3.")])
 def test_the_first_exec_after_a_pause(virtual: Gpu, driver: type[Right], first: str) -> None:
     with resident(virtual(driver())) as (device, spec):
-        (told,) = executing.of_pauses(device, spec, (1, 100))
+        (told,) = executing.of_pauses(device, spec, (1, 1_000))
     short, long = told.found.split(", ")
     assert short == "1.00"
     assert long.startswith(first)
+
+
+def test_whether_launches_in_a_pause_keep_the_device_awake(virtual: Gpu) -> None:
+    settings = msgspec.structs.replace(virtual(SlowAfterQuiet()), pauses_ms=(1, 1_000, 5_000))
+    with resident(settings) as (device, spec):
+        (told,) = executing.of_beats(settings, device, spec)
+        assert told.what == "first EXEC after 1000, 5000 ms of quiet, a launch every 100 ms meanwhile"
+        assert told.found == "1.00, 1.00"
+        assert not executing.of_beats(msgspec.structs.replace(settings, pauses_ms=(1,)), device, spec)
 
 
 @pytest.mark.parametrize(("driver", "state"), [(Right, State.MET), (Stutters, State.MISSED)])
