@@ -46,6 +46,7 @@ from mainspring.compiler.reference import Prepared
 from mainspring.compiler.split import split
 from mainspring.compiler.stock import optimise, optimise_portably
 from mainspring.compiler.timings import Effort, Timing, repeat
+from mainspring.compiler.tuning import Tuner
 
 if TYPE_CHECKING:
     from mainspring.compiler.tvm.build import Built, Model
@@ -71,6 +72,8 @@ class Target(msgspec.Struct, frozen=True):
     """The architecture of the GPU that kernels are generated for."""
     precision: str = FP32
     """What products on the GPU are rounded to: one of `PRECISIONS`."""
+    tuner: Tuner | None = None
+    """Knows or finds out which kernels are fast there; None: the compiler's model alone chooses."""
 
 
 class Artifact:
@@ -132,7 +135,7 @@ class TvmArtifact(Artifact):
         self._local = model.build(CPU, target.arch, target.precision)
         built = self._local
         if target.device != CPU:
-            built = model.build(CUDA, target.arch, target.precision)
+            built = model.build(CUDA, target.arch, target.precision, target.tuner)
         super().__init__(_info(built, prepared, target.device), built.weights)
         self.content = built.content
         self.kernels = built.files

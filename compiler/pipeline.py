@@ -41,6 +41,7 @@ from mainspring.compiler.compiled import MAKERS, Artifact, Target, measure_infer
 from mainspring.compiler.reading import read_model
 from mainspring.compiler.reference import Prepared
 from mainspring.compiler.shapes import Shapes, fix_shapes, leaves_rows_open
+from mainspring.compiler.tuning import Tuner
 from mainspring.compiler.verify import verify
 from mainspring.messages.model import Profile
 
@@ -171,6 +172,9 @@ def compile_model(
     model that can't be served, `StoreError` if it can't be stored.
     """
     check_target_names(target, judge)
+    if target.device == CUDA and target.tuner is None:
+        # What was measured for the store before is used without a GPU too.
+        target = msgspec.structs.replace(target, tuner=Tuner(store))
     prepared = Prepared(model, batch_sizes[-1], whole=source.whole)
     independence = prepared.independence
     sizes = (1,) if source.whole or independence.mixes else batch_sizes

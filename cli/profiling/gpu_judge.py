@@ -13,12 +13,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from mainspring.cli.profiling.gpu_timer import GpuTimer
 from mainspring.cli.profiling.profiling import Measured
 from mainspring.compiler.artifact.errors import CompileError
-from mainspring.compiler.artifact.manifest import CUDA, FP32
+from mainspring.compiler.artifact.manifest import CUDA, FP32, TVM
 from mainspring.compiler.artifact.store import Store
 from mainspring.compiler.choice import AUTO, Contender, Judged
 from mainspring.compiler.compiled import DEFAULT_ARCH, Target
+from mainspring.compiler.tuning import SECONDS as SECONDS_TO_TUNE
+from mainspring.compiler.tuning import Tuner
 from mainspring.worker.engines.cuda.devices import find_devices
 from mainspring.worker.engines.cuda.driver import DriverMissing
 
@@ -58,15 +61,24 @@ class GpuJudge:
 
 
 def judge_for(
-    engine: str, device: str, arch: str | None, store: Store, instead: str, precision: str = FP32
+    engine: str,
+    device: str,
+    arch: str | None,
+    store: Store,
+    instead: str,
+    precision: str = FP32,
+    tune_seconds: float | None = None,
 ) -> tuple[Target, GpuJudge | None]:
     """Return what is to be compiled for, and who chooses if that takes a GPU.
 
-    An ``arch`` of None is that of the GPU that chooses, or the usual one. Raises `CompileError`, which says
-    what is missing and what to do ``instead``, if it takes a GPU and none can be used here.
+    An ``arch`` of None is that of the GPU that chooses, or the usual one. ``tune_seconds`` bounds how long
+    kernels are timed on the GPU; None is 0, and the usual bound with the engine ``auto``. Raises
+    `CompileError`, which says what is missing and what to do ``instead``, if it takes a GPU and none can be
+    used here.
     """
     if (engine, device) != (AUTO, CUDA):
-        return Target(engine, device, arch or DEFAULT_ARCH, precision), None
+        target = Target(engine, device, arch or DEFAULT_ARCH, precision)
+        return _tuned(target, arch, store, tune_seconds or 0), None
     try:
         gpu = find_devices()[0]
     except DriverMissing as error:
@@ -74,7 +86,35 @@ def judge_for(
             f"to keep the faster engine, both are measured on a GPU, and here none can be used: {error}. "
             f"Without one, {instead}"
         ) from None
-    return Target(engine, device, arch or gpu.arch or DEFAULT_ARCH, precision), GpuJudge(store)
+    target = Target(engine, device, arch or gpu.arch or DEFAULT_ARCH, precision)
+    if target.arch == gpu.arch:
+        tuner = _tuner(store, SECONDS_TO_TUNE if tune_seconds is None else tune_seconds)
+        target = msgspec.structs.replace(target, tuner=tuner)
+    return target, GpuJudge(store)
+
+
+def _tuned(target: Target, arch: str | None, store: Store, seconds: float) -> Target:
+    """Return the target with a search of its kernels' variants if it may take time; raise `CompileError`."""
+    if not seconds:
+        return target
+    if (target.engine, target.device) != (TVM, CUDA):
+        raise CompileError(
+            "--tune-seconds times the kernels of a GPU: give it with --device cuda, and --engine tvm or auto"
+        )
+    try:
+        gpu = find_devices()[0]
+    except DriverMissing as error:
+        raise CompileError(
+            f"kernels are timed on a GPU, and here none can be used: {error}. Without --tune-seconds they "
+            "are chosen by calculation"
+        ) from None
+    if arch not in (None, gpu.arch):
+        raise CompileError(f"kernels for {arch} can't be timed on this GPU, an {gpu.arch}: leave --arch out")
+    return msgspec.structs.replace(target, arch=gpu.arch, tuner=_tuner(store, seconds))
+
+
+def _tuner(store: Store, seconds: float) -> Tuner:
+    return Tuner(store, GpuTimer, seconds)
 
 
 def _key(contender: Contender) -> tuple[str, int]:

@@ -43,6 +43,15 @@ PrecisionOption = Annotated[
     ),
 ]
 
+TuneOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Seconds for timing kernels on this machine's first GPU, for each model; what was timed is kept "
+        "in the store. Default: 60 with --engine auto --device cuda, else 0.",
+    ),
+]
+
 
 def compile(
     model: Annotated[Path, typer.Argument(help="The ONNX file.")],
@@ -59,6 +68,7 @@ def compile(
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
     precision: PrecisionOption = "fp32",
+    tune_seconds: TuneOption = None,
     whole: Annotated[
         bool,
         typer.Option(
@@ -84,7 +94,7 @@ def compile(
     opened, sizes, shapes = Store(store), parse_batch_sizes(batch_sizes), parse_shapes(shape or [])
     instead = _without_gpu(model, name, store, batch_sizes, shape or [], arch)
     with console.status(f"compiling {model}"):
-        target, judge = judge_for(engine, device, arch, opened, instead, precision)
+        target, judge = judge_for(engine, device, arch, opened, instead, precision, tune_seconds)
         as_it_is = whole or (None if batch_sizes == DEFAULT_BATCH_SIZES else False)
         compiled = compile_file(model, name, opened, sizes, shapes, target, judge, as_it_is)
     if as_json:

@@ -19,6 +19,7 @@ from mainspring.cli.verbs.compile import (
     DeviceOption,
     EngineOption,
     PrecisionOption,
+    TuneOption,
 )
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def zoo(
     device: DeviceOption = "cpu",
     arch: ArchOption = None,
     precision: PrecisionOption = "fp32",
+    tune_seconds: TuneOption = None,
     list_: Annotated[bool, typer.Option("--list", help="Print what the zoo has.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -48,7 +50,7 @@ def zoo(
         print(json.dumps(names()) if as_json else "\n".join(names()))
     elif architectures:
         instead = _without_gpu(architectures, store, copies, seed, batch_sizes, arch)
-        target, judge = judge_for(engine, device, arch, Store(store), instead, precision)
+        target, judge = judge_for(engine, device, arch, Store(store), instead, precision, tune_seconds)
         _compile(architectures, store, copies, seed, batch_sizes, target, judge, as_json=as_json)
     else:
         raise typer.BadParameter(f"name one or more of {', '.join(names())}")

@@ -1,9 +1,10 @@
 """Artifacts on disk: content-addressed executables and weights, and a manifest for each model.
 
 ``executables/SHA/graph.onnx`` (or ``plans.json`` with its kernels) and ``info.json``, ``weights/SHA.bin``,
-``models/NAME/manifest.json``. Every file is written aside and renamed into place, so a reader sees all of it
-or none. Names and hashes are checked before they become part of a path. A damaged or missing file is a
-`StoreError` that names the file and the command that repairs it.
+``models/NAME/manifest.json``, and ``tuned/SHA.json`` for kernels that were timed on a GPU. Every file is
+written aside and renamed into place, so a reader sees all of it or none. Names and hashes are checked before
+they become part of a path. A damaged or missing file is a `StoreError` that names the file and the command
+that repairs it.
 """
 
 from __future__ import annotations
@@ -222,6 +223,20 @@ class Store:
             self._replace(target / name, code)
         self._replace(target / ENTRY_FILES[info.engine], content)
         self._replace(target / "info.json", msgspec.json.format(msgspec.json.encode(info)))
+
+    def winner(self, name: str) -> bytes | None:
+        """Return what is known of a kernel's fastest variant, by `put_winner`'s name; None if nothing is."""
+        path = self.root / "tuned" / f"{_hash(name)}.json"
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}") from error
+
+    def put_winner(self, name: str, content: bytes) -> None:
+        """Keep what was measured of a kernel's variants, under a SHA-256."""
+        self._replace(self.root / "tuned" / f"{_hash(name)}.json", content)
 
     def put_manifest(self, manifest: Manifest) -> None:
         """Store a manifest, the last of an artifact's files: from then on the model exists."""

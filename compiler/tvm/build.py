@@ -7,6 +7,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -32,6 +33,7 @@ from mainspring.compiler.artifact.plan import (
     ptx_arch,
 )
 from mainspring.compiler.reference import Prepared
+from mainspring.compiler.tuning import Tuner
 from mainspring.compiler.tvm.assembly import assemble
 from mainspring.compiler.tvm.graph import portable
 from mainspring.compiler.tvm.kernels import (
@@ -47,7 +49,8 @@ from mainspring.compiler.tvm.lowering import Lowered, lower, tvm_errors
 from mainspring.compiler.tvm.schedules_cpu import schedule_cpu
 from mainspring.compiler.tvm.schedules_cuda import schedule_cuda
 from mainspring.compiler.tvm.tensor_cores import rounded
-from mainspring.compiler.tvm.tiles import processors_of
+from mainspring.compiler.tvm.tiles import Choice, processors_of
+from mainspring.compiler.tvm.trials import subjects_of
 
 Array = npt.NDArray[np.generic]
 
@@ -87,12 +90,13 @@ class Model:
             packed = pack(self._architecture.packing, parts.weights)
         self._weights = (*packed, *self._architecture.constants)
 
-    def build(self, target: str, arch: str = "", precision: str = FP32) -> Built:
+    def build(self, target: str, arch: str = "", precision: str = FP32, tuner: Tuner | None = None) -> Built:
         """Return the artifact for ``cpu``, or for ``cuda`` and an ``arch`` such as ``sm_90``.
 
-        Kernels for the CPU round the factors that those for ``arch`` round.
+        Kernels for the CPU round the factors that those for ``arch`` round. ``tuner`` knows or finds out
+        which kernels in FP32 are fast on that architecture.
         """
-        plans, files = self._architecture.build(target, arch, precision)
+        plans, files = self._architecture.build(target, arch, precision, tuner)
         tensors = tuple(
             GraphTensor(f"w{index}", str(array.dtype), array.shape)
             for index, array in enumerate(self._weights)
@@ -115,18 +119,22 @@ class _Architecture:
         self.packing = self._lowered[batch_sizes[0]].packing
         before = len(self.packing.ret_ty.fields)
         self._constants, self.constants = _shared_constants(self._lowered, before)
-        self._built: dict[tuple[str, str, str], tuple[Plans, dict[str, bytes]]] = {}
+        self._built: dict[tuple[str, str, str, Tuner | None], tuple[Plans, dict[str, bytes]]] = {}
 
-    def build(self, target: str, arch: str, precision: str) -> tuple[Plans, dict[str, bytes]]:
+    def build(
+        self, target: str, arch: str, precision: str, tuner: Tuner | None
+    ) -> tuple[Plans, dict[str, bytes]]:
         """Return plans and files of kernels for a target."""
         # Without rounding kernels for the CPU are the same for every GPU.
-        key = (target, "" if target == CPU and precision == FP32 else arch, precision)
+        key = (target, "" if target == CPU and precision == FP32 else arch, precision, tuner)
         if key not in self._built:
             with tvm_errors():
-                self._built[key] = self._generate(target, arch, precision)
+                self._built[key] = self._generate(target, arch, precision, tuner)
         return self._built[key]
 
-    def _generate(self, target: str, arch: str, precision: str) -> tuple[Plans, dict[str, bytes]]:
+    def _generate(
+        self, target: str, arch: str, precision: str, tuner: Tuner | None
+    ) -> tuple[Plans, dict[str, bytes]]:
         functions = {
             _symbol(size, name): function
             for size, lowered in self._lowered.items()
@@ -141,7 +149,13 @@ class _Architecture:
             generated = generate_cpu(functions, cpu_target(), schedule_cpu)
             files = {SHARED_OBJECT: shared_object(generated.code)}
         else:
-            schedule = functools.partial(schedule_cuda, processors=processors_of(arch), precision=precision)
+            processors = processors_of(arch)
+            # Tiles of tensor cores have no variants.
+            known = tuner if precision == FP32 else None
+            chosen = _measured(functions, processors, arch, known) if known is not None else {}
+            schedule = functools.partial(
+                schedule_cuda, processors=processors, chosen=chosen, precision=precision
+            )
             generated = generate_cuda(functions, cuda_target(arch), schedule, precision)
             files = _cuda_files(generated, arch)
         kind: Literal["cpu", "cuda"] = "cpu" if target == CPU else "cuda"
@@ -170,6 +184,17 @@ _architecture = functools.lru_cache(maxsize=2)(_Architecture)
 def _symbol(size: int, function: str) -> str:
     """Name a function of one batch size, apart from those of others."""
     return f"b{size}_{function}"
+
+
+def _measured(functions: dict[str, Any], processors: int, arch: str, tuner: Tuner) -> dict[str, Choice]:
+    """Return what is known to be fast, by the functions' names; equal functions are timed once."""
+    subjects = subjects_of(functions, processors, arch, compiled_kernels)
+    costs: defaultdict[str, float] = defaultdict(float)
+    for each in subjects.values():
+        costs[each.key] += each.cost
+    distinct = {each.key: each._replace(cost=costs[each.key]) for each in subjects.values()}
+    found = tuner.choose([*distinct.values()], arch)
+    return {name: found[each.key] for name, each in subjects.items() if each.key in found}
 
 
 def _cuda_files(generated: Generated, arch: str) -> dict[str, bytes]:

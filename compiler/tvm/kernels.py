@@ -303,10 +303,11 @@ def lift_scratch(function: Any) -> tuple[Any, tuple[Scratch, ...]]:
     )
     body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
     lifted = tirx.PrimFunc([*function.params, *own], body, function.ret_type, function.attrs)
-    return lifted, tuple(map(_scratch, own))
+    return lifted, tuple(map(scratch_of, own))
 
 
-def _scratch(buffer: Any) -> Scratch:
+def scratch_of(buffer: Any) -> Scratch:
+    """Return the dtype and shape of a buffer or a parameter; raise `CompileError` if it has no fixed size."""
     try:
         return Scratch(str(buffer.ty.dtype), tuple(int(dimension) for dimension in buffer.ty.shape))
     except TypeError:

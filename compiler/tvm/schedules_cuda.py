@@ -27,7 +27,7 @@ from tvm.s_tir.dlight.gpu import matmul
 from mainspring.compiler.artifact.manifest import FP32
 from mainspring.compiler.tvm import gemv, tensor_cores
 from mainspring.compiler.tvm.products import as_product, only_sum, size_of
-from mainspring.compiler.tvm.tiles import Choice, Tile, choose, ranked
+from mainspring.compiler.tvm.tiles import Choice, Product, Tile, choose, ranked
 
 _MANY, _FEW = 256, 64
 """Threads of a block where there are enough blocks for every multiprocessor, and where there are not."""
@@ -62,12 +62,20 @@ def candidates(function: Any, processors: int) -> tuple[Choice, ...]:
 
     Empty for a function that is arranged in one way only.
     """
+    product = product_of(function)
+    return ranked(product, processors) if product is not None else ()
+
+
+def product_of(function: Any) -> Product | None:
+    """Return the size of the sum of products that is computed in tiles; None if a function has none."""
     schedule = s_tir.Schedule(function)
     total = only_sum(schedule)
     if total is None or matmul.detect_iter_traits(schedule.get(total)) is None:
-        return ()
+        return None
+    if gemv.weights_of(schedule.get(total)) is not None:
+        return None
     as_product(schedule, total)
-    return ranked(size_of(schedule, total), processors)
+    return size_of(schedule, total)
 
 
 def _on_tensor_cores(function: Any, processors: int, precision: str) -> Any | None:

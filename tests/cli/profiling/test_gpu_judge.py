@@ -131,5 +131,26 @@ def test_kernels_are_for_the_gpu_that_chooses(store: Store, monkeypatch: pytest.
     monkeypatch.setattr(gpu_judge, "find_devices", find(*gpus))
     for given, arch in ((None, "sm_80"), ("sm_86", "sm_86")):
         target, judge = judge_for("auto", "cuda", given, store, "")
-        assert target == Target("auto", "cuda", arch)
+        assert (target.engine, target.device, target.arch) == ("auto", "cuda", arch)
+        assert (target.tuner is None) == (given is not None), "kernels of another architecture don't run here"
         assert isinstance(judge, GpuJudge)
+
+
+def test_kernels_are_timed_where_there_is_a_gpu_and_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_judge, "find_devices", find())
+    with pytest.raises(CompileError, match=r"none can be used: .* Without --tune-seconds"):
+        judge_for("tvm", "cuda", None, store, "", tune_seconds=5)
+    with pytest.raises(CompileError, match="--device cuda, and --engine tvm or auto"):
+        judge_for("auto", "cpu", None, store, "", tune_seconds=5)
+    monkeypatch.setattr(gpu_judge, "find_devices", find(FoundDevice(0, "A100", "", "sm_80")))
+    with pytest.raises(CompileError, match=r"sm_90 can't be timed on this GPU, an sm_80"):
+        judge_for("tvm", "cuda", "sm_90", store, "", tune_seconds=5)
+    seconds = {}
+    for engine, given in (("tvm", 5.0), ("auto", None), ("auto", 0.0)):
+        target, _ = judge_for(engine, "cuda", None, store, "", tune_seconds=given)
+        assert (target.arch, target.tuner and target.tuner.store) == ("sm_80", store)
+        seconds[engine, given] = target.tuner and target.tuner.seconds
+    assert seconds == {("tvm", 5.0): 5, ("auto", None): 60, ("auto", 0.0): 0}
+    assert judge_for("tvm", "cuda", None, store, "")[0].tuner is None

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from mainspring import extras
 from mainspring.cli.main import build_app
-from mainspring.cli.profiling import gpu_judge
+from mainspring.cli.profiling import gpu_judge, gpu_timer
 from mainspring.compiler.artifact.errors import CompileError
 from mainspring.compiler.artifact.plan import read_plans
 from mainspring.compiler.artifact.store import Store
@@ -36,6 +36,7 @@ pytestmark = pytest.mark.timeout(600)
 
 ROOT = Path(__file__).resolve().parents[3]
 FAKE = (sys.executable, "-m", "tests.worker.engines.cuda.fake_gpu")
+TIMING = (sys.executable, "-m", "tests.worker.engines.cuda.fake_timing")
 AUTO = ["--engine", "auto", "--device", "cuda", "--batch-sizes", "1,2"]
 Plug = Callable[[FakeGpu], None]
 
@@ -58,6 +59,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Plug:
         monkeypatch.setattr(gpu_judge, "find_devices", lambda: [found])
         monkeypatch.setattr(gpu_judge, "PROGRAM", FAKE)
         monkeypatch.setattr(gpu_judge, "SECONDS", 0)
+        monkeypatch.setattr(gpu_timer, "PROGRAM", TIMING)
         monkeypatch.setenv(VARIABLE, msgspec.json.encode(gpu).decode())
 
     return put
@@ -111,6 +113,36 @@ def test_the_faster_engine_is_kept_with_its_profile(
     assert result.output.count(f" ms for each row on {KIND}, over all batch sizes") == 2
     assert [path.name for path in (store.root / "executables").iterdir()] == [manifest.executable]
     assert {path.name for path in store.root.iterdir()} == {"executables", "models", "weights"}
+
+
+def test_kernels_are_timed_and_the_winners_kept(
+    app: typer.Typer, plug: Plug, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that times gives every later variant a shorter time."""
+    from mainspring.compiler.tvm import build as tvm_build
+
+    monkeypatch.setattr(tvm_build, "compiled_kernels", lambda *_: b"code")
+    plug(FakeGpu())
+    words = ["compile", str(model), "--device", "cuda", "--engine", "tvm", "--batch-sizes", "1"]
+    made = {}
+    for name, more in (
+        ("plain", ["--arch", "sm_80"]),
+        ("timed", ["--tune-seconds", "600"]),
+        ("again", ["--arch", "sm_80"]),
+    ):
+        store = Store(tmp_path / ("plain" if name == "plain" else "store"))
+        tvm_build._architecture.cache_clear()
+        result = CliRunner().invoke(app, [*words, "--name", name, "--store", str(store.root), *more])
+        assert result.exit_code == 0, result.output
+        made[name] = store.manifest(name).executable
+    assert made["timed"] == made["again"] != made["plain"]
+    winners = [json.loads(path.read_text()) for path in (tmp_path / "store" / "tuned").iterdir()]
+    assert winners
+    for each in winners:
+        assert each["arch"] == "sm_80"
+        assert json.dumps(each["choice"], separators=(",", ":")) == min(
+            each["ns"], key=each["ns"].__getitem__
+        )
 
 
 def test_the_other_way_round_the_other_one_is_and_programs_are_told(
