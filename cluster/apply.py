@@ -27,13 +27,15 @@ from mainspring.cluster.residency import (
     leave,
     load_ended,
     load_sent,
+    open_ended,
+    open_sent,
     other_ended,
     prepare_sent,
     release_sent,
     unload_sent,
 )
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
 from mainspring.messages.events import (
@@ -80,6 +82,8 @@ def apply(cluster: Cluster, now_ns: int, entry: Event | Command) -> None:
             prepare_sent(cluster, now_ns, entry)
         case Release():
             release_sent(cluster, now_ns, entry)
+        case Open():
+            open_sent(cluster, entry)
         case Ranked():
             _rank(cluster, entry)
         case Doubted(model=name):
@@ -160,9 +164,14 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:
         stop(cluster, worker)
         for placement in list(worker.placements.values()):
             placement.leave()
-    infer = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
-    if infer is not None:
-        cluster.undecided += infer_ended(cluster, now_ns, worker, infer, result)
+    slot = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
+    if slot is not None:
+        executed = slot.action
+        if isinstance(executed, Infer):
+            cluster.undecided += infer_ended(cluster, now_ns, worker, slot, executed, result)
+        else:
+            open_ended(cluster, now_ns, worker, executed, result)
+            _leave_if_failed(cluster, worker, executed.model)
         return
     load = worker.load.finish(result.action_id, result.end_ns)
     if load is not None:
@@ -172,12 +181,12 @@ def _ended(cluster: Cluster, now_ns: int, result: Result) -> None:
     if other is not None:
         other_ended(cluster, worker, other[0], result)
         if isinstance(other[0], Prepare):
-            _leave_if_failed(cluster, worker, other[0])
+            _leave_if_failed(cluster, worker, other[0].model.name)
 
 
-def _leave_if_failed(cluster: Cluster, worker: Worker, action: Prepare) -> None:
-    """Take a model off whose PREPARE has failed if it was to leave."""
-    placement = worker.placements.get(action.model.name)
+def _leave_if_failed(cluster: Cluster, worker: Worker, name: str) -> None:
+    """Take a model off whose PREPARE or OPEN has failed if it was to leave."""
+    placement = worker.placements.get(name)
     if placement is not None and placement.leaving:
         leave(cluster, placement)
 

@@ -40,6 +40,8 @@ UNKNOWN_INFER_NS = 50_000_000
 """Duration assumed of a batch that was never profiled or measured anywhere."""
 UNKNOWN_LOAD_NS_PER_BYTE = 0.25
 """Copy cost assumed of a device that has never loaded anything: 4 GB/s."""
+UNKNOWN_OPEN_NS: Final = 500_000_000
+"""Duration assumed of an OPEN on a device that has never opened anything; one of the first ten samples."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,6 +81,11 @@ class Rolling:
         """Whether samples were forgotten, and what was measured since does not say if that was right."""
         self._halfway_ns = 0
         """Between what the last doubt forgot and what it kept: below it a measurement bears the doubt out."""
+
+    @property
+    def estimate_ns(self) -> int:
+        """The estimate."""
+        return self._estimate_ns
 
     @property
     def count(self) -> int:
@@ -194,7 +201,7 @@ class InferTimes:
     ``ns[i]`` belongs to ``sizes[i]``; readers keep a reference to the list, which is updated in place.
     """
 
-    __slots__ = ("_rolling", "_transfers", "index_of", "note", "ns", "sizes", "transfer_ns")
+    __slots__ = ("_rolling", "_transfers", "index_of", "note", "ns", "opening", "sizes", "transfer_ns")
 
     def __init__(self, sizes: tuple[int, ...], seeds_ns: list[int], rank: int = RANK) -> None:
         self.sizes = sizes
@@ -208,12 +215,15 @@ class InferTimes:
         self._rolling = [Rolling(seed, rank=rank) for seed in seeds_ns]
         self._transfers: dict[int, Rolling] = {}
         """Those that were ever measured to be more than nothing."""
+        self.opening: Rolling | None = None
+        """How long an OPEN of the executable takes, once that was measured."""
 
     def state(self, kind: str, executable: str) -> InferEstimate:
         """Return all that is known, as that of an executable on a kind of device."""
         durations = tuple([rolling.state() for rolling in self._rolling])
         transfers = {index: rolling.state() for index, rolling in self._transfers.items()}
-        return InferEstimate(kind, executable, self.sizes, durations, transfers)
+        opening = None if self.opening is None else self.opening.state()
+        return InferEstimate(kind, executable, self.sizes, durations, transfers, opening)
 
     def restore(self, state: InferEstimate) -> None:
         """Know what another one of the same sizes knew."""
@@ -225,6 +235,7 @@ class InferTimes:
         for index, transfer in state.transfers.items():
             rolling = self._transfers[index] = Rolling(0, rank=1)
             self.transfer_ns[index] = rolling.restore(transfer)
+        self.opening = None if state.opening is None else _restored(state.opening)
 
     def add(self, now_ns: int, index: int, duration_ns: int) -> None:
         """Take the measured duration of a batch of size ``sizes[index]`` in."""
@@ -320,6 +331,7 @@ class Estimates:
         self._infer: dict[tuple[str, str, tuple[int, ...]], InferTimes] = {}
         self._load: dict[tuple[str, int], LoadTime] = {}
         self._load_ns_per_byte: dict[str, float] = {}
+        self._openings: dict[str, Rolling] = {}
 
     def hold(self, spec: ModelSpec) -> None:
         """Keep a model's estimates until `release`."""
@@ -374,7 +386,8 @@ class Estimates:
     def states(self) -> Iterator[LoadRates | InferEstimate | LoadEstimate]:
         """Yield all that is known, each estimate as it is when it is asked for."""
         infer, load = list(self._infer.items()), list(self._load.items())
-        yield LoadRates(dict(self._load_ns_per_byte))
+        openings = {kind: rolling.state() for kind, rolling in self._openings.items()}
+        yield LoadRates(dict(self._load_ns_per_byte), openings)
         for key, times in infer:
             if self._infer.get(key) is times:
                 yield times.state(key[0], key[1])
@@ -386,6 +399,7 @@ class Estimates:
         """Know what others knew."""
         if isinstance(state, LoadRates):
             self._load_ns_per_byte = dict(state.ns_per_byte)
+            self._openings = {kind: _restored(opening) for kind, opening in state.openings.items()}
             self._prune()
             return
         self._kinds[state.device_kind] = None
@@ -413,12 +427,36 @@ class Estimates:
         self._infer = {key: times for key, times in self._infer.items() if key[0] != kind}
         self._load = {key: time for key, time in self._load.items() if key[0] != kind}
         self._load_ns_per_byte.pop(kind, None)
+        self._openings.pop(kind, None)
         self._kinds.pop(kind, None)
 
     def loaded(self, kind: str, spec: ModelSpec, duration_ns: int) -> None:
         """Learn from a LOAD's measured duration what to expect of other sizes."""
         if spec.weights_bytes:
             self._load_ns_per_byte[kind] = duration_ns / spec.weights_bytes
+
+    def open_ns(self, kind: str, times: InferTimes) -> int:
+        """Return how long an OPEN on a kind of device is expected to take: the longest of the last ten of the
+        executable, or of any if that was never opened."""
+        rolling = times.opening or self._openings.get(kind)
+        return UNKNOWN_OPEN_NS if rolling is None else rolling.estimate_ns
+
+    def opened(self, now_ns: int, kind: str, times: InferTimes, duration_ns: int) -> None:
+        """Learn from an OPEN's measured duration."""
+        if times.opening is None:
+            times.opening = Rolling(duration_ns, rank=1)
+        else:
+            times.opening.add(now_ns, duration_ns)
+        any_ = self._openings.get(kind)
+        if any_ is None:
+            any_ = self._openings[kind] = Rolling(UNKNOWN_OPEN_NS, rank=1)
+        any_.add(now_ns, duration_ns)
+
+
+def _restored(state: DurationState) -> Rolling:
+    rolling = Rolling(0, rank=1)
+    rolling.restore(state)
+    return rolling
 
 
 def _profile(kind: str, spec: ModelSpec) -> Profile | None:

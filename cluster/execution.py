@@ -8,7 +8,7 @@ from mainspring.cluster.placements import Placement, State, Worker
 from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Infer, Result
+from mainspring.messages.actions import Executed, Infer, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Unanswered
 
@@ -56,13 +56,12 @@ def infer_begun(
 
 
 def infer_ended(
-    cluster: Cluster, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result
+    cluster: Cluster, now_ns: int, worker: Worker, slot: Slot[Executed], action: Infer, result: Result
 ) -> list[Request]:
-    """Enter the result of an INFER that `Timeline.finish` took out; return its requests.
+    """Enter the result of an INFER, whose slot `Timeline.finish` took out; return its requests.
 
     If it ended well they are gone. Otherwise those that were not cancelled are undecided.
     """
-    action = slot.action
     requests = cluster.running.pop(action.action_id)
     placement = worker.placements[action.model]
     placement.infers -= 1
@@ -93,6 +92,8 @@ def orphans(cluster: Cluster, worker: Worker) -> list[Request]:
     """Take the INFERs that were outstanding on a lost worker out; return their requests, now undecided."""
     found: list[Request] = []
     for action in worker.exec.actions():
+        if not isinstance(action, Infer):
+            continue
         requests = cluster.running.pop(action.action_id)
         _come_back(requests)
         found += requests
@@ -118,7 +119,7 @@ def _inputs_ended(
     now_ns: int,
     placement: Placement,
     index: int,
-    slot: Slot[Infer],
+    slot: Slot[Executed],
     requests: list[Request],
     result: Result,
 ) -> None:

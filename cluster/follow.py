@@ -19,7 +19,7 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
 from mainspring.cluster.restore import enter, restore, serve
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked
 from mainspring.messages.events import Event, RequestArrived, Wakeup, WorkerJoined
 from mainspring.messages.model import ModelSpec
@@ -35,7 +35,7 @@ def follow(cluster: Cluster, now_ns: int, entry: Event | Command | Told) -> None
             settle(cluster)
             if not _outstanding(cluster, entry):
                 _infer(cluster, now_ns, entry)
-        case Load() | Unload() | Release() | Prepare():
+        case Load() | Unload() | Release() | Prepare() | Open():
             if not _outstanding(cluster, entry):
                 _action(cluster, entry)
                 apply(cluster, now_ns, entry)
@@ -64,12 +64,12 @@ def _outstanding(cluster: Cluster, action: Action) -> bool:
     worker, action_id = cluster.workers.get(action.worker), action.action_id
     if worker is None:
         return False
-    if isinstance(action, Infer):
+    if isinstance(action, Infer | Open):
         return worker.exec.get(action_id) is not None
     return action_id in worker.others or worker.load.get(action_id) is not None
 
 
-def _action(cluster: Cluster, action: Load | Unload | Release | Prepare) -> None:
+def _action(cluster: Cluster, action: Load | Unload | Release | Prepare | Open) -> None:
     """Know what an action is about."""
     match action:
         case Load():
@@ -78,6 +78,8 @@ def _action(cluster: Cluster, action: Load | Unload | Release | Prepare) -> None
             _left(cluster, action.worker, action.model)
         case Prepare():
             _know_model(cluster, action)
+        case Open():
+            _placement(cluster, action.worker, action.model)
 
 
 def _infer(cluster: Cluster, now_ns: int, action: Infer) -> None:

@@ -13,7 +13,7 @@ from mainspring.cluster.estimates import InferTimes, LoadTime, indices_by_rows
 from mainspring.cluster.pages import PageTable
 from mainspring.cluster.requests import DeadlineQueue, Request
 from mainspring.cluster.timeline import ExecTimeline, Slot, Timeline
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Action, Load, Prepare, Release, Unload
 from mainspring.messages.model import ModelSpec
 
 
@@ -22,6 +22,9 @@ class State(enum.Enum):
 
     KNOWN = "known"
     PREPARING = "preparing"
+    CLOSED = "closed"
+    """The weights are in place, and EXEC has yet to open the executable."""
+    OPENING = "opening"
     FAILED = "failed"
     """PREPARE failed, or was never tried; it is tried when the worker joins or the model is added again."""
     PREPARED = "prepared"
@@ -338,11 +341,11 @@ class Worker:
         self.note: object = None
         """The policy's own."""
 
-    def outstanding(self, action_id: int) -> tuple[Infer | Load | Unload | Prepare | Release, int] | None:
+    def outstanding(self, action_id: int) -> tuple[Action, int] | None:
         """Return an outstanding action with the instant at which it was sent, or None."""
-        infer = self.exec.get(action_id)
-        if infer is not None:
-            return infer.action, infer.action.earliest_ns
+        executed = self.exec.get(action_id)
+        if executed is not None:
+            return executed.action, executed.action.earliest_ns
         load = self.load.get(action_id)
         if load is not None:
             return load.action, load.action.earliest_ns

@@ -6,7 +6,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Placement, State, Worker
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 
 LOAD_ATTEMPTS: Final = 3
@@ -55,6 +55,28 @@ def prepare_sent(cluster: Cluster, now_ns: int, action: Prepare) -> None:
     worker.others[action.action_id] = (action, now_ns)
 
 
+def open_sent(cluster: Cluster, action: Open) -> None:
+    """Enter an OPEN: EXEC has one action more, and no LOAD is expected to begin before its end."""
+    worker = cluster.workers[action.worker]
+    worker.load.reserve(worker.exec.add(action).end_ns)
+    worker.placements[action.model].enter(State.OPENING)
+
+
+def open_ended(cluster: Cluster, now_ns: int, worker: Worker, action: Open, result: Result) -> None:
+    """Enter an OPEN's result: the model can be loaded, or waits for another one, or is given up."""
+    worker.load.release(result.end_ns)
+    placement = worker.placements[action.model]
+    placement.detail = result.detail
+    if result.status is Status.OK:
+        duration_ns = result.end_ns - result.begin_ns
+        cluster.estimates.opened(now_ns, worker.device_kind, placement.times, duration_ns)
+        placement.enter(State.PREPARED)
+    elif result.status is Status.TOO_LATE or result.status is Status.STOPPING:
+        placement.enter(State.CLOSED)
+    else:
+        placement.enter(State.FAILED)
+
+
 def release_sent(cluster: Cluster, now_ns: int, action: Release) -> None:
     """Enter a RELEASE."""
     worker = cluster.workers[action.worker]
@@ -75,7 +97,8 @@ def other_ended(
     if isinstance(action, Prepare):
         worker.prepares -= 1
         placement = worker.placements[action.model.name]
-        placement.enter(State.PREPARED if ok else State.FAILED)
+        state = State.CLOSED if result.status is Status.NOT_OPEN else State.FAILED
+        placement.enter(State.PREPARED if ok else state)
         placement.detail = result.detail
     elif isinstance(action, Release) and ok:
         return forget(cluster, worker.placements[action.model])

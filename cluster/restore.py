@@ -11,7 +11,7 @@ from mainspring.cluster.requests import Place, Request
 from mainspring.cluster.residency import vacate
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.operating import subject
 from mainspring.messages.snapshot import (
@@ -177,11 +177,13 @@ def _outstanding(cluster: Cluster, state: OutstandingState) -> None:
     _end_infers(cluster, worker)
     for placement in worker.placements.values():
         placement.infers = 0
-    infers = [
-        _infer(cluster, worker, told, told.action) for told in state.exec if isinstance(told.action, Infer)
+    executed = [
+        _executed(cluster, worker, told, told.action)
+        for told in state.exec
+        if not isinstance(told.action, Load)
     ]
     loads = [_load(worker, told, told.action) for told in state.load if isinstance(told.action, Load)]
-    worker.exec.restore(infers, state.exec_free_ns)
+    worker.exec.restore(executed, state.exec_free_ns)
     worker.exec.inputs_free_ns = state.inputs_free_ns
     worker.exec.inputs_came_ns = state.inputs_came_ns
     worker.load.restore(loads, state.load_free_ns)
@@ -190,10 +192,12 @@ def _outstanding(cluster: Cluster, state: OutstandingState) -> None:
     worker.lead_ns = state.lead_ns
 
 
-def _infer(cluster: Cluster, worker: Worker, told: SlotState, action: Infer) -> Slot[Infer]:
-    """Have an INFER with its requests run; return its slot."""
-    slot: Slot[Infer] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
+def _executed(cluster: Cluster, worker: Worker, told: SlotState, action: Executed) -> Slot[Executed]:
+    """Have an OPEN, or an INFER with its requests, run; return its slot."""
+    slot: Slot[Executed] = Slot(action, told.begin_ns, told.end_ns - told.begin_ns)
     slot.ready_ns, slot.soonest_ns, slot.transfer_ns = told.ready_ns, told.soonest_ns, told.transfer_ns
+    if not isinstance(action, Infer):
+        return slot
     placement = worker.placements[action.model]
     placement.infers += 1
     requests = cluster.running[action.action_id] = []

@@ -15,7 +15,7 @@ from mainspring.cluster.placements import Model, Placement, State, Worker
 from mainspring.cluster.requests import Request
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Executed, Infer, Load
 from mainspring.messages.snapshot import (
     ModelServed,
     ModelState,
@@ -140,7 +140,7 @@ def _worker(cluster: Cluster, worker: Worker) -> WorkerState:
 def _outstanding(cluster: Cluster, worker: Worker) -> OutstandingState:
     return OutstandingState(
         worker.name,
-        tuple([_infer(cluster, slot) for slot in worker.exec.slots()]),
+        tuple([_executed(cluster, slot) for slot in worker.exec.slots()]),
         worker.exec.free_ns,
         worker.exec.inputs_free_ns,
         worker.exec.inputs_came_ns,
@@ -152,10 +152,12 @@ def _outstanding(cluster: Cluster, worker: Worker) -> OutstandingState:
     )
 
 
-def _infer(cluster: Cluster, slot: Slot[Infer]) -> SlotState:
-    requests = tuple([_request(request) for request in cluster.running[slot.action.action_id]])
+def _executed(cluster: Cluster, slot: Slot[Executed]) -> SlotState:
+    action = slot.action
+    running = cluster.running[action.action_id] if isinstance(action, Infer) else []
+    requests = tuple([_request(request) for request in running])
     return SlotState(
-        slot.action, slot.begin_ns, slot.end_ns, slot.ready_ns, slot.soonest_ns, slot.transfer_ns, requests
+        action, slot.begin_ns, slot.end_ns, slot.ready_ns, slot.soonest_ns, slot.transfer_ns, requests
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final, Generic, TypeVar
 
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Executed, Infer, Load
 
-Windowed = TypeVar("Windowed", Infer, Load)
+Windowed = TypeVar("Windowed", Executed, Load)
 
 NEVER_NS: Final = (1 << 62) - 1
 """Later than every instant; the largest number that compiled code need not keep as an object."""
@@ -123,6 +123,16 @@ class Timeline(Generic[Windowed]):
         self.free_ns = slot.end_ns
         return slot
 
+    def reserve(self, until_ns: int) -> None:
+        """Have no new action expected to begin before an instant, unless some are outstanding."""
+        if not self._slots:
+            self.free_ns = max(self.free_ns, until_ns)
+
+    def release(self, at_ns: int) -> None:
+        """End what `reserve` began; what was expected to begin later is left as it is."""
+        if not self._slots:
+            self.free_ns = min(self.free_ns, at_ns)
+
     def finish(self, action_id: int, end_ns: int) -> Slot[Windowed] | None:
         """Take an action out at its end, and re-time those behind it; None if it is not outstanding."""
         slots = self._slots
@@ -179,7 +189,7 @@ class Timeline(Generic[Windowed]):
         )
 
 
-class ExecTimeline(Timeline[Infer]):
+class ExecTimeline(Timeline[Executed]):
     """The timeline of EXEC, and of the way that inputs take to it: one batch's behind the other's."""
 
     __slots__ = ("inputs_came_ns", "inputs_free_ns")
@@ -203,13 +213,15 @@ class ExecTimeline(Timeline[Infer]):
         slot.transfer_ns = transfer_ns
         slot.ready_ns = self.inputs_free_ns = self.inputs_at_ns(soonest_ns, transfer_ns)
 
-    def finish(self, action_id: int, end_ns: int, inputs_ns: int = 0) -> Slot[Infer] | None:
+    def finish(self, action_id: int, end_ns: int, inputs_ns: int = 0) -> Slot[Executed] | None:
         """Take an action out, as `Timeline.finish`; ``inputs_ns`` is when its inputs were in place, or 0."""
         if self.inputs_free_ns > end_ns:
-            self._retime_inputs(action_id, inputs_ns or end_ns)
+            slot = self.get(action_id)
+            if slot is not None and isinstance(slot.action, Infer):
+                self._retime_inputs(action_id, inputs_ns or end_ns)
         return super().finish(action_id, end_ns)
 
-    def transferred_ns(self, slot: Slot[Infer], until_ns: int) -> int:
+    def transferred_ns(self, slot: Slot[Executed], until_ns: int) -> int:
         """Return how long a finished action's inputs kept the way busy, up to an instant.
 
         To be asked once for each action, in the order of their ends.
@@ -222,7 +234,7 @@ class ExecTimeline(Timeline[Infer]):
         """Predict again when the inputs behind an action's will be in place, which had the way until then."""
         behind = False
         for slot in self._slots.values():
-            if behind:
+            if behind and isinstance(slot.action, Infer):
                 slot.ready_ns = free_ns = max(free_ns, slot.soonest_ns) + slot.transfer_ns
             behind = behind or slot.action.action_id == action_id
         if behind:

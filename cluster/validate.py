@@ -6,6 +6,7 @@ from mainspring.cluster.placements import PREPARED_STATES, Model, State, Worker
 from mainspring.cluster.requests import Place
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.status import where
+from mainspring.messages.actions import Open
 
 
 def validate(cluster: Cluster) -> None:
@@ -50,7 +51,11 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
     worker.exec.validate(f"EXEC of {name}")
     worker.load.validate(f"LOAD of {name}")
     infers: dict[str, int] = {}
+    opening: dict[str, int] = {}
     for action in worker.exec.actions():
+        if isinstance(action, Open):
+            opening[action.model] = opening.get(action.model, 0) + 1
+            continue
         infers[action.model] = infers.get(action.model, 0) + 1
         assert action.action_id in cluster.running, f"{action} has no requests"
     prepared = sum(placement.state in PREPARED_STATES for placement in worker.placements.values())
@@ -58,6 +63,7 @@ def _check_worker(cluster: Cluster, worker: Worker) -> None:
     assert worker.prepared == prepared, f"{name}: {prepared} are prepared, {worker.prepared} were counted"
     for placement in worker.placements.values():
         assert placement.infers == infers.get(placement.model.name, 0), f"{placement}: {infers}"
+        assert opening.get(placement.model.name, 0) == (placement.state is State.OPENING), f"{placement}"
         has_pages = placement.state in (State.LOADING, State.RESIDENT)
         assert not placement.model.spec.extents or has_pages == bool(placement.pages), f"{placement}"
         assert (placement.state is State.RESIDENT) == (placement.model.name in worker.lru), f"{placement}"

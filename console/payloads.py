@@ -315,7 +315,8 @@ class ModelPage(msgspec.Struct, frozen=True):
     load_ms: dict[str, float]
     """Seed durations of LOAD by device kind."""
     placements: dict[str, str]
-    """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``failed: why``."""
+    """By worker: ``resident``, ``loading``, ``prepared``, ``preparing``, ``closed``,
+    ``opening``, ``failed: why``."""
     recent: list[RequestLine]
     """Its newest requests of any outcome."""
     evicted_for: dict[str, int] = {}

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mainspring.console.trace_file import SHORTEST_NS, TraceFile
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Infer, Load, Timed
 from mainspring.messages.codes import Status
 from mainspring.messages.events import RequestArrived
 from mainspring.telemetry.lifecycles import OPEN_OUTCOMES, ActionLife, Lifecycles, RequestLife
@@ -31,7 +31,7 @@ _FIRST_TID = 100_000
 _ARRIVALS_TID = _FIRST_TID
 _RAN = (Status.OK, Status.ENGINE_ERROR, Status.OUTPUT_LOST)
 _EXECUTORS = ("EXEC", "LOAD", "OTHER", "NOT RUN")
-_EXECUTOR = {"INFER": "EXEC", "LOAD": "LOAD"}
+_EXECUTOR = {"INFER": "EXEC", "OPEN": "EXEC", "LOAD": "LOAD"}
 
 
 class Tracer:
@@ -133,7 +133,7 @@ class Tracer:
     def _window(self, pid: int, life: ActionLife) -> None:
         """Write when an action might begin."""
         action = life.action
-        if isinstance(action, Infer | Load):
+        if isinstance(action, Timed):
             first_ns, last_ns = self._at(action.earliest_ns), self._at(action.latest_ns)
             args = {"action": action.action_id, "model": action.model}
             name = f"{life.kind} window"
@@ -200,14 +200,14 @@ class _Worker:
 def _placed(life: ActionLife, now_ns: int) -> tuple[str, str, int, int]:
     """Return an action's executor, the name of its slice, and when it began and ended, or is to."""
     action, result, executor = life.action, life.result, _EXECUTOR.get(life.kind, "OTHER")
-    name = life.model if life.kind in _EXECUTOR else f"{life.kind} {life.model}"
+    name = life.model if life.kind in ("INFER", "LOAD") else f"{life.kind} {life.model}"
     if result is not None and result.status in _RAN:
         return executor, name, result.begin_ns, result.end_ns
     if result is not None:
         return "NOT RUN", f"{name}: {result.status.value}", result.begin_ns, result.end_ns
     if life.ended_ns is not None:
         return "NOT RUN", f"{name}: lost", life.sent_ns, life.ended_ns
-    if isinstance(action, Infer | Load):
+    if isinstance(action, Timed):
         end_ns = action.predicted_begin_ns + action.predicted_duration_ns
         return executor, f"{name} (planned)", action.predicted_begin_ns, end_ns
     return executor, f"{name} (under way)", life.sent_ns, now_ns
@@ -226,9 +226,10 @@ def _arguments(life: ActionLife) -> dict[str, Any]:
         args["requests_in_all"] = len(action.request_ids)
     elif isinstance(action, Load):
         args["pages"] = " ".join(map(str, action.pages))
-    if not isinstance(action, Infer | Load):
+    if not isinstance(action, Timed):
         return args
-    args |= _evidence(life, action)
+    if isinstance(action, Infer | Load):
+        args |= _evidence(life, action)
     args["predicted_duration_us"] = action.predicted_duration_ns / 1e3
     args["window_us"] = (action.latest_ns - action.earliest_ns) / 1e3
     args["sent_before_predicted_begin_us"] = (action.predicted_begin_ns - life.sent_ns) / 1e3

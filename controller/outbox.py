@@ -14,7 +14,7 @@ import msgspec
 
 from mainspring.controller.counters import AnswerLimit, Dropped
 from mainspring.controller.sessions import Session, SessionTable, WorkerSession
-from mainspring.messages.actions import Action, Infer, Load
+from mainspring.messages.actions import Action, Infer, Open, Timed
 from mainspring.messages.codec import encode
 from mainspring.messages.commands import Reject
 from mainspring.messages.ids import gateway_of
@@ -40,15 +40,15 @@ def on_worker_clock(action: Action, offset_ns: int) -> Action:
 
     It has no evidence: that is for the log.
     """
-    if not isinstance(action, Infer | Load):
+    if not isinstance(action, Timed):
         return action
-    return msgspec.structs.replace(
+    shifted = msgspec.structs.replace(
         action,
         earliest_ns=action.earliest_ns + offset_ns,
         latest_ns=action.latest_ns + offset_ns,
         predicted_begin_ns=action.predicted_begin_ns + offset_ns,
-        evidence=None,
     )
+    return shifted if isinstance(shifted, Open) else msgspec.structs.replace(shifted, evidence=None)
 
 
 def dispatches(action: Infer) -> dict[int, Dispatch]:

@@ -15,7 +15,11 @@ from mainspring.messages.model import ModelSpec
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
-    """Map the model's weights into host memory, open and warm its executable. Lowest priority, no window."""
+    """Bring the model's weights into host memory. Lowest priority, no window.
+
+    It ends with ``not_open`` if the worker may not open the model's executable beside EXEC and has not opened
+    it for another model: an `Open` has to follow. Otherwise the model can be loaded.
+    """
 
     action_id: int
     worker: str
@@ -28,6 +32,21 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
     action_id: int
     worker: str
     model: str
+
+
+class Open(msgspec.Struct, frozen=True, tag="open"):
+    """Open and warm the executable of a model whose PREPARE ended with ``not_open``; then it can be loaded.
+
+    EXEC does it: on a GPU, loading a module may hold up all other work until the device is idle.
+    """
+
+    action_id: int
+    worker: str
+    model: str
+    earliest_ns: int
+    latest_ns: int
+    predicted_begin_ns: int
+    predicted_duration_ns: int
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", omit_defaults=True):
@@ -73,8 +92,14 @@ class Infer(msgspec.Struct, frozen=True, tag="infer", omit_defaults=True):
     """As `Load.evidence`."""
 
 
-Action = Prepare | Release | Load | Unload | Infer
-KINDS: dict[type, str] = {kind: kind.__name__.upper() for kind in (Infer, Load, Unload, Prepare, Release)}
+Action = Prepare | Release | Open | Load | Unload | Infer
+Executed = Infer | Open
+"""What EXEC does."""
+Timed = Infer | Load | Open
+"""What has a window and a prediction."""
+KINDS: dict[type, str] = {
+    kind: kind.__name__.upper() for kind in (Infer, Load, Unload, Prepare, Release, Open)
+}
 """What logs and displays call each action, by its class: ``INFER`` and so on."""
 
 

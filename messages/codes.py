@@ -54,7 +54,8 @@ class Reason(StrEnum):
 
 
 class Status(StrEnum):
-    """How an action ended on its worker. Anything but ``OK`` left the worker's state unchanged."""
+    """How an action ended on its worker. Anything but ``OK`` and ``NOT_OPEN`` left the
+    worker's state unchanged."""
 
     OK = "ok"
     TOO_LATE = "too_late"
@@ -74,5 +75,7 @@ class Status(StrEnum):
     STOPPING = "stopping"
     """The worker is stopping and begins nothing more."""
     ENGINE_ERROR = "engine_error"
+    NOT_OPEN = "not_open"
+    """Of a PREPARE: the weights are in place, and an OPEN has to follow."""
     OUTPUT_LOST = "output_lost"
     """It ran, and the connection of a gateway that was to have outputs had ended meanwhile."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
 from mainspring.messages.codes import Reason
 from mainspring.messages.evidence import RejectEvidence
 
@@ -58,7 +58,7 @@ class Doubted(msgspec.Struct, frozen=True, tag="doubted"):
 Note = Ranked | Doubted
 """What is logged and not sent: a reader of the log needs it to keep the cluster's state."""
 
-Sent = Prepare | Release | Load | Unload | Infer | Reject | DropWorker
+Sent = Prepare | Release | Open | Load | Unload | Infer | Reject | DropWorker
 """What is sent to a worker or a gateway."""
 
 Command = Sent | Note

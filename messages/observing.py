@@ -17,7 +17,7 @@ import msgspec
 
 from mainspring.messages.operating import Operate, Operated
 
-OBSERVER_VERSION = 2
+OBSERVER_VERSION = 3
 """Version of this conversation and of the event stream's entries."""
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Unload
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Unload
 from mainspring.messages.events import OperatorAsked, RequestArrived
 from mainspring.messages.model import ModelSpec
 
@@ -105,9 +105,9 @@ class RequestState(msgspec.Struct, frozen=True, tag="request_state", omit_defaul
 
 
 class SlotState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An outstanding INFER or LOAD with its current prediction (`cluster.timeline.Slot`)."""
+    """An outstanding INFER, OPEN or LOAD with its current prediction (`cluster.timeline.Slot`)."""
 
-    action: Infer | Load
+    action: Infer | Open | Load
     begin_ns: int
     end_ns: int
     ready_ns: int
@@ -149,13 +149,16 @@ class DurationState(msgspec.Struct, frozen=True, array_like=True):
     halfway_ns: int
 
 
-class LoadRates(msgspec.Struct, frozen=True, tag="load_rates"):
-    """What the last LOAD on each kind of device took for each byte, by which new estimates begin."""
+class LoadRates(msgspec.Struct, frozen=True, tag="load_rates", omit_defaults=True):
+    """What is known of each kind of device, by which new estimates begin."""
 
     ns_per_byte: dict[str, float]
+    """What the last LOAD took for each byte."""
+    openings: dict[str, DurationState] = {}
+    """How long the last OPENs took, of any executable."""
 
 
-class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate"):
+class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate", omit_defaults=True):
     """How long INFERs take on one kind of device, for all models of an executable and its batch sizes."""
 
     device_kind: str
@@ -166,6 +169,8 @@ class InferEstimate(msgspec.Struct, frozen=True, tag="infer_estimate"):
     transfers: dict[int, DurationState]
     """How long inputs keep the way to the worker busy, by the index of the batch size, where it was ever
     measured to be more than nothing."""
+    opening: DurationState | None = None
+    """How long OPENs of the executable took; None if it was never measured."""
 
 
 class LoadEstimate(msgspec.Struct, frozen=True, tag="load_estimate"):

@@ -62,7 +62,7 @@ class BestEffort:
         heap = self._waiting.get(worker.name)
         if not heap:
             return None
-        limit_ns = self._limit_ns(now_ns)
+        limit_ns = self.limit_ns(now_ns)
         not_ready = []
         batch = None
         while heap and batch is None:
@@ -113,7 +113,7 @@ class BestEffort:
             rows += request.rows
         return Batch(placement, times.index_for(rows), requests)
 
-    def _limit_ns(self, now_ns: int) -> int | None:
+    def limit_ns(self, now_ns: int) -> int | None:
         """Return how long an executor may be blocked: the least slack seen lately, or the part of it that the
         policy grants; None if none was seen."""
         slacks = self._slacks

@@ -18,6 +18,8 @@ MAY_BE_ZERO = (
     "action_window_ms",
     "load_window_ms",
     "idle_load_protect_ms",
+    "open_patience_ms",
+    "open_within_ms",
 )
 """Numbers that may be 0; the others must be greater."""
 
@@ -69,10 +71,15 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     time do not count for a request with a deadline, which bounds them."""
     prepares_in_flight: int = 2
     """PREPARE actions outstanding at once on each worker."""
+    open_patience_ms: float = 1000.0
+    """How long an OPEN waits for a gap of EXEC in which no request like those of the last second would have
+    come too late; after it, any gap will do in which no accepted request is kept waiting for too long."""
+    open_within_ms: float = 10_000.0
+    """How long an OPEN waits for such a gap before it is sent in any case."""
     action_timeout_ms: float = 2000.0
     """A worker that owes a LOAD's, UNLOAD's or INFER's result for longer than this is dropped."""
     prepare_timeout_ms: float = 600_000.0
-    """A worker that owes a PREPARE's or RELEASE's result for longer than this is dropped."""
+    """A worker that owes a PREPARE's, OPEN's or RELEASE's result for longer than this is dropped."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for a number that no scheduler could work with."""

@@ -15,7 +15,7 @@ from mainspring.cluster.requests import Request
 from mainspring.cluster.snapshot import Part, snapshot
 from mainspring.cluster.status import cluster_status
 from mainspring.cluster.validate import validate as validate_state
-from mainspring.messages.actions import Result
+from mainspring.messages.actions import Open, Result
 from mainspring.messages.commands import Command
 from mainspring.messages.events import (
     Event,
@@ -38,6 +38,7 @@ from mainspring.scheduler.config import SchedulerConfig
 from mainspring.scheduler.dispatch import Dispatcher
 from mainspring.scheduler.load_queue import MissedModels, Pins
 from mainspring.scheduler.membership import Membership
+from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.operating import Operating
 from mainspring.scheduler.policies.registry import make_policy, policy_class
 from mainspring.scheduler.request_lifecycle import RequestLifecycle
@@ -72,7 +73,8 @@ class Scheduler:
         self._missed = MissedModels(state, self._policy)
         self._retry_ns = 0
         self._pins = Pins(state)
-        self._residency = Residency(state, self._policy, self._missed, self._pins)
+        openings = Openings(state, self._backlog)
+        self._residency = Residency(state, self._policy, self._missed, self._pins, openings)
         self._lifecycle = RequestLifecycle(state, self._policy, self._residency, self._backlog, self._missed)
         self._stalls = Stalls(state, self._policy, self._missed)
         self._dispatcher = Dispatcher(
@@ -256,4 +258,5 @@ def _check_loads(state: SchedulerState, worker: Worker) -> None:
             f"{load} was decided {decided_ms:.1f} ms before its executor is free, not {ahead_ns / 1e6:.1f}"
         )
     waits = name not in state.load_room
-    assert not waits or len(worker.load), f"{name}: LOAD has nothing to do, and no room"
+    opens = any(isinstance(action, Open) for action in worker.exec.actions())
+    assert not waits or opens or len(worker.load), f"{name}: LOAD has nothing to do, and no room"

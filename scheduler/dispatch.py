@@ -10,7 +10,7 @@ from mainspring.cluster.placements import Model, Worker
 from mainspring.cluster.plans import Plan
 from mainspring.cluster.requests import Request
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Infer, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Executed, Infer, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Unanswered
 from mainspring.scheduler.best_effort import BestEffort
@@ -55,8 +55,12 @@ class Dispatcher:
             if available_ns > now_ns + ahead_ns and len(timeline):
                 self._look_again(now_ns, worker, available_ns - ahead_ns)
                 return
+            if self._residency.open_next(now_ns, worker, available_ns, idle=False):
+                continue
             batch = self._policy.next_batch(now_ns, worker, available_ns)
             if batch is None and available_ns <= soonest_ns and now_ns >= worker.held_until_ns:
+                if self._residency.open_next(now_ns, worker, available_ns, idle=True):
+                    continue
                 batch = self._backlog.next_batch(now_ns, worker)
             if batch is None:
                 if now_ns < worker.held_until_ns:
@@ -87,9 +91,9 @@ class Dispatcher:
             return True
         if result.status is Status.STOPPING and not worker.stopping:
             self._residency.retire(now_ns, worker)
-        infer = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
-        if infer is not None:
-            self._infer_ended(now_ns, worker, infer, result)
+        slot = worker.exec.finish(result.action_id, result.end_ns, result.inputs_ns)
+        if slot is not None:
+            self._executed(now_ns, worker, slot, result)
             return True
         load = worker.load.finish(result.action_id, result.end_ns)
         if load is not None:
@@ -106,7 +110,7 @@ class Dispatcher:
     ) -> bool:
         """Enter the result of an action without a window; return whether the worker and the state agree."""
         concerned: Model | None = None
-        if isinstance(action, Prepare) and result.status is not Status.OK:
+        if isinstance(action, Prepare) and result.status not in (Status.OK, Status.NOT_OPEN):
             # Looked up now: the placement of a model that was removed ends with its PREPARE.
             concerned = worker.placements[action.model.name].model
         agrees = self._residency.other_ended(now_ns, worker, action, result)
@@ -124,11 +128,14 @@ class Dispatcher:
         """Return which result a worker has owed for too long, or None after arranging for the next check."""
         state = self._state
         worker.watched = False
-        limits = [
-            max(slot.end_ns, slot.action.latest_ns) + state.ns.action_timeout
-            for slot in (worker.exec.first(), worker.load.first())
-            if slot is not None
-        ]
+        limits = []
+        executed, loaded = worker.exec.first(), worker.load.first()
+        if executed is not None:
+            opens = isinstance(executed.action, Open)
+            timeout_ns = state.ns.prepare_timeout if opens else state.ns.action_timeout
+            limits.append(max(executed.end_ns, executed.action.latest_ns) + timeout_ns)
+        if loaded is not None:
+            limits.append(max(loaded.end_ns, loaded.action.latest_ns) + state.ns.action_timeout)
         for action, sent_ns in worker.others.values():
             slow = isinstance(action, Prepare | Release)
             limits.append(sent_ns + (state.ns.prepare_timeout if slow else state.ns.action_timeout))
@@ -144,7 +151,9 @@ class Dispatcher:
         """Return the INFER whose result a worker has owed for too long; None if it is another action's."""
         slot = worker.exec.first()
         timeout_ns = self._state.ns.action_timeout
-        if slot is None or max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
+        if slot is None or not isinstance(slot.action, Infer):
+            return None
+        if max(slot.end_ns, slot.action.latest_ns) + timeout_ns > now_ns:
             return None
         return Unanswered(slot.action.model, slot.action.batch_size, now_ns - slot.begin_ns)
 
@@ -188,13 +197,26 @@ class Dispatcher:
             evidence=plan.evidence(),
         )
 
-    def _infer_ended(self, now_ns: int, worker: Worker, slot: Slot[Infer], result: Result) -> None:
-        """Close a batch: its requests are done, or wait again, or are rejected."""
-        state, action = self._state, slot.action
-        placement = worker.placements[action.model]
+    def _executed(self, now_ns: int, worker: Worker, slot: Slot[Executed], result: Result) -> None:
+        """Enter the result of what EXEC did."""
+        action = slot.action
         self._stalls.exec_ended(now_ns, worker)
-        state.wake(worker)
-        requests = infer_ended(state.cluster, now_ns, worker, slot, result)
+        self._state.wake(worker)
+        if isinstance(action, Infer):
+            self._infer_ended(now_ns, worker, slot, action, result)
+            return
+        model = worker.placements[action.model].model
+        self._residency.open_ended(now_ns, worker, action, result)
+        if result.status is not _OK:
+            self._lifecycle.reconsider(now_ns, model)
+
+    def _infer_ended(
+        self, now_ns: int, worker: Worker, slot: Slot[Executed], action: Infer, result: Result
+    ) -> None:
+        """Close a batch: its requests are done, or wait again, or are rejected."""
+        state = self._state
+        placement = worker.placements[action.model]
+        requests = infer_ended(state.cluster, now_ns, worker, slot, action, result)
         if result.status is _OK:
             index = placement.times.sizes.index(action.batch_size)
             self._policy.executed(now_ns, placement, index, result.end_ns - result.begin_ns, requests)

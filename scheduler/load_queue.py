@@ -164,7 +164,9 @@ class MissedModels(ModelQueue):
 
     def _plan(self, now_ns: int, model: Model) -> LoadPlan | None:
         """Find the idle worker with the most free pages that can take a model."""
-        idle = [p for p in model.placements.values() if p.loadable and not len(p.worker.load)]
+        room = self._state.load_room
+        able = [p for p in model.placements.values() if p.loadable and p.worker.name in room]
+        idle = [p for p in able if not len(p.worker.load)]
         for placement in sorted(idle, key=lambda p: (-p.worker.pages.free, p.worker.number)):
             asked = model.name in self._operators
             plan = self._policy.plan_idle_load(now_ns, placement)

@@ -128,6 +128,7 @@ class Membership:
         state, name = self._state, worker.name
         self._policy.worker_left(now_ns, worker)
         self._backlog.worker_left(worker)
+        self._residency.left(worker)
         state.dirty.pop(name, None)
         state.load_room.pop(name, None)
         for load in worker.load.actions():

@@ -1,15 +1,16 @@
-"""Which models are prepared and resident where: PREPARE, RELEASE, LOAD and UNLOAD, and their results."""
+"""Which models are prepared and resident where: PREPARE, OPEN, RELEASE, LOAD, UNLOAD, and their results."""
 
 from __future__ import annotations
 
 from mainspring.cluster.membership import stop
 from mainspring.cluster.placements import Model, Placement, State, Worker
-from mainspring.cluster.residency import forget, give_up, load_ended, other_ended
+from mainspring.cluster.residency import forget, give_up, load_ended, open_ended, other_ended
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadEvidence
 from mainspring.scheduler.load_queue import MissedModels, Pins
+from mainspring.scheduler.openings import Openings
 from mainspring.scheduler.placing import LoadPlan, wrong_with
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.stalls import stalled_at_ns
@@ -19,8 +20,11 @@ from mainspring.scheduler.state import READY_SLACK_NS, SchedulerState
 class Residency:
     """Sends the actions that move models, and tells the scheduler's other parts of their results."""
 
-    def __init__(self, state: SchedulerState, policy: Policy, missed: MissedModels, pins: Pins) -> None:
+    def __init__(
+        self, state: SchedulerState, policy: Policy, missed: MissedModels, pins: Pins, openings: Openings
+    ) -> None:
         self._state = state
+        self._openings = openings
         self._policy = policy
         self._missed = missed
         self._pins = pins
@@ -32,6 +36,8 @@ class Residency:
             queue[placement.model.name] = None
             if soon:
                 queue.move_to_end(placement.model.name, last=False)
+        elif placement.state is State.CLOSED and soon:
+            self._openings.hasten(placement)
 
     def prepare_next(self, now_ns: int, worker: Worker) -> None:
         """Send PREPAREs up to the bound on how many may be outstanding."""
@@ -42,7 +48,8 @@ class Residency:
         ):
             name, _ = worker.prepare_queue.popitem(last=False)
             placement = worker.placements.get(name)
-            if placement is None or placement.state is not State.KNOWN or placement.leaving:
+            # A model is closed here if its executable was opened for another one.
+            if placement is None or placement.leaving or placement.state not in (State.KNOWN, State.CLOSED):
                 continue
             action = Prepare(self._state.next_action_id(), worker.name, placement.model.spec)
             self._send_other(now_ns, worker, action)
@@ -112,7 +119,9 @@ class Residency:
             return
         if placement.state is State.RESIDENT and placement.infers == 0:
             self.unload(now_ns, placement)
-        if placement.state in (State.PREPARED, State.BROKEN) and placement.infers == 0:
+        if placement.state is State.CLOSED:
+            self._openings.remove(placement)
+        if placement.state in (State.PREPARED, State.BROKEN, State.CLOSED) and placement.infers == 0:
             self._send_other(now_ns, worker, Release(self._state.next_action_id(), worker.name, name))
         elif placement.state in (State.KNOWN, State.FAILED):
             self._succeed(now_ns, forget(self._state.cluster, placement))
@@ -124,6 +133,7 @@ class Residency:
     def retire(self, now_ns: int, worker: Worker) -> None:
         """Send nothing more to a worker that is stopping, so that others load what it holds."""
         stop(self._state.cluster, worker)
+        self._openings.forget(worker)
         for placement in list(worker.placements.values()):
             self.leave(now_ns, placement)
             if placement.model.backlog:
@@ -162,6 +172,34 @@ class Residency:
             self._policy.residency_changed(now_ns, placement)
         return result.status in (Status.OK, Status.TOO_LATE, Status.STOPPING, Status.ENGINE_ERROR)
 
+    def open_next(self, now_ns: int, worker: Worker, available_ns: int, *, idle: bool) -> bool:
+        """Send an OPEN that EXEC begins at ``available_ns`` if it is time for one; return whether it is.
+
+        ``idle``: EXEC has nothing else to begin now.
+        """
+        action = self._openings.next(now_ns, worker, available_ns, idle)
+        if action is None:
+            return False
+        self._state.emit(now_ns, action)
+        self._openings.sent(now_ns, worker, action)
+        return True
+
+    def open_ended(self, now_ns: int, worker: Worker, action: Open, result: Result) -> None:
+        """Enter an OPEN's result; models that waited for the same executable are prepared."""
+        placement = worker.placements[action.model]
+        open_ended(self._state.cluster, now_ns, worker, action, result)
+        self._state.loads_dirty = True
+        self._state.consider_load_room(now_ns, worker)
+        for other in self._openings.ended(now_ns, placement, action, result):
+            worker.prepare_queue[other.model.name] = None
+        if placement.leaving:
+            self.leave(now_ns, placement)
+        self.prepare_next(now_ns, worker)
+
+    def left(self, worker: Worker) -> None:
+        """Forget a worker that is gone."""
+        self._openings.forget(worker)
+
     def other_ended(
         self, now_ns: int, worker: Worker, action: Unload | Prepare | Release, result: Result
     ) -> bool:
@@ -178,6 +216,8 @@ class Residency:
                 self._state.loads_dirty = True
                 if placement.leaving:
                     self.leave(now_ns, placement)
+                elif placement.state is State.CLOSED:
+                    self._openings.add(now_ns, placement)
                 self.prepare_next(now_ns, worker)
                 return True
             case Release():

@@ -11,7 +11,7 @@ from typing import Final
 
 from mainspring.cluster.placements import Model, Placement, Worker
 from mainspring.cluster.timeline import Slot
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Executed, Load, kind_of
 from mainspring.scheduler.load_queue import MissedModels
 from mainspring.scheduler.policies.base import Policy
 from mainspring.scheduler.state import SchedulerState
@@ -77,7 +77,7 @@ class Stalls:
             self._missed.want(placement.model)
 
 
-def stalled_at_ns(slot: Slot[Infer] | Slot[Load]) -> int:
+def stalled_at_ns(slot: Slot[Executed] | Slot[Load]) -> int:
     """Return when the action that an executor runs counts as stalled if no result has arrived."""
     return slot.end_ns + max(SHORTEST_NS, slot.duration_ns)
 
@@ -91,7 +91,8 @@ def overdue_detail(now_ns: int, model: Model) -> str:
             return _overdue("LOAD", load.action.action_id, worker, worker.load.overdue_ns(now_ns))
         running = worker.exec.first()
         if running is not None and worker.exec.overdue_ns(now_ns) > 0:
-            return _overdue("INFER", running.action.action_id, worker, worker.exec.overdue_ns(now_ns))
+            kind, action_id = kind_of(running.action), running.action.action_id
+            return _overdue(kind, action_id, worker, worker.exec.overdue_ns(now_ns))
     return ""
 
 

@@ -40,6 +40,8 @@ class Durations:
     """0 if the configuration leaves it open."""
     idle_load_protect: int
     equal_slack: int
+    open_patience: int
+    open_within: int
     action_timeout: int
     prepare_timeout: int
 

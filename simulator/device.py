@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from mainspring.messages.actions import Action, Infer, Load, Result
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.events import WorkerJoined
 from mainspring.messages.model import PAGE_BYTES, ModelSpec
@@ -57,9 +57,10 @@ class SimulatedWorker:
         results: Results,
         outputs: Outputs,
         preloaded: Preloaded | None = None,
+        opened: Iterable[str] = (),
     ) -> None:
         """``results`` and ``outputs`` are called with this worker and the instant of sending; outputs also
-        with the batch and its duration."""
+        with the batch and its duration. ``opened`` are the executables that are open from the start."""
         self.name = name
         self.kind = kind
         self.pages = pages
@@ -72,6 +73,7 @@ class SimulatedWorker:
         self.busy_ns = 0
         """Time that EXEC has run for."""
         self._faults = faults
+        self._opened = set(opened)
         self._draws = Draws(rng)
         self._agenda = agenda
         self._results = results
@@ -128,6 +130,7 @@ class SimulatedWorker:
         self.session = -1
         self._early.clear()
         self.core.abandon()
+        self.core.forget_closed()
         self.core.validate()
 
     def _preload(self, preloaded: Preloaded) -> None:
@@ -191,6 +194,9 @@ class SimulatedWorker:
         chance = self._faults.engine_error_probability
         failed = chance > 0 and self._draws.uniform() < chance
         duration_ns = self._duration_ns(job)
+        if self._stays_closed(job) and self._faults.surprising_opens:
+            for place in (_PLACE[_EXEC], _PLACE[_LOAD]):
+                self._free_ns[place] = max(self._free_ns[place], now_ns + duration_ns)
         self._agenda.at(now_ns + duration_ns, self._end, executor, job, now_ns, now_ns + duration_ns, failed)
 
     def _end(self, executor: Executor, job: Job, begin_ns: int, end_ns: int, failed: bool) -> None:
@@ -200,6 +206,11 @@ class SimulatedWorker:
         duration_ns = end_ns - begin_ns
         status = Status.ENGINE_ERROR if failed else Status.OK
         action = job.action
+        if not failed and self._stays_closed(job):
+            if self._faults.surprising_opens or isinstance(action, Open):
+                self._opened.add(job.model.executable)
+            else:
+                status = Status.NOT_OPEN
         result = self.core.finish(
             executor, action.action_id, begin_ns, end_ns, device_ns=duration_ns, status=status
         )
@@ -211,11 +222,17 @@ class SimulatedWorker:
                 self._outputs(self, end_ns + self._result_ns, action, duration_ns)
         if result is not None:
             self._results(self, end_ns + self._result_ns, result)
-        self._free_ns[_PLACE[executor]] = end_ns + self._turn_ns
+        self._free_ns[_PLACE[executor]] = max(self._free_ns[_PLACE[executor]], end_ns + self._turn_ns)
         if executor is _EXEC:
             self._run(_EXEC, end_ns)
         else:
             self._run_all(end_ns)
+
+    def _stays_closed(self, job: Job) -> bool:
+        """Return whether a job is about a model whose executable has to be opened, alone."""
+        if not self._faults.open_ns or not isinstance(job.action, Prepare | Open):
+            return False
+        return job.model.executable not in self._opened
 
     def _duration_ns(self, job: Job) -> int:
         """Draw how long a job takes."""
@@ -224,6 +241,8 @@ class SimulatedWorker:
             nominal_ns = job.model.profiles[self.kind].infer_ns[action.batch_size]
         elif isinstance(action, Load):
             nominal_ns = job.model.profiles[self.kind].load_ns
+        elif isinstance(action, Open) or (faults.surprising_opens and self._stays_closed(job)):
+            nominal_ns = faults.open_ns
         else:
             return PREPARE_NS
         duration_ns = float(nominal_ns)

@@ -60,6 +60,8 @@ class Fleet:
         self._seeds = seeds
         self._tell = tell
         self._take_outputs = outputs
+        self.opened: set[str] = set()
+        """The executables that every worker opens when it starts."""
         self._sessions = 0
         for when_ns, name, down_ns in faults.crashes:
             agenda.at(when_ns, self._crash, name, down_ns)
@@ -79,6 +81,7 @@ class Fleet:
             results=self._results,
             outputs=self._outputs,
             preloaded=None if preloaded is None else preloaded.get(name),
+            opened=self.opened,
         )
         self.workers[name] = worker
         self.peers[name] = Peer(worker, self._faults, self._draws)

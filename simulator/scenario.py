@@ -84,10 +84,12 @@ def random_scenario(
     length_ns: int = 2 * SECOND,
     validate_every: int = 1,
     record: Callable[[int, Event | Command], None] | None = None,
+    open_ns: int = 0,
 ) -> Simulation:
     """Build a random cluster with its workload; run it with `run_to_end`.
 
-    ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked.
+    ``record`` gets the event stream, and every ``validate_every`` turns all invariants are checked. With
+    ``open_ns`` executables of models that come later are opened by OPENs, which take so long.
     """
     rng = np.random.default_rng(seed)
     executables = [f"graph {index}" for index in range(int(rng.integers(1, 6)))]
@@ -109,7 +111,7 @@ def random_scenario(
         estimate_rank=(1, 3)[seed % 2],
         max_queued_requests_per_model=int(rng.choice([5, 10_000])),
     )
-    faults = random_faults(rng, names, length_ns)
+    faults = msgspec.structs.replace(random_faults(rng, names, length_ns), open_ns=open_ns)
     simulation = Simulation(
         config, models, workers, seed=seed, faults=faults, record=record, validate_every=validate_every
     )

@@ -100,6 +100,7 @@ class Simulation:
     ) -> None:
         """Add models and workers at instant 0."""
         for spec in models:
+            self.fleet.opened.add(spec.executable)
             self._tell(ModelAdded(spec))
         for name, kind, pages in workers:
             self.fleet.join(name, kind, pages, preloaded)

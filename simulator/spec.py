@@ -259,6 +259,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     session_losses: tuple[tuple[int, str, int], ...] = ()
     """(instant, worker, notice): the controller gives the worker up, which notices it so much later, forgets
     what it was to do, and joins again with what it holds."""
+    open_ns: int = 0
+    """How long a device does nothing else while it opens an executable that no model of the start has. 0: it
+    opens all beside what it does."""
+    surprising_opens: bool = False
+    """With ``open_ns``: whether workers open at PREPARE, so that the scheduler does not know of it."""
     worker_loss_notices: bool = False
     """Whether the controller tells the gateway of each worker that is gone, as it does live: the gateway then
     submits what it last pushed there again, under new ids. Implies the gateway's core, not its stand-in."""

@@ -5,7 +5,7 @@ One line for each event (``>``) and command (``<``), with the time in millisecon
 
 from __future__ import annotations
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Timed, Unload
 from mainspring.messages.commands import Command, Doubted, DropWorker, Ranked, Reject
 from mainspring.messages.events import (
     Event,
@@ -44,6 +44,8 @@ def _command(message: Event | Command) -> str | None:
             pages = " ".join(map(str, message.pages))
             where = f"{message.model} on {message.worker} pages [{pages}]"
             return f"LOAD {message.action_id} {where} {_window(message)}"
+        case Open():
+            return f"OPEN {message.action_id} {message.model} on {message.worker} {_window(message)}"
         case Infer():
             ids = " ".join(
                 f"{request}{'*' if cold else ''}"
@@ -100,7 +102,7 @@ def _event(message: Event | Command) -> str:
             raise TypeError(f"no event: {message!r}")
 
 
-def _window(action: Load | Infer) -> str:
+def _window(action: Timed) -> str:
     return (
         f"window {action.earliest_ns / 1e6:.3f} to {action.latest_ns / 1e6:.3f}, predicted "
         f"{action.predicted_begin_ns / 1e6:.3f} + {action.predicted_duration_ns / 1e6:.3f}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from mainspring.cluster.placements import Worker
 from mainspring.cluster.state import Cluster
-from mainspring.messages.actions import KINDS, Action, Infer, Load, Prepare, Result
+from mainspring.messages.actions import KINDS, Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import Event, ModelAdded, ModelRemoved, WorkerJoined, WorkerLeft
@@ -153,6 +153,8 @@ class ActionCounts:
         elif isinstance(action, Load):
             worker.ran("load", actual_ns, result.device_ns)
             self._loaded(action, actual_ns)
+        elif isinstance(action, Open):
+            worker.busy_ns["exec"] += actual_ns
         elif isinstance(action, Prepare):
             worker.busy_ns["prepare"] += actual_ns
 

@@ -336,7 +336,7 @@ def outstanding(worker: Worker, executor: str = "") -> list[ActionLife]:
     """Return what is outstanding on a worker, or on its ``EXEC``, ``LOAD`` or ``OTHER`` alone."""
     found: list[ActionLife] = []
     if executor in ("", "EXEC"):
-        found += [ActionLife(infer, infer.earliest_ns) for infer in worker.exec.actions()]
+        found += [ActionLife(executed, executed.earliest_ns) for executed in worker.exec.actions()]
     if executor in ("", "LOAD"):
         found += [ActionLife(load, load.earliest_ns) for load in worker.load.actions()]
     if executor in ("", "OTHER"):
@@ -348,7 +348,7 @@ def infer_of(cluster: Cluster, request: Request) -> Infer | None:
     """Return the outstanding INFER that a request is in; None if it waits."""
     if request.place is _DISPATCHED:
         for worker in cluster.workers.values():
-            for infer in worker.exec.actions():
-                if request.id in infer.request_ids:
-                    return infer
+            for action in worker.exec.actions():
+                if isinstance(action, Infer) and request.id in action.request_ids:
+                    return action
     return None

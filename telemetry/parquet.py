@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mainspring import extras
-from mainspring.messages.actions import Infer, Load
+from mainspring.messages.actions import Infer, Load, Timed
 from mainspring.messages.evidence import RejectEvidence
 from mainspring.messages.ids import gateway_of
 from mainspring.telemetry.lifecycles import ActionLife, Lifecycles, RequestLife
@@ -181,7 +181,7 @@ class _Converter:
             return
         action, result = life.action, life.result
         infer = action if isinstance(action, Infer) else None
-        timed = action if isinstance(action, Infer | Load) else None
+        timed = action if isinstance(action, Timed) else None
         self._add_action(
             {
                 "action_id": action.action_id,
@@ -226,7 +226,7 @@ def _of_rejection(life: RequestLife) -> dict[str, Any]:
     }
 
 
-def _of_action(action: Infer | Load | None) -> dict[str, Any]:
+def _of_action(action: Timed | None) -> dict[str, Any]:
     """Return the columns of an action's evidence."""
     infer = action.evidence if isinstance(action, Infer) else None
     load = action.evidence if isinstance(action, Load) else None

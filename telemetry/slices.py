@@ -27,7 +27,7 @@ import msgspec
 
 from mainspring.cluster.placements import PREPARED_STATES, State, Worker
 from mainspring.cluster.snapshot import snapshot
-from mainspring.messages.actions import Infer, Load, Prepare, Result, Unload
+from mainspring.messages.actions import Prepare, Result, Timed, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.commands import Command
 from mainspring.messages.events import Event, ModelAdded, Resident, WorkerJoined
@@ -54,8 +54,8 @@ def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Comm
     """Yield records that rebuild a cluster as it stands before ``from_ns``, ordered by their instants."""
     cluster = lives.cluster
     requests = list(lives.requests())
-    timed = [life for life in lives.actions() if isinstance(life.action, Infer | Load | Unload)]
-    slow = [life for life in lives.actions() if not isinstance(life.action, Infer | Load | Unload)]
+    timed = [life for life in lives.actions() if isinstance(life.action, Timed | Unload)]
+    slow = [life for life in lives.actions() if not isinstance(life.action, Timed | Unload)]
     first_ns = min([from_ns, *(each.arrived_ns for each in requests), *(each.sent_ns for each in timed)])
     for model in cluster.models.values():
         yield first_ns, ModelAdded(model.spec)
@@ -69,6 +69,9 @@ def picture(lives: Lifecycles, from_ns: int) -> Iterator[tuple[int, Event | Comm
                 yield first_ns, Prepare(0, worker.name, placement.model.spec)
                 status, detail = Status.ENGINE_ERROR, placement.detail
                 yield first_ns, Result(0, worker.name, status, first_ns, first_ns, detail=detail)
+            elif placement.state in (State.CLOSED, State.OPENING):
+                yield first_ns, Prepare(0, worker.name, placement.model.spec)
+                yield first_ns, Result(0, worker.name, Status.NOT_OPEN, first_ns, first_ns)
     for life in slow:
         yield first_ns, life.action
     # A request comes before the INFER that has it even if both happened at one instant.

@@ -71,6 +71,7 @@ TIER_OF = {
     "repository/test_control": "cluster",
     "scheduler": "unit",
     "simulator": "unit",
+    "simulator/test_openings": "codegen",
     "simulator/test_sweep_interrupted": "codegen",
     "telemetry": "unit",
     "telemetry/test_plots": "codegen",

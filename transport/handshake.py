@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"MSPG"
 HEAD = struct.Struct("<4sBBBB")
 """Magic, version, bytes of the role, bytes of the name, and whether the sender has a secret."""

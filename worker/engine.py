@@ -36,7 +36,10 @@ class Engine(Protocol):
     """IO memory on the host's side: `Slot` offsets count from its start."""
 
     def prepare(self, model: ModelSpec) -> None:
-        """PREPARE thread: make the model loadable, its executable opened and warmed."""
+        """Make the model loadable, its executable opened and warmed.
+
+        The PREPARE thread calls it, or the EXEC thread for what `OpensAlone.fetch` has left to do.
+        """
 
     def release(self, name: str) -> None:
         """PREPARE thread: forget a prepared model that is not resident."""
@@ -66,6 +69,17 @@ class Transfers(Protocol):
 
     def receive(self, io: Reservation) -> str:
         """Wait until the outputs of an Infer that ended are in IO memory; return what failed, or ""."""
+
+
+@runtime_checkable
+class OpensAlone(Protocol):
+    """An `Engine` whose device may do nothing else while it opens an executable."""
+
+    def fetch(self, model: ModelSpec) -> bool:
+        """PREPARE thread: do what `Engine.prepare` does, but open no executable; return whether all is done.
+
+        If not, the EXEC thread calls `Engine.prepare`, which does what is left.
+        """
 
 
 @runtime_checkable

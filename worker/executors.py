@@ -16,11 +16,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple
 
-from mainspring.messages.actions import Infer, Load, Result
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.worker.core.jobs import Executor, Job, Reservation
 from mainspring.worker.core.state_machine import WorkerCore
-from mainspring.worker.engine import DeviceLost, Engine, wait_until
+from mainspring.worker.engine import DeviceLost, Engine, OpensAlone, wait_until
 from mainspring.worker.engines.artifacts import StoreWatch
 from mainspring.worker.realtime import Rights
 
@@ -277,7 +277,11 @@ class Executors:
 
     def _finish(self, executor: Executor, ended: _Ended) -> None:
         """With the lock held: let a job's end take effect and report it."""
-        job = ended.job
+        job, action = ended.job, ended.job.action
+        # Of what failed to open, or to be prepared again, nothing is left but what the engine has.
+        failed = isinstance(action, Open | Prepare) and ended.status is Status.ENGINE_ERROR
+        if failed and self._core.residency.closed(job.model.name) is not None:
+            self.release(job.model.name)
         result = self._core.finish(
             executor,
             job.action.action_id,
@@ -288,7 +292,7 @@ class Executors:
             detail=ended.detail,
         )
         self._outbox.put(result, job.io if ended.status is Status.OK else None)
-        if executor is Executor.PREPARE and result is None and ended.status is Status.OK:
+        if executor is Executor.PREPARE and result is None and ended.status is not Status.ENGINE_ERROR:
             # Abandoned: the core does not count the model as prepared.
             self.release(job.model.name)
         if executor is Executor.LOAD:
@@ -296,8 +300,13 @@ class Executors:
             self._wake()
 
     def _carry_out(self, job: Job) -> _Ended:
+        status = Status.OK
         try:
-            device_ns = self._on_engine(job)
+            if isinstance(job.action, Prepare) and isinstance(self._engine, OpensAlone):
+                status = self._fetch(self._engine, job)
+                device_ns = time.monotonic_ns() - job.begin_ns
+            else:
+                device_ns = self._on_engine(job)
         except DeviceLost:
             raise
         except Exception as error:
@@ -308,7 +317,12 @@ class Executors:
             return _Ended(job, end_ns, 0, Status.ENGINE_ERROR, detail)
         if self._watch is not None and not isinstance(job.action, Infer):
             self._watch.worked(job.model.name)
-        return _Ended(job, time.monotonic_ns(), device_ns)
+        return _Ended(job, time.monotonic_ns(), device_ns, status)
+
+    def _fetch(self, engine: OpensAlone, job: Job) -> Status:
+        """Prepare a model as far as it goes beside EXEC; return how that ends."""
+        self._outbox.ring()
+        return Status.OK if engine.fetch(job.model) else Status.NOT_OPEN
 
     def _on_engine(self, job: Job) -> int:
         self._outbox.ring()
@@ -319,5 +333,5 @@ class Executors:
         if isinstance(action, Load):
             return self._engine.load(action)
         begin_ns = time.monotonic_ns()
-        self._engine.prepare(action.model)
+        self._engine.prepare(job.model)
         return time.monotonic_ns() - begin_ns

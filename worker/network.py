@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codec import INPUT, TO_WORKER, BadMessage, encode
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
@@ -179,7 +179,7 @@ class Network:
                     self._abandon(f"the controller said goodbye: {message.detail}")
             case Describe():
                 self._describe(message)
-            case Infer() | Load() | Prepare() | Release() | Unload():
+            case Infer() | Load() | Prepare() | Release() | Unload() | Open():
                 self._accept(now_ns, message)
 
     def _describe(self, message: Describe) -> None:
@@ -201,7 +201,7 @@ class Network:
                 LOG.info("the files of %s have changed: it can be tried again", model.name)
                 self._to_controller(encode(Restored(model)))
 
-    def _accept(self, now_ns: int, action: Infer | Load | Prepare | Release | Unload) -> None:
+    def _accept(self, now_ns: int, action: Action) -> None:
         if not self._session.welcomed:
             self._drop("controller: action before welcome", f"action {action.action_id}")
             return
@@ -242,6 +242,8 @@ class Network:
         self.flush()
         with self._executors.driving() as core:
             core.abandon()
+            for name in core.forget_closed():
+                self._executors.release(name)
         self._inputs.clear()
         self._loading.clear()
 

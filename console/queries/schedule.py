@@ -130,7 +130,7 @@ def _lies_in(action: Action, from_ns: int, to_ns: int) -> bool:
     begin_ns, end_ns = action.predicted_begin_ns, action.predicted_end_ns
     if action.began:
         begin_ns, end_ns = min(begin_ns, action.begin_ns), max(end_ns, action.end_ns)
-    elif action.kind in ("INFER", "LOAD"):
+    elif action.kind in ("INFER", "LOAD", "OPEN"):
         # It has not ended, so it takes longer than was predicted, or waits within its window.
         end_ns = max(end_ns, action.latest_ns)
     else:

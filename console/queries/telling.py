@@ -42,6 +42,8 @@ _READY = {
 _WHY_NOT = {
     Readiness.KNOWN: "it had not prepared the model",
     Readiness.PREPARING: "it was still preparing the model",
+    Readiness.CLOSED: "it was still to open the model's executable",
+    Readiness.OPENING: "it was opening the model's executable",
     Readiness.LEAVING: "it was about to give up an older copy of the model",
     Readiness.RELEASING: "it was giving up an older copy of the model",
     Readiness.FAILED: "it could not prepare the model",

@@ -12,7 +12,7 @@ from struct import Struct, error
 
 import msgspec
 
-from mainspring.messages.actions import KINDS, Infer, Load, kind_of, model_of
+from mainspring.messages.actions import KINDS, Infer, Load, Timed, kind_of, model_of
 from mainspring.messages.actions import Action as Command
 from mainspring.messages.codes import Status
 from mainspring.messages.evidence import LoadReason
@@ -80,7 +80,7 @@ class Action(msgspec.Struct, gc=False):
 def planned(command: Command, sent_ns: int) -> Action:
     """Return an action as it was sent."""
     kind = kind_of(command)
-    if isinstance(command, Infer | Load):
+    if isinstance(command, Timed):
         infer = command if isinstance(command, Infer) else None
         why = command.evidence if isinstance(command, Load) else None
         return Action(

@@ -262,6 +262,8 @@ class View:
         if result.status is Status.STOPPING and not history.stopping:
             history.stopping = True
             self.happenings.stopping(unix_ns, worker)
+        if result.status is Status.NOT_OPEN:
+            return
         if result.status is Status.OK:
             self.happenings.ran(unix_ns, worker, action)
         elif action.kind != "INFER" and (result.status is Status.ENGINE_ERROR or action.kind == "PREPARE"):

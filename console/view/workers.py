@@ -128,7 +128,7 @@ class History:
 
     def lane(self, kind: str) -> Lane:
         """Return the lane that actions of a kind are in."""
-        return self.exec if kind == "INFER" else self.load if kind == "LOAD" else self.other
+        return self.exec if kind in ("INFER", "OPEN") else self.load if kind == "LOAD" else self.other
 
     def joined(self, now_ns: int) -> None:
         """Begin a session."""
@@ -142,7 +142,7 @@ class History:
         if action.status == LOST:
             return
         self.last_result_ns = now_ns
-        if action.status != "ok":
+        if action.status not in ("ok", "not_open"):
             self.failed[f"{action.kind} {action.status}"] += 1
         elif action.kind in ("INFER", "LOAD"):
             error_ns = action.end_ns - action.begin_ns - action.predicted_duration_ns

@@ -98,9 +98,11 @@ def _estimates(estimates: Estimates) -> dict[Any, Any]:
     found: dict[Any, Any] = {"per byte": estimates._load_ns_per_byte}
     for key, times in estimates._infer.items():
         transfers = {index: _rolling(each) for index, each in times._transfers.items()}
-        found[key] = [_rolling(each) for each in times._rolling], transfers
+        opening = None if times.opening is None else _rolling(times.opening)
+        found[key] = [_rolling(each) for each in times._rolling], transfers, opening
     for load_key, time in estimates._load.items():
         found[load_key] = _rolling(time._rolling)
+    found["openings"] = {kind: _rolling(each) for kind, each in estimates._openings.items()}
     return found
 
 

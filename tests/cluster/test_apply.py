@@ -19,6 +19,9 @@ from mainspring.simulator.scenario import MILLISECOND, SECOND, random_scenario, 
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
 
+OPEN_NS = 0, 30 * MILLISECOND, 300 * MILLISECOND
+"""How long executables of models that come later take to be opened, by the seed."""
+
 
 def reader(config: SchedulerConfig) -> Cluster:
     delay_ns = milliseconds(config.dispatch_delay_ms)
@@ -56,7 +59,9 @@ class Compared:
 
     def __init__(self, seed: int, policy: str) -> None:
         self._entries: list[tuple[int, Event | Command]] = []
-        self.simulation = random_scenario(seed, policy, record=lambda *entry: self._entries.append(entry))
+        self.simulation = random_scenario(
+            seed, policy, record=lambda *entry: self._entries.append(entry), open_ns=OPEN_NS[seed % 3]
+        )
         disturb(self.simulation, seed)
         self.cluster = reader(self.simulation.scheduler.config)
         self.turns = 0

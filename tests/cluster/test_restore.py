@@ -15,7 +15,7 @@ from mainspring.cluster.follow import follow
 from mainspring.cluster.snapshot import AT_ONCE, Part, snapshot
 from mainspring.cluster.state import Cluster
 from mainspring.cluster.validate import validate
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.commands import Command, DropWorker
 from mainspring.messages.events import (
     Event,
@@ -30,7 +30,7 @@ from mainspring.messages.snapshot import ModelState, Told
 from mainspring.simulator.scenario import MILLISECOND, SECOND, random_model, random_scenario, run_to_end
 from mainspring.simulator.simulation import Simulation
 from tests.cluster.described import described
-from tests.cluster.test_apply import disturb, reader
+from tests.cluster.test_apply import OPEN_NS, disturb, reader
 from tests.scheduler.hand import spec
 
 _ENTRIES = msgspec.msgpack.Decoder(list[Told])
@@ -80,7 +80,9 @@ class Followed:
 
     def __init__(self, seed: int, policy: str) -> None:
         self._entries: list[tuple[int, Event | Command]] = []
-        self.simulation = random_scenario(seed, policy, record=lambda *entry: self._entries.append(entry))
+        self.simulation = random_scenario(
+            seed, policy, record=lambda *entry: self._entries.append(entry), open_ns=OPEN_NS[seed % 3]
+        )
         disturb(self.simulation, seed)
         replace_models(self.simulation, seed)
         self._rng = random.Random(seed)
@@ -147,7 +149,7 @@ class Outstanding:
 
     def take(self, entry: Event | Command) -> None:
         match entry:
-            case Infer() | Load() | Unload() | Prepare() | Release():
+            case Infer() | Open() | Load() | Unload() | Prepare() | Release():
                 self._of[entry.action_id] = entry.worker
             case Result():
                 self._of.pop(entry.action_id, None)
@@ -171,7 +173,9 @@ def outstanding(cluster: Cluster) -> list[int]:
 @pytest.mark.parametrize("seed", range(40))
 def test_a_log_without_its_beginning_tells_what_is_outstanding(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
-    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    simulation = random_scenario(
+        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+    )
     disturb(simulation, seed)
     run_to_end(simulation)
     rng = random.Random(seed)
@@ -201,7 +205,9 @@ def test_every_entry_of_a_snapshot_is_carried() -> None:
 @pytest.mark.parametrize("seed", [302, *range(5)])
 def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
-    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    simulation = random_scenario(
+        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+    )
     disturb(simulation, seed)
     run_to_end(simulation)
     rng = random.Random(seed)
@@ -215,7 +221,9 @@ def test_a_log_with_gaps_can_be_followed(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_an_entry_that_comes_twice_changes_nothing(seed: int) -> None:
     entries: list[tuple[int, Event | Command]] = []
-    simulation = random_scenario(seed, "mainspring", record=lambda *entry: entries.append(entry))
+    simulation = random_scenario(
+        seed, "mainspring", record=lambda *entry: entries.append(entry), open_ns=OPEN_NS[seed % 3]
+    )
     disturb(simulation, seed)
     run_to_end(simulation)
     config = simulation.scheduler.config

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.cluster.timeline import Timeline
-from mainspring.messages.actions import Infer
+from mainspring.messages.actions import Executed, Infer
 
 
 def infer(action_id: int, begin_ns: int, duration_ns: int, earliest_ns: int = 0) -> Infer:
@@ -18,7 +18,7 @@ def infer(action_id: int, begin_ns: int, duration_ns: int, earliest_ns: int = 0)
 def test_predicted_ends_stay_monotone_whatever_ends_when(
     works: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    timeline: Timeline[Infer] = Timeline()
+    timeline: Timeline[Executed] = Timeline()
     now_ns = 0
     for action_id, (duration_ns, gap_ns) in enumerate(works, start=1):
         begin_ns = timeline.available_ns(now_ns, now_ns + gap_ns)
@@ -37,7 +37,7 @@ def test_predicted_ends_stay_monotone_whatever_ends_when(
 
 
 def test_a_result_re_times_what_is_behind_it() -> None:
-    timeline: Timeline[Infer] = Timeline()
+    timeline: Timeline[Executed] = Timeline()
     timeline.add(infer(1, 0, 10))
     timeline.add(infer(2, 10, 10))
     timeline.finish(1, 4)
@@ -46,7 +46,7 @@ def test_a_result_re_times_what_is_behind_it() -> None:
 
 
 def test_an_overdue_action_pushes_everything_back() -> None:
-    timeline: Timeline[Infer] = Timeline()
+    timeline: Timeline[Executed] = Timeline()
     timeline.add(infer(1, 0, 10))
     timeline.add(infer(2, 10, 10))
     assert timeline.available_ns(5, 0) == 20
@@ -54,7 +54,7 @@ def test_an_overdue_action_pushes_everything_back() -> None:
 
 
 def test_an_action_whose_result_may_be_on_its_way_is_not_overdue() -> None:
-    timeline: Timeline[Infer] = Timeline(grace_ns=3)
+    timeline: Timeline[Executed] = Timeline(grace_ns=3)
     timeline.add(infer(1, 0, 10))
     assert timeline.overdue_ns(13) == 0
     assert timeline.available_ns(13, 0) == 13
@@ -63,7 +63,7 @@ def test_an_action_whose_result_may_be_on_its_way_is_not_overdue() -> None:
 
 
 def test_an_unknown_action_changes_nothing() -> None:
-    timeline: Timeline[Infer] = Timeline()
+    timeline: Timeline[Executed] = Timeline()
     timeline.add(infer(1, 0, 10))
     assert timeline.finish(7, 3) is None
     assert timeline.free_ns == 10

@@ -1,6 +1,6 @@
 """A scheduler driven by hand, for tests."""
 
-from mainspring.messages.actions import Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Infer, Prepare, Release, Result, Timed, Unload
 from mainspring.messages.codes import Reason, Status
 from mainspring.messages.commands import Command, Note, Reject
 from mainspring.messages.events import (
@@ -62,9 +62,9 @@ class Hand:
         return self.feed(now_ms, RequestArrived(id_, model, rows, deadline_ns))
 
     def end(self, now_ms: float, action: Command, status: Status, detail: str = "") -> list[Command]:
-        assert isinstance(action, Infer | Load | Unload | Prepare | Release)
+        assert isinstance(action, Timed | Unload | Prepare | Release)
         now_ns = int(now_ms * MS)
-        begin_ns = now_ns if not isinstance(action, Infer | Load) else now_ns - action.predicted_duration_ns
+        begin_ns = now_ns if not isinstance(action, Timed) else now_ns - action.predicted_duration_ns
         return self.feed(now_ms, Result(action.action_id, action.worker, status, begin_ns, now_ns, 0, detail))
 
     def ok(self, now_ms: float, action: Command) -> list[Command]:

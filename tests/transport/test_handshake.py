@@ -118,7 +118,7 @@ def test_a_connector_ends_it_where_somebody_else_is(expects: Identity) -> None:
 def test_a_listener_that_can_not_prove_itself_is_told_nothing() -> None:
     """One that accepts everybody, as an attacker's would, gets a nonce and no more."""
     one = Connecting(GATEWAY, SECRET, False, new_nonce(), WORKER)
-    forged = HEAD.pack(b"MSPG", 2, 6, 2, 0) + new_nonce() + b"workerw0"
+    forged = HEAD.pack(b"MSPG", 3, 6, 2, 0) + new_nonce() + b"workerw0"
     assert one.take(forged[: HEAD.size]) == b""
     assert one.take(forged[HEAD.size :]) == b"", "no proof for one that has no secret"
     with pytest.raises(Unproved, match="does not prove that it belongs to this cluster"):
@@ -165,7 +165,7 @@ def test_the_proof_covers_role_and_name() -> None:
         one = Connecting(GATEWAY, SECRET, False, new_nonce(), None)
         other = Accepting(WORKER, SECRET, False, new_nonce(), None)
         head, rest = one.opening[: HEAD.size], one.opening[HEAD.size :]
-        changed = HEAD.pack(b"MSPG", 2, len(said.role), len(said.name), 1)
+        changed = HEAD.pack(b"MSPG", 3, len(said.role), len(said.name), 1)
         other.take(changed if said is not GATEWAY else head)
         answer = other.take(rest[:NONCE_BYTES] + said.role.encode() + said.name)
         one.take(answer[: HEAD.size])
@@ -182,10 +182,10 @@ def test_the_proof_covers_role_and_name() -> None:
     ("data", "why"),
     [
         (b"GET / HT", "no Mainspring process"),
-        (b"MSPG\x01\x00\x00\x00", "it speaks framing 1, this process 2"),
-        (b"MSPG\x02\x00\x00\x00", "damaged"),
-        (b"MSPG\x02\xff\x00\x00", "damaged"),
-        (b"MSPG\x02\x01\x00\x02", "damaged"),
+        (b"MSPG\x01\x00\x00\x00", "it speaks framing 1, this process 3"),
+        (b"MSPG\x03\x00\x00\x00", "damaged"),
+        (b"MSPG\x03\xff\x00\x00", "damaged"),
+        (b"MSPG\x03\x01\x00\x02", "damaged"),
     ],
 )
 def test_what_is_no_handshake_is_ended(data: bytes, why: str) -> None:

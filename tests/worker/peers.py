@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.experiments.blocking import Client, Server
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Result
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Result
 from mainspring.messages.codec import OUTPUT, TO_CONTROLLER, encode
 from mainspring.messages.model import PAGE_BYTES, ModelSpec, Profile, TensorSpec
 from mainspring.messages.peers import Input, Output, Welcome, WorkerHello
@@ -56,6 +56,12 @@ def load(
     """A Load for worker ``w``; without a window it may begin during the next twenty seconds."""
     earliest_ns, latest_ns = window or _soon()
     return Load(action_id, "w", model, pages, earliest_ns, latest_ns, earliest_ns, MS)
+
+
+def opening(action_id: int, model: str = "m", window: tuple[int, int] | None = None) -> Open:
+    """An Open for worker ``w``; without a window it may begin during the next twenty seconds."""
+    earliest_ns, latest_ns = window or _soon()
+    return Open(action_id, "w", model, earliest_ns, latest_ns, earliest_ns, MS)
 
 
 def infer(

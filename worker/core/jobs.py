@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainspring.messages.actions import Infer, Load, Prepare, Result
+from mainspring.messages.actions import Infer, Load, Open, Prepare, Result
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 
@@ -55,7 +55,7 @@ class Reservation(msgspec.Struct, frozen=True):
 class Job(msgspec.Struct, frozen=True):
     """An action that has begun, with what the engine needs for it."""
 
-    action: Infer | Load | Prepare
+    action: Infer | Load | Prepare | Open
     model: ModelSpec
     begin_ns: int
     io: Reservation | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from mainspring.messages.actions import Infer, Load, Prepare
+from mainspring.messages.actions import Infer, Load, Open, Prepare
 from mainspring.messages.codes import Status
 from mainspring.messages.events import Resident
 from mainspring.messages.model import Artifact, ModelSpec
@@ -148,6 +148,8 @@ class Residency:
         self.page_bytes = page_bytes
         self.io_bytes = io_bytes
         self._prepared: dict[str, PreparedModel] = {}
+        self._closed: dict[str, ModelSpec] = {}
+        """Models whose weights are in place, and whose executables are to be opened."""
         self._pins: dict[str, int] = {}
 
     def find(self, name: str) -> PreparedModel | None:
@@ -160,7 +162,37 @@ class Residency:
 
     def add(self, model: ModelSpec) -> None:
         """Count the model as prepared; raise `ValueError` if no worker could run it."""
+        self._closed.pop(model.name, None)
         self._prepared[model.name] = PreparedModel(model, self.page_bytes)
+
+    def add_closed(self, model: ModelSpec) -> None:
+        """Note that all of a model is in place but its executable."""
+        self._closed[model.name] = model
+
+    def closed(self, name: str) -> ModelSpec | None:
+        """Return a model whose executable is to be opened, or None."""
+        return self._closed.get(name)
+
+    def forget_closed(self, name: str) -> None:
+        """Forget a model whose executable is not opened after all."""
+        self._closed.pop(name, None)
+
+    def forget_all_closed(self) -> list[str]:
+        """Forget all of them that are not pinned, and return their names."""
+        names = [name for name in self._closed if name not in self._pins]
+        for name in names:
+            del self._closed[name]
+        return names
+
+    def open_fault(self, action: Open) -> Ending | None:
+        """Why the Open can never begin, or None."""
+        if action.earliest_ns > action.latest_ns:
+            return _empty_window(action)
+        if action.model in self._closed:
+            return None
+        if action.model in self._prepared:
+            return Status.BAD_ACTION, f"the executable of {action.model} is open already"
+        return Status.NOT_PREPARED, f"the weights of {action.model} are not in place: prepare it first"
 
     def pin(self, name: str) -> None:
         """Count one more outstanding action on the model."""
@@ -189,7 +221,7 @@ class Residency:
             return Status.BUSY, f"{self._pins[name]} actions on {name} are outstanding"
         if self.is_resident(name):
             return Status.BUSY, f"model {name} is resident: unload it first"
-        if self._prepared.pop(name, None) is None:
+        if self._prepared.pop(name, None) is None and self._closed.pop(name, None) is None:
             return Status.NOT_PREPARED, f"model {name} is not prepared"
         return Status.OK, ""
 
@@ -203,9 +235,9 @@ class Residency:
         fault = self.pages.malformed(prepared.model.extents, action.pages)
         return (Status.BAD_PAGES, fault) if fault else None
 
-    def obstacle(self, action: Infer | Load | Prepare) -> Ending | None:
-        """How a Load or a Prepare ends instead of beginning at this moment, or None."""
-        if isinstance(action, Infer):
+    def obstacle(self, action: Infer | Load | Prepare | Open) -> Ending | None:
+        """How an action ends instead of beginning at this moment, or None."""
+        if isinstance(action, Infer | Open):
             return None
         if isinstance(action, Load):
             if self.is_resident(action.model):
@@ -233,9 +265,14 @@ class Residency:
             assert name in self._prepared, f"{name} is resident and not prepared"
         for name in self.pages.loading():
             assert name in self._prepared, f"{name} is loading and not prepared"
+        both = self._prepared.keys() & self._closed.keys()
+        assert not both, f"prepared, and yet to be opened: {sorted(both)}"
 
     def _prepare_obstacle(self, model: ModelSpec) -> Ending | None:
         prepared = self._prepared.get(model.name)
+        closed = self._closed.get(model.name)
+        if closed is not None and closed.artifact != model.artifact:
+            return Status.BUSY, f"{model.name} is there with another artifact: release it first"
         if prepared is None:
             try:
                 layouts = PreparedModel(model, self.page_bytes).layouts
@@ -255,5 +292,5 @@ class Residency:
         return Status.BUSY, f"{model.name} is prepared with another artifact: release it first"
 
 
-def _empty_window(action: Load | Infer) -> Ending:
+def _empty_window(action: Load | Infer | Open) -> Ending:
     return Status.BAD_ACTION, f"earliest {action.earliest_ns} is after latest {action.latest_ns}"

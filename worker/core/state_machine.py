@@ -16,11 +16,13 @@ How to drive it::
 
 * After ``submit``, ``input_arrived`` and ``finish`` call ``wake_ns`` again for **every** idle executor: a
   LOAD that finishes makes an INFER ready. ``begin`` may be called at any time; too early is harmless.
-* Executors: ``EXEC`` runs Infer, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a time.
-  Unload and Release are bookkeeping and take effect in ``submit``.
+* Executors: ``EXEC`` runs Infer and Open, ``LOAD`` runs Load, ``PREPARE`` runs Prepare; each one job at a
+  time. Unload and Release are bookkeeping and take effect in ``submit``.
 * An Infer begins once it heads its queue (order: ``(earliest_ns, action_id)``), its model is resident and
   all its inputs are there. Until then it waits at the head, and blocks those behind it, until ``latest_ns``
   has passed: NOT_RESIDENT, INPUT_MISSING or TOO_LATE, whichever stands first in this list and is true.
+* A Prepare that ends with NOT_OPEN leaves its model with all but its executable, which an Open opens. If the
+  Open fails, the model is forgotten and the engine has to release it; if it is too late, another may follow.
 * Pages: owned from a Load's ``begin``, resident from its ``finish`` with OK, free again if it failed.
 * IO memory: allocated in ``submit``, freed by every end of the Infer but OK, and by ``outputs_sent``.
 * ``abandon`` forgets the actions of a lost controller, ``stop`` rejects all that have not begun.
@@ -28,7 +30,7 @@ How to drive it::
 
 from __future__ import annotations
 
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.worker.core.io_memory import IoMemory
 from mainspring.worker.core.jobs import QUEUE_LIMITS, Begun, Ending, Executor, Job, Reservation, Slot
@@ -151,7 +153,8 @@ class WorkerCore:
         """End the executor's running job and return its result; None if it was abandoned.
 
         A model whose PREPARE was abandoned does not count as prepared; the engine has to release it.
-        ``status`` is OK or ENGINE_ERROR. Raises `ValueError` if the executor doesn't run this action.
+        ``status`` is OK, ENGINE_ERROR, or NOT_OPEN of a Prepare. Raises `ValueError` if the executor doesn't
+        run this action.
         """
         job = self._running.get(executor)
         if job is None or job.action.action_id != action_id:
@@ -159,7 +162,7 @@ class WorkerCore:
         del self._running[executor]
         abandoned = executor in self._abandoned
         self._abandoned.discard(executor)
-        self._settle(job, status is Status.OK, abandoned)
+        self._settle(job, status, abandoned)
         if abandoned:
             return None
         return Result(
@@ -187,7 +190,7 @@ class WorkerCore:
         Running jobs can't be stopped: their `finish` will return None. Say hello again only once `quiet` (a
         running EXEC or LOAD has ended), so that the hello names what the pages hold. A running PREPARE need
         not be awaited: its model will not count as prepared, because the hello does not name it and the next
-        controller may serve another artifact of that name.
+        controller may serve another artifact of that name. `forget_closed` has to follow.
         """
         forgotten = [action_id for queue in self._queues.values() for action_id in queue.clear()]
         for action_id in forgotten:
@@ -195,6 +198,13 @@ class WorkerCore:
         self._abandoned.update(self._running)
         self._submitted = RecentIds()
         return forgotten
+
+    def forget_closed(self) -> list[str]:
+        """Forget models whose executables were yet to be opened; return their names, for the engine.
+
+        The hello does not name them. What an Open that runs is about is kept: its end decides.
+        """
+        return self.residency.forget_all_closed()
 
     @property
     def quiet(self) -> bool:
@@ -229,6 +239,8 @@ class WorkerCore:
         queued = sum(len(queue) for queue in self._queues.values())
         assert queued == len(self._pending), f"{queued} actions queued, {len(self._pending)} pending"
         infer, load = self._running.get(Executor.EXEC), self._running.get(Executor.LOAD)
+        if infer is not None and isinstance(infer.action, Open):
+            infer = None
         assert infer is None or self.residency.is_resident(infer.model.name), f"not resident: {infer}"
         loading = [] if load is None else [load.model.name]
         assert self.residency.pages.loading() == loading, f"loading is not {loading}"
@@ -246,6 +258,8 @@ class WorkerCore:
                 return self.residency.release(action.model)
             case Prepare():
                 return self.residency.obstacle(action) or self._enqueue(Executor.PREPARE, action)
+            case Open():
+                return self.residency.open_fault(action) or self._enqueue(Executor.EXEC, action)
             case Load():
                 return self.residency.load_fault(action) or self._enqueue(Executor.LOAD, action)
             case Infer():
@@ -268,7 +282,7 @@ class WorkerCore:
         return fault
 
     def _enqueue(
-        self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
+        self, executor: Executor, action: Infer | Load | Prepare | Open, io: Reservation | None = None
     ) -> Ending | None:
         queue = self._queues[executor]
         if len(queue) >= QUEUE_LIMITS[executor]:
@@ -304,6 +318,10 @@ class WorkerCore:
             self.residency.pages.acquire(action.model, action.pages)
         if isinstance(action, Prepare):
             model = action.model
+        elif isinstance(action, Open):
+            closed = self.residency.closed(action.model)
+            assert closed is not None, f"{action} was accepted, so its model is there and pinned"
+            model = closed
         else:
             prepared = self.residency.find(action.model)
             assert prepared is not None, f"{action} was accepted, so its model is prepared and pinned"
@@ -312,14 +330,23 @@ class WorkerCore:
         self._running[pending.executor] = job
         return job
 
-    def _settle(self, job: Job, succeeded: bool, abandoned: bool) -> None:
+    def _settle(self, job: Job, status: Status, abandoned: bool) -> None:
         """Apply a job's end to what the worker holds."""
-        name = job.model.name
+        name, succeeded = job.model.name, status is Status.OK
         self.residency.unpin(name)
         match job.action:
             case Prepare():
                 if succeeded and not abandoned:
                     self.residency.add(job.model)
+                elif status is Status.NOT_OPEN and not abandoned:
+                    self.residency.add_closed(job.model)
+                else:
+                    self.residency.forget_closed(name)
+            case Open():
+                if succeeded:
+                    self.residency.add(job.model)
+                else:
+                    self.residency.forget_closed(name)
             case Load():
                 if succeeded:
                     self.residency.pages.confirm(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 
-from mainspring.messages.actions import Infer, Load, Prepare
+from mainspring.messages.actions import Infer, Load, Open, Prepare
 from mainspring.messages.codes import Status
 from mainspring.worker.core.jobs import Ending, Executor, Reservation
 
@@ -19,7 +19,7 @@ class Pending:
     __slots__ = ("action", "executor", "inputs_ns", "io", "missing")
 
     def __init__(
-        self, executor: Executor, action: Infer | Load | Prepare, io: Reservation | None = None
+        self, executor: Executor, action: Infer | Load | Prepare | Open, io: Reservation | None = None
     ) -> None:
         self.executor = executor
         self.action = action
@@ -127,6 +127,6 @@ class RecentIds:
         return True
 
 
-def model_name(action: Infer | Load | Prepare) -> str:
+def model_name(action: Infer | Load | Prepare | Open) -> str:
     """Name of the action's model."""
     return action.model.name if isinstance(action, Prepare) else action.model

@@ -181,7 +181,7 @@ export class Timeline {
   }
 
   #label(context, action, left, wide, row) {
-    const batch = action[KIND] === "INFER" ? `×${action[BATCH]}` : "";
+    const batch = action[KIND] === "INFER" ? `×${action[BATCH]}` : action[KIND] === "OPEN" ? "open" : "";
     const text = fitting(context, action[MODEL], batch, wide - 8);
     if (!text || row.height < 12) return;
     context.save();

@@ -227,7 +227,8 @@ class Replication:
         best_share, best_number = most, 0
         for placement in model.placements.values():
             worker = placement.worker
-            if not placement.loadable or len(worker.load) or model.pages > worker.pages.size:
+            room = worker.name in self._state.load_room
+            if not room or not placement.loadable or len(worker.load) or model.pages > worker.pages.size:
                 continue
             share = self._utilisation.of(now_ns, worker)
             if share < best_share or (share == best_share and worker.number < best_number):

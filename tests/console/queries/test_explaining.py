@@ -39,7 +39,8 @@ class Expected(msgspec.Struct):
 def words(cluster: Cluster, plan: Plan) -> tuple[str, ...]:
     """Return what the text about a plan has to name, from the worker's own timelines."""
     worker = plan.placement.worker
-    running, loading = worker.exec.actions(), worker.load.actions()
+    running = [each for each in worker.exec.actions() if isinstance(each, Infer)]
+    loading = worker.load.actions()
     told = [f"EXEC takes {plan.duration_ns / 1e6:.1f} ms"]
     if running:
         rest = f" and {len(running) - 1} before it" if len(running) > 1 else ""

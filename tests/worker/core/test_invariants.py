@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from mainspring.messages.actions import Action, Infer, Load, Prepare, Release, Result, Unload
+from mainspring.messages.actions import Action, Infer, Load, Open, Prepare, Release, Result, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.core.jobs import Executor, Job, Slot
 from mainspring.worker.core.state_machine import WorkerCore
-from tests.worker.peers import infer, load, spec
+from tests.worker.peers import infer, load, opening, spec
 
 MODELS = {"m": spec("m"), "n": spec("n", extents=(2, 1)), "o": spec("o", extents=(1, 1))}
 NAMES = st.sampled_from(sorted(MODELS))
@@ -65,6 +65,14 @@ class Worker(RuleBasedStateMachine):
     @rule(name=NAMES)
     def prepare(self, name: str) -> None:
         self.submit(Prepare(self.new_id(), "w", MODELS[name]))
+
+    @rule(name=NAMES, drawn=WINDOW)
+    def open(self, name: str, drawn: tuple[int, int]) -> None:
+        self.submit(opening(self.new_id(), name, self.window(drawn)))
+
+    @rule()
+    def forget_closed(self) -> None:
+        self.core.forget_closed()
 
     @rule(name=NAMES)
     def release(self, name: str) -> None:
@@ -122,7 +130,9 @@ class Worker(RuleBasedStateMachine):
         self.begin(executor)
 
     def begin(self, executor: Executor) -> bool:
-        before = {key: action for key, action in self.waiting.items() if isinstance(action, Infer | Load)}
+        before = {
+            key: action for key, action in self.waiting.items() if isinstance(action, Infer | Load | Open)
+        }
         job, results = self.core.begin(executor, self.now_ns)
         self.settle(results)
         for result in results:
@@ -139,7 +149,7 @@ class Worker(RuleBasedStateMachine):
         action = self.waiting[job.action.action_id]
         assert action is job.action
         assert job.begin_ns == self.now_ns
-        if isinstance(action, Infer | Load):
+        if isinstance(action, Infer | Load | Open):
             assert action.earliest_ns <= self.now_ns <= action.latest_ns
             ahead = [
                 other
@@ -152,12 +162,16 @@ class Worker(RuleBasedStateMachine):
             assert all((action.action_id, request_id) in self.inputs for request_id in action.request_ids)
             assert action.model in [each.model for each in self.core.residency.resident()]
 
+    @rule()
+    def leave_closed(self) -> None:
+        self.finish(Executor.PREPARE, False, Status.NOT_OPEN)
+
     @rule(executor=EXECUTORS, succeeded=st.booleans())
-    def finish(self, executor: Executor, succeeded: bool) -> None:
+    def finish(self, executor: Executor, succeeded: bool, otherwise: Status = Status.ENGINE_ERROR) -> None:
         job = self.jobs.pop(executor, None)
         if job is None:
             return
-        status = Status.OK if succeeded else Status.ENGINE_ERROR
+        status = Status.OK if succeeded else otherwise
         before = (self.core.residency.resident(), self.core.residency.prepared())
         action_id = job.action.action_id
         result = self.core.finish(executor, action_id, job.begin_ns, self.now_ns, status=status)

@@ -1,0 +1,227 @@
+"""OPENs: when EXEC opens the executable of a model whose weights a worker has in place.
+
+Meanwhile EXEC runs nothing else, and on a GPU a LOAD would wait too, so an OPEN waits for a gap that costs no
+accepted request its deadline: everything that waits for the worker could still be served behind it, and no
+LOAD is under way. At first it has to be so short that requests like those of the last second could wait for
+it, on an EXEC executor that is idle. After `SchedulerConfig.open_patience_ms` any such gap will do, though
+requests may come that have to be refused, and after `SchedulerConfig.open_within_ms` it is sent whatever it
+costs. Few workers that hold models open at a time, so that the others serve.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from mainspring.cluster.placements import Placement, State, Worker
+from mainspring.messages.actions import Open, Result
+from mainspring.messages.codes import Status
+from mainspring.scheduler.best_effort import BestEffort
+from mainspring.scheduler.state import SchedulerState
+
+OPENERS: Final = 8
+"""One in this many workers that take work may open an executable while others do; one in any case."""
+RETRY_NS: Final = 5_000_000
+"""How often a gap is looked for."""
+_PREPARED: Final = State.PREPARED
+
+
+class _Waiting:
+    """The models of one worker that wait for an OPEN."""
+
+    __slots__ = ("models", "rest_until_ns", "retry_ns")
+
+    def __init__(self) -> None:
+        self.models: OrderedDict[str, int] = OrderedDict()
+        """Since when each waits; the next is the first."""
+        self.retry_ns = 0
+        """When a gap is looked for again."""
+        self.rest_until_ns = 0
+        """Until when no OPEN is sent that may cost something: the last one took as long."""
+
+
+class Openings:
+    """Chooses the instants of OPENs."""
+
+    def __init__(self, state: SchedulerState, backlog: BestEffort) -> None:
+        self._state = state
+        self._backlog = backlog
+        self._waiting: dict[str, _Waiting] = {}
+        self._under_way: dict[str, int] = {}
+        """The OPEN that each worker has outstanding: one at a time, for others may need the same."""
+
+    def add(self, now_ns: int, placement: Placement) -> None:
+        """Have a model's executable opened; one that waits already keeps its place."""
+        worker = placement.worker
+        waiting = self._waiting.get(worker.name)
+        if waiting is None:
+            waiting = self._waiting[worker.name] = _Waiting()
+        waiting.models.setdefault(placement.model.name, now_ns)
+        self._state.wake(worker)
+
+    def hasten(self, placement: Placement) -> None:
+        """Open the executable of a model that waits for it before all others: a request asked for it."""
+        waiting = self._waiting.get(placement.worker.name)
+        if waiting is not None and placement.model.name in waiting.models:
+            waiting.models.move_to_end(placement.model.name, last=False)
+
+    def remove(self, placement: Placement) -> None:
+        """Have a model's executable opened no more."""
+        waiting = self._waiting.get(placement.worker.name)
+        if waiting is not None:
+            waiting.models.pop(placement.model.name, None)
+            if not waiting.models and placement.worker.name not in self._under_way:
+                del self._waiting[placement.worker.name]
+
+    def forget(self, worker: Worker) -> None:
+        """Forget a worker that is gone or stops; another one may take its turn."""
+        self._waiting.pop(worker.name, None)
+        self._under_way.pop(worker.name, None)
+        self._wake_all()
+
+    def ended(self, now_ns: int, placement: Placement, action: Open, result: Result) -> list[Placement]:
+        """Note that an OPEN has ended; return the models that waited for the same executable, if it is open.
+
+        They need no OPEN any more, but a PREPARE.
+        """
+        worker = placement.worker
+        if self._under_way.get(worker.name) != action.action_id:
+            return []
+        del self._under_way[worker.name]
+        self._wake_all()
+        waiting = self._waiting[worker.name]
+        if placement.state is not State.CLOSED:
+            waiting.rest_until_ns = now_ns + (result.end_ns - result.begin_ns)
+            waiting.models.pop(action.model, None)
+        same: list[Placement] = []
+        if result.status is Status.OK:
+            for name in list(waiting.models):
+                other = worker.placements[name]
+                if other.times is placement.times:
+                    del waiting.models[name]
+                    same.append(other)
+        if not waiting.models:
+            del self._waiting[worker.name]
+        return same
+
+    def next(self, now_ns: int, worker: Worker, available_ns: int, idle: bool) -> Open | None:
+        """Return the OPEN that EXEC should begin at ``available_ns``, or None.
+
+        With ``idle`` EXEC would begin nothing else now; if an OPEN may follow later, EXEC is filled again.
+        """
+        if not self._waiting:
+            return None
+        waiting = self._waiting.get(worker.name)
+        if waiting is None or not waiting.models or not worker.open or not self._has_turn(worker):
+            return None
+        name = next(iter(waiting.models))
+        placement = worker.placements[name]
+        estimates, durations = self._state.cluster.estimates, self._state.ns
+        duration_ns = estimates.open_ns(worker.device_kind, placement.times)
+        patient_ns = waiting.models[name] + durations.open_patience
+        last_ns = max(waiting.models[name] + durations.open_within, waiting.rest_until_ns)
+        if now_ns < last_ns and not self._fits(
+            now_ns, worker, waiting, patient_ns, available_ns, duration_ns, idle
+        ):
+            return None
+        return Open(
+            self._state.next_action_id(),
+            worker.name,
+            name,
+            now_ns,
+            available_ns + durations.action_window,
+            available_ns,
+            duration_ns,
+        )
+
+    def sent(self, now_ns: int, worker: Worker, action: Open) -> None:
+        """Note that an OPEN is outstanding."""
+        self._under_way[worker.name] = action.action_id
+        self._state.consider_load_room(now_ns, worker)
+        self._state.watch(now_ns + self._state.ns.action_timeout, worker)
+
+    def _has_turn(self, worker: Worker) -> bool:
+        """Return whether a worker may open now: it holds nothing, or few others that hold models do."""
+        if worker.name in self._under_way:
+            return False
+        if not worker.lru:
+            return True
+        cluster = self._state.cluster
+        others = sum([bool(cluster.workers[name].lru) for name in self._under_way])
+        return others < max(1, cluster.open_workers // OPENERS)
+
+    def _fits(
+        self,
+        now_ns: int,
+        worker: Worker,
+        waiting: _Waiting,
+        patient_ns: int,
+        available_ns: int,
+        duration_ns: int,
+        idle: bool,
+    ) -> bool:
+        """Return whether an OPEN has a gap; if it has none and EXEC is idle, EXEC is filled again later."""
+        again_ns = now_ns + RETRY_NS
+        if now_ns >= max(patient_ns, waiting.rest_until_ns):
+            fits = now_ns >= waiting.retry_ns
+        elif not idle or len(worker.load):
+            fits = False
+        else:
+            limit_ns = self._backlog.limit_ns(now_ns)
+            fits = not worker.lru or limit_ns is None or duration_ns <= limit_ns
+            if not fits:
+                again_ns = max(patient_ns, waiting.rest_until_ns)
+        if fits and self._costs_nothing(now_ns, worker, available_ns + duration_ns):
+            return True
+        if fits:
+            waiting.retry_ns = again_ns
+        if idle:
+            self._state.arm_exec(again_ns, worker)
+        return False
+
+    def _costs_nothing(self, now_ns: int, worker: Worker, end_ns: int) -> bool:
+        """Return whether all that waits could still be in time if a worker's EXEC were free at ``end_ns``.
+
+        Of models that it holds, and of those that nobody holds and it could load, each one's requests go in
+        full batches to where they are done first, by the first that is due.
+        """
+        state = self._state
+        if not state.cluster.queued:
+            return True
+        found: list[tuple[int, int, Placement]] = []
+        for model in state.cluster.models.values():
+            placement = worker.placements.get(model.name)
+            if not model.queue.dues or placement is None or placement.model is not model:
+                continue
+            if placement.usable or (placement.state is _PREPARED and not model.usable):
+                found.append((model.queue.dues[0], model.number, placement))
+        found.sort()
+        free_ns = {worker.name: end_ns}
+        for due_ns, _, placement in found:
+            best_ns, best = free_ns[worker.name] + placement.load_time.ns + _work_ns(placement), worker
+            for other in placement.model.usable.values():
+                host = other.worker
+                begin_ns = free_ns.get(host.name)
+                if begin_ns is None:
+                    begin_ns = host.exec.available_ns(now_ns, state.soonest_ns(now_ns))
+                done_ns = max(begin_ns, other.ready_ns(now_ns)) + _work_ns(other)
+                if done_ns < best_ns and not other.stalled:
+                    best_ns, best = done_ns, host
+            if best_ns > due_ns:
+                return False
+            free_ns[best.name] = best_ns
+        return True
+
+    def _wake_all(self) -> None:
+        """Have all workers looked at for which models wait: one of them may have its turn."""
+        for name in self._waiting:
+            worker = self._state.cluster.workers.get(name)
+            if worker is not None:
+                self._state.wake(worker)
+
+
+def _work_ns(placement: Placement) -> int:
+    """Return how long the requests that wait for a model take in batches that are as large as possible."""
+    times, rows = placement.times, placement.model.queue.rows
+    full, rest = divmod(rows, times.sizes[-1])
+    return full * times.ns[-1] + (times.for_rows(rest) if rest else 0)
