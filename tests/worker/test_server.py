@@ -14,15 +14,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mainspring.messages import PROTOCOL_VERSION
-from mainspring.messages.actions import Prepare, Release, Unload
+from mainspring.messages.actions import Open, Prepare, Release, Unload
 from mainspring.messages.codes import Status
 from mainspring.messages.model import ModelSpec
 from mainspring.messages.peers import Goodbye, Ping, Pong, Refused, Welcome, WorkerHello
 from mainspring.worker.config import MIB, WorkerConfig
+from mainspring.worker.engine import EngineError
 from mainspring.worker.engines.emulated import EmulatedEngine
 from mainspring.worker.server import run
 from tests.patience import PATIENCE_S
-from tests.worker.peers import MS, Cluster, infer, load, spec
+from tests.worker.peers import MS, Cluster, infer, load, opening, spec
 
 Start = Callable[..., Cluster]
 
@@ -37,10 +38,11 @@ class SlowPrepare:
         self.go_on = threading.Event()
         self.released = threading.Event()
 
-    def prepare(self, model: ModelSpec) -> None:
-        """In `Engine.prepare`'s place."""
+    def fetch(self, model: ModelSpec) -> bool:
+        """In `OpensAlone.fetch`'s place."""
         self.began.set()
         assert self.go_on.wait(PATIENCE_S)
+        return True
 
     def release(self, name: str) -> None:
         """In `Engine.release`'s place."""
@@ -301,7 +303,7 @@ def test_stopping_finishes_what_runs_rejects_the_rest_and_says_goodbye(start: St
 def slow_prepare(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowPrepare]:
     """From now on a PREPARE lasts until the test lets it go on, at the latest until its end."""
     slow = SlowPrepare()
-    monkeypatch.setattr(EmulatedEngine, "prepare", slow.prepare)
+    monkeypatch.setattr(EmulatedEngine, "fetch", slow.fetch)
     monkeypatch.setattr(EmulatedEngine, "release", slow.release)
     yield slow
     slow.go_on.set()
@@ -328,6 +330,50 @@ def test_an_abandoned_prepare_is_undone(start: Start, slow_prepare: SlowPrepare)
     assert slow_prepare.released.wait(PATIENCE_S)
     changed = msgspec.structs.replace(spec(), weights_hash="other weights")
     assert cluster.do(Prepare(cluster.next_id(), "w", changed)).status is Status.OK
+
+
+def test_an_unknown_executable_is_opened_by_exec(start: Start) -> None:
+    cluster = start(emulated_open_ms=20)
+    opens_ns = 20 * MS
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec("m"))).status is Status.NOT_OPEN
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec("n"))).status is Status.NOT_OPEN
+    assert cluster.do(load(cluster.next_id())).status is Status.NOT_PREPARED
+    now_ns = time.monotonic_ns()
+    missed = cluster.do(Open(cluster.next_id(), "w", "m", now_ns - 2, now_ns - 1, now_ns, opens_ns))
+    assert missed.status is Status.TOO_LATE
+    result = cluster.do(opening(cluster.next_id(), "m"))
+    assert result.status is Status.OK
+    assert result.end_ns - result.begin_ns >= opens_ns
+    # It is open for every model that shares it.
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec("n"))).status is Status.OK
+    assert cluster.do(load(cluster.next_id())).status is Status.OK
+    assert cluster.do(opening(cluster.next_id(), "m")).status is Status.BAD_ACTION
+
+
+def test_a_failed_opening_leaves_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: EmulatedEngine, __: ModelSpec) -> None:
+        raise EngineError("no room for its code")
+
+    cluster = start(emulated_open_ms=1)
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec())).status is Status.NOT_OPEN
+    with monkeypatch.context() as patched:
+        patched.setattr(EmulatedEngine, "prepare", fail)
+        result = cluster.do(opening(cluster.next_id(), "m"))
+    assert (result.status, result.detail) == (Status.ENGINE_ERROR, "no room for its code")
+    assert cluster.do(opening(cluster.next_id(), "m")).status is Status.NOT_PREPARED
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec())).status is Status.NOT_OPEN
+
+
+def test_what_was_yet_to_be_opened_for_a_lost_controller_is_forgotten(start: Start) -> None:
+    cluster = start(emulated_open_ms=1)
+    assert cluster.do(Prepare(cluster.next_id(), "w", spec())).status is Status.NOT_OPEN
+    cluster.say(Refused("unknown_session", "who are you?"))
+    assert cluster.expect(WorkerHello).prepared == {}
+    cluster.say(Welcome(PROTOCOL_VERSION, 2))
+    changed = msgspec.structs.replace(spec(), weights_hash="other weights")
+    assert cluster.do(Prepare(cluster.next_id(), "w", changed)).status is Status.NOT_OPEN
+    assert cluster.do(Release(cluster.next_id(), "w", "m")).status is Status.OK
+    assert cluster.do(opening(cluster.next_id(), "m")).status is Status.NOT_PREPARED
 
 
 def test_taken_data_address_is_named() -> None:

@@ -24,24 +24,42 @@ class EmulatedEngine:
     """Sleeps for the profiled duration on ``device_kind``.
 
     ``jitter`` spreads durations: each is multiplied by ``1 + jitter * |x|`` with ``x`` from a normal
-    distribution seeded by ``seed``, separately for EXEC and LOAD, so that both are reproducible.
+    distribution seeded by ``seed``, separately for EXEC and LOAD, so that both are reproducible. With
+    ``open_ns`` EXEC takes that time to open an executable.
     """
 
     def __init__(
-        self, device_kind: str, io_bytes: int, *, seed: int = 0, jitter: float = 0.0, spin_ns: int = 100_000
+        self,
+        device_kind: str,
+        io_bytes: int,
+        *,
+        seed: int = 0,
+        jitter: float = 0.0,
+        spin_ns: int = 100_000,
+        open_ns: int = 0,
     ) -> None:
         self.io = np.zeros(io_bytes, np.uint8)
         self._device_kind = device_kind
         self._jitter = jitter
         self._spin_ns = spin_ns
         self._profiles: dict[str, Profile] = {}
+        self._open_ns = open_ns
+        self._opened: set[str] = set()
         self._noise = {
             executor: np.random.default_rng([seed, index]) for index, executor in enumerate(Executor)
         }
 
-    def prepare(self, model: ModelSpec) -> None:
-        """Check that the model has a profile; raise `NoProfile` if not."""
+    def fetch(self, model: ModelSpec) -> bool:
+        """Check that the model has a profile; return whether its executable is open. Raises `NoProfile`."""
         self._profiles[model.name] = _profile(model, self._device_kind)
+        return not self._open_ns or model.executable in self._opened
+
+    def prepare(self, model: ModelSpec) -> None:
+        """Take the time to open the model's executable; raise `NoProfile` if it has no profile."""
+        begin_ns = time.monotonic_ns()
+        if not self.fetch(model):
+            wait_until(begin_ns + self._open_ns, self._spin_ns)
+            self._opened.add(model.executable)
 
     def release(self, name: str) -> None:
         """Forget the model's profile."""

@@ -67,6 +67,7 @@ def _emulated(config: WorkerConfig) -> Engine:
         seed=config.emulated_seed,
         jitter=config.emulated_jitter,
         spin_ns=config.spin_us * 1000,
+        open_ns=round(config.emulated_open_ms * 1e6),
     )
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +50,16 @@ class _Prepared(NamedTuple):
     program: Program
     weights: int
     """Address of its weights file's bytes in pinned host memory."""
+
+
+class _Fetched(NamedTuple):
+    """A model whose executable is to be opened."""
+
+    manifest: Manifest
+    weights: int
+    """As `_Prepared.weights`."""
+    open: Callable[[], Program] | None
+    """As `Opener.find` returned it; None if the executable was open for another model."""
 
 
 class CudaEngine:
@@ -94,36 +105,67 @@ class CudaEngine:
         )
         self._programs: dict[object, Program] = {}
         self._prepared: dict[str, _Prepared] = {}
+        self._fetched: dict[str, _Fetched] = {}
+        self._changing = threading.Lock()
+        """Held while models or programs are entered, which EXEC and PREPARE do."""
         self._bound: dict[str, Bound] = {}
         """Of resident models."""
         self._open_stored(config.engine, stored)
         self._stored = frozenset(self._programs)
         """Programs that stay open without a model."""
 
-    def prepare(self, model: ModelSpec) -> None:
-        """Raise `StoreError` or `EngineError` if the store's artifact can't be served from this GPU."""
+    def fetch(self, model: ModelSpec) -> bool:
+        """Read the weights; return whether the executable is open (`engine.OpensAlone`).
+
+        Raises `StoreError` or `EngineError` if the store's artifact can't be served from this GPU.
+        """
         self._attach()
         manifest = self._store.manifest(model.name)
         check_artifact(manifest, model)
         if manifest.pages > self.pages:
             raise EngineError(f"{model.name} needs {manifest.pages} pages and the GPU has {self.pages}")
+        key, fetched = _program_key(manifest), self._fetched.get(model.name)
         try:
-            self._prepare(manifest)
+            if fetched is None:
+                find = None if key in self._programs else self._opener.find(manifest)
+                fetched = _Fetched(manifest, self._take_weights(manifest), find)
         except Exception as error:
             raise self._explain(error) from error
+        with self._changing:
+            program = self._programs.get(key)
+            if program is None:
+                self._fetched[model.name] = fetched
+                return False
+            self._fetched.pop(model.name, None)
+            self._prepared[model.name] = _Prepared(manifest, program, fetched.weights)
+        return True
+
+    def prepare(self, model: ModelSpec) -> None:
+        """Do all, or what `fetch` has left to do; raise `StoreError` or `EngineError` as `fetch`."""
+        if model.name in self._fetched:
+            # If it fails, `release` follows in the thread that weights belong to.
+            self._open(model.name)
+        elif not self.fetch(model):
+            try:
+                self._open(model.name)
+            except BaseException:
+                self.release(model.name)
+                raise
 
     def release(self, name: str) -> None:
         """Release the weights, and the program after its last model."""
         self._attach()
         self.unload(name)
-        prepared = self._prepared.pop(name, None)
+        with self._changing:
+            fetched, prepared = self._fetched.pop(name, None), self._prepared.pop(name, None)
+            others = [other.program for other in self._prepared.values()]
+        held = fetched or prepared
+        if held is not None:
+            self._weights.give_back(held.manifest.weights_hash)
         if prepared is None:
             return
-        self._weights.give_back(prepared.manifest.weights_hash)
         key = _program_key(prepared.manifest)
-        if key not in self._stored and all(
-            other.program is not prepared.program for other in self._prepared.values()
-        ):
+        if key not in self._stored and all(other is not prepared.program for other in others):
             del self._programs[key]
             prepared.program.close()
 
@@ -170,7 +212,8 @@ class CudaEngine:
             LOG.warning("the GPU can't be used any more; the driver releases its memory: %s", error)
             self._weights.close()
             return
-        steps: list[Callable[[], None]] = [lambda name=name: self.release(name) for name in self._prepared]  # type: ignore[misc]
+        held = (*self._prepared, *self._fetched)
+        steps: list[Callable[[], None]] = [partial(self.release, name) for name in held]
         steps += [program.close for key, program in self._programs.items() if key in self._stored]
         steps += [self._weights.close, self._memory.close]
         steps += [lambda: self._driver.free_host(self._io_address), self._driver.close]
@@ -209,27 +252,25 @@ class CudaEngine:
             else:
                 self._programs[key] = program
 
-    def _prepare(self, manifest: Manifest) -> None:
-        key = _program_key(manifest)
-        program = self._programs.get(key)
-        fresh = program is None
-        if program is None:
-            program = self._opener.open(manifest)
+    def _open(self, name: str) -> None:
+        """Open and warm the executable of a model whose weights are there."""
+        fetched = self._fetched[name]
+        manifest = fetched.manifest
         try:
-            address = self._take_weights(manifest)
+            self._driver.attach()
+            program = (fetched.open or self._opener.find(manifest))()
             try:
-                if fresh:
-                    pages = [address + page * PAGE_BYTES for page in range(manifest.pages)]
-                    program.warm(pages, self._preparing)
+                pages = [fetched.weights + page * PAGE_BYTES for page in range(manifest.pages)]
+                program.warm(pages, self._preparing)
             except BaseException:
-                self._weights.give_back(manifest.weights_hash)
-                raise
-        except BaseException:
-            if fresh:
                 program.close()
-            raise
-        self._programs[key] = program
-        self._prepared[manifest.name] = _Prepared(manifest, program, address)
+                raise
+        except Exception as error:
+            raise self._explain(error) from error
+        with self._changing:
+            self._programs[_program_key(manifest)] = program
+            del self._fetched[name]
+            self._prepared[name] = _Prepared(manifest, program, fetched.weights)
 
     def _take_weights(self, manifest: Manifest) -> int:
         path = self._store.weights_path(manifest)

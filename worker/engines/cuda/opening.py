@@ -48,7 +48,11 @@ class Opener:
         self._integrity = Integrity()
 
     def open(self, manifest: Manifest) -> Program:
-        """Return a new program.
+        """Return a new program; raise as `find`, or as what that returns."""
+        return self.find(manifest)()
+
+    def find(self, manifest: Manifest) -> Callable[[], Program]:
+        """Do what the device has no part in, such as compiling; return what opens the program then.
 
         Raises `EngineError`, `ExecutableError` or `StoreError` if the executable can't be opened here.
         """
@@ -68,24 +72,24 @@ class Opener:
         with path.open("rb") as file:
             self._integrity.check(file.fileno(), manifest.executable, path, remedy)
         if info.engine == TVM:
-            return self._open_plans(manifest)
+            return self._find_plans(manifest)
         if info.engine == ONNXRUNTIME:
-            return self._open_graph(manifest)
+            return self._find_graph(manifest)
         raise ExecutableError(f"{manifest.name} is for the engine {info.engine}, which no GPU worker has")
 
-    def _open_plans(self, manifest: Manifest) -> Program:
+    def _find_plans(self, manifest: Manifest) -> Callable[[], Program]:
         plans = read_plans(self._store, manifest)
         image = image_for(self._driver, self._store, manifest, plans)
-        return LaunchPlanProgram(
+        return lambda: LaunchPlanProgram(
             self._driver, self._memory, plans, image, manifest.tensors, _layouts(manifest), self._times
         )
 
-    def _open_graph(self, manifest: Manifest) -> Program:
+    def _find_graph(self, manifest: Manifest) -> Callable[[], Program]:
         # The import takes long, and workers that serve only plans don't need it.
         from mainspring.worker.engines.cuda.onnxruntime_program import Device, OnnxRuntimeProgram
 
         memory = self._memory
-        return OnnxRuntimeProgram(
+        return lambda: OnnxRuntimeProgram(
             self._store.executable_path(manifest),
             self._store.executable_info(manifest),
             manifest.tensors,

@@ -16,7 +16,7 @@ from mainspring.experiments.gpu_check.rehearsal.driver import FakeDriver
 from mainspring.messages.model import PAGE_BYTES
 from mainspring.worker.config import MIB, WorkerConfig
 from mainspring.worker.core.jobs import Reservation, Slot
-from mainspring.worker.engine import DeviceLost, Engine, EngineError, OwnMemory
+from mainspring.worker.engine import DeviceLost, Engine, EngineError, OpensAlone, OwnMemory
 from mainspring.worker.engines.cuda.copies import IN_FLIGHT
 from mainspring.worker.engines.cuda.driver import Copy
 from mainspring.worker.engines.cuda.engine import CudaEngine, kind_of
@@ -411,3 +411,44 @@ def test_handles_of_stored_graphs_are_left_out_of_the_pages(tmp_path: Path) -> N
     handles = len(tiny.SIZES) * SESSION_BYTES
     assert Bench(tmp_path, engine="auto").engine.pages == (free - MIB - handles) // PAGE_BYTES
     assert Bench(tmp_path, engine="tvm").engine.pages == free // PAGE_BYTES
+
+
+def test_what_exec_opens_needs_no_file_and_no_weights_then(bench: Bench) -> None:
+    model = bench.store.manifest("a").spec()
+    assert isinstance(bench.engine, OpensAlone)
+    assert not bench.engine.fetch(model)
+    assert bench.driver.calls.count("load_module") == 0
+    for path in sorted(bench.store.root.rglob("*")):
+        if path.is_file():
+            path.rename(path.with_suffix(".away"))
+    bench.engine.prepare(model)
+    assert bench.driver.calls.count("load_module") == 1
+    assert bench.engine.load(load(1, (0, 1), "a")) > 0
+    bench.check("a", rows(2))
+
+
+def test_a_model_of_an_open_executable_needs_no_opening(bench: Bench) -> None:
+    bench.engine.prepare(bench.store.manifest("a").spec())
+    assert bench.engine.fetch(bench.store.manifest("b").spec())
+    assert bench.engine.load(load(1, (0, 1), "b")) > 0
+    bench.check("b", rows(1))
+
+
+def test_a_model_that_was_fetched_is_there_once_another_one_has_opened_its_executable(bench: Bench) -> None:
+    first, second = (bench.store.manifest(name).spec() for name in "ab")
+    assert not bench.engine.fetch(first)
+    assert not bench.engine.fetch(second)
+    bench.engine.prepare(first)
+    assert bench.engine.fetch(second)
+    bench.engine.release("a")
+    assert bench.engine.load(load(1, (0, 1), "b")) > 0
+    bench.check("b", rows(2))
+
+
+def test_a_model_that_was_fetched_can_be_released(bench: Bench) -> None:
+    model = bench.store.manifest("a").spec()
+    assert not bench.engine.fetch(model)
+    bench.engine.release("a")
+    assert not bench.engine.fetch(model)
+    bench.resident("a", (0, 1))
+    bench.check("a", rows(1))
