@@ -25,6 +25,7 @@ from mainspring.experiments.gpu_check.steady import time_left_s
 from mainspring.experiments.gpu_check.variants import beside
 from mainspring.experiments.gpu_check.verdicts import Verdict, at_least, at_most, not_run, told
 from mainspring.messages.model import ModelSpec
+from mainspring.native import CORE, Use, how_to_compile
 from mainspring.traces.arrival import Kind
 from mainspring.traces.recipe import Recipe, build
 from mainspring.traces.replayer import ReplayConfig, Replayer
@@ -45,6 +46,8 @@ def check_cluster(settings: Settings) -> Iterator[Verdict]:
     store = serving_store(settings)
     kind = profile(settings, store)
     specs = store.specs()
+    state = CORE.state()
+    yield told("cluster: cores", state.use.value, "" if state.use is Use.COMPILED else how_to_compile(state))
     needed_s = settings.cluster_s + WARM_UP.duration_ns / 1e9 + STRAGGLER_WAIT_S
     with serving(settings, store, kind) as cluster:
         for slo_ms in settings.cluster_slos_ms:

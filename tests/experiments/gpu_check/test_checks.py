@@ -26,6 +26,7 @@ from mainspring.experiments.gpu_check.outputs import check_outputs, compare
 from mainspring.experiments.gpu_check.settings import LARGE, ONNXRUNTIME, TVM, Settings
 from mainspring.experiments.gpu_check.verdicts import State, Verdict, told
 from mainspring.messages.model import ModelSpec
+from mainspring.native import Use
 
 
 def states(verdicts: Iterable[Verdict]) -> list[State]:
@@ -165,7 +166,8 @@ def test_outputs_of_wrong_weights_are_seen(
 
 
 def test_a_whole_cluster_serves(settings: Settings) -> None:
-    found = list(check_cluster(settings))
+    cores, *found = check_cluster(settings)
+    assert cores.found in {use.value for use in Use}
     assert [verdict.what for verdict in found[:4]] == [
         "cluster, SLO 2000 ms: goodput",
         "cluster, SLO 2000 ms: late",
@@ -198,7 +200,7 @@ def test_a_deadline_that_there_is_no_time_for_costs_no_other_its_verdicts(
     monkeypatch.setattr(cluster, "play", play)
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     limited = msgspec.structs.replace(settings, cluster_slos_ms=(25.0, 10.0), limit_s=35.0)
-    played, skipped = check_cluster(limited)
+    _, played, skipped = check_cluster(limited)
     assert played.found == "played"
     assert (skipped.what, skipped.state) == ("cluster, SLO 10 ms", State.NOT_RUN)
     assert skipped.found == "it takes 6 s and 5 are left"
