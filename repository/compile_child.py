@@ -22,6 +22,7 @@ from mainspring.repository.recipe import Recipe
 
 if TYPE_CHECKING:
     from mainspring.compiler.artifact.store import Store
+    from mainspring.compiler.compiled import Target
 
 CHANGED = "its files were changed while it was compiled"
 IN_CONFIG = " (in a model repository: say it as dims of the input in config.pbtxt)"
@@ -53,8 +54,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def stored(store: Store, name: str) -> ModelSpec | None:
-    """Return the specification of an artifact that is in the store and can run on this machine."""
+    """Return the specification of an artifact that is in the store and that this version can run here."""
     from mainspring.compiler.artifact.errors import CompileError, ExecutableError, StoreError
+    from mainspring.compiler.artifact.manifest import TVM
+    from mainspring.compiler.artifact.plan import read_plans
     from mainspring.compiler.artifact.target import check_target
     from mainspring.compiler.proving import settled
 
@@ -64,9 +67,34 @@ def stored(store: Store, name: str) -> ModelSpec | None:
             return None
         store.weights_path(manifest)
         check_target(store.executable_info(manifest), "")
+        if manifest.engine == TVM:
+            read_plans(store, manifest)
     except (StoreError, CompileError, ExecutableError):
         return None
     return manifest.spec()
+
+
+def target_of(store: Store, name: str) -> Target:
+    """Return what the artifact in the store was compiled for: one of an old format is made again for that.
+
+    The usual target if there is none, or if it can't be read.
+    """
+    from mainspring.compiler.artifact.errors import StoreError
+    from mainspring.compiler.artifact.manifest import CUDA, TVM
+    from mainspring.compiler.artifact.plan import Plans
+    from mainspring.compiler.compiled import Target
+
+    try:
+        manifest = store.manifest(name)
+        made = Target(
+            manifest.engine, store.executable_info(manifest).device, precision=manifest.source.precision
+        )
+        if (made.engine, made.device) == (TVM, CUDA):
+            plans = msgspec.json.decode(store.executable_path(manifest).read_bytes(), type=Plans)
+            made = msgspec.structs.replace(made, arch=plans.arch)
+    except (StoreError, OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return Target()
+    return made
 
 
 def run(store: Store, job: Job) -> Outcome:
@@ -83,7 +111,13 @@ def run(store: Store, job: Job) -> Outcome:
             return Outcome(fault=CHANGED, changed=True)
         path = folder / job.file_name
         compiled = compile_file(
-            path, job.name, store, job.recipe.batch_sizes, job.recipe.shapes, whole=job.recipe.whole
+            path,
+            job.name,
+            store,
+            job.recipe.batch_sizes,
+            job.recipe.shapes,
+            target_of(store, job.name),
+            whole=job.recipe.whole,
         )
         if not _is_still(folder, job.digest):
             # Its name stands for another content.

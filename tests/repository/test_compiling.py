@@ -13,8 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mainspring.compiler.artifact.errors import StoreError
+from mainspring.compiler.artifact.manifest import CUDA, TVM
+from mainspring.compiler.artifact.plan import PLAN_FORMATS, read_plans
 from mainspring.compiler.artifact.store import Store
-from mainspring.repository.compile_child import CHANGED, Job
+from mainspring.repository.compile_child import CHANGED, Job, run
 from mainspring.repository.compiling import CompileFailed, Compiler
 from mainspring.repository.digests import digest_of, stamp_of
 from mainspring.repository.recipe import Recipe, artifact_name
@@ -140,3 +143,31 @@ def test_the_process_ends_when_there_is_nothing_to_do(
         await compiler.compile(job(put(tmp_path, "net", 1, 2.0)))
 
     using(tmp_path, steps)
+
+
+def test_plans_for_a_gpu_of_an_old_format_are_made_again_for_the_same_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tvm", reason="compiling for a GPU needs the extra tvm")
+    from mainspring.compiler.compiled import Target
+    from mainspring.compiler.pipeline import compile_file
+    from mainspring.compiler.tvm import build
+
+    monkeypatch.setattr(build, "compiled_kernels", lambda *_: None)
+    store, path = Store(tmp_path / "store"), put(tmp_path, "net", 1, 2.0)
+    task = job(path)
+    with monkeypatch.context() as before:
+        before.setitem(PLAN_FORMATS, "cuda", 1)
+        old = compile_file(path, task.name, store, (1, 2), target=Target(TVM, CUDA, "sm_80")).manifest
+    build._architecture.cache_clear()
+    with pytest.raises(StoreError, match=r"plans of format 1 .* runs format 2; `mainspring compile"):
+        read_plans(store, old)
+    outcome = run(store, task)
+    assert not outcome.fault
+    made = store.manifest(task.name)
+    assert outcome.spec == made.spec()
+    assert made.executable != old.executable
+    assert read_plans(store, made).arch == "sm_80"
+    assert store.executable_info(made).device == CUDA
+    monkeypatch.setattr(build, "Model", None)
+    assert run(store, task).spec == outcome.spec, "it is compiled once"
